@@ -90,7 +90,7 @@ class RunningCluster:
         broker = self._brokers.get(broker_id)
         if broker is None:
             existing = ", ".join(map(str, self.broker_ids))
-            raise DeployError(f"there is no broker {broker_id} in {self.directory}; there are {existing}")
+            raise DeployError(f"there is no broker {broker_id!r} in {self.directory}; there are {existing}")
         return broker
 
     @property

@@ -17,10 +17,12 @@ from typing import Final
 from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 
 WHOLE_TIMEOUT_S: Final = 60.0
 _LEADER_TIMEOUT_S: Final = 30.0
+_UNKNOWN_TIMEOUT_S: Final = 1.0
+_UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _POLL_S: Final = 0.02
 
 
@@ -71,21 +73,36 @@ class Cluster:
         *,
         partitions: int = 3,
         replication_factor: int | None = None,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, object] | None = None,
     ) -> None:
         """Create a topic, replicated to three brokers or to as many as there are. Raises ApiError."""
-        replicas = replication_factor or min(3, len(self.broker_ids))
-        self._admin.create_topics(NewTopic(name, partitions, replicas, dict(configs or {})))
+        replicas = min(3, len(self.broker_ids)) if replication_factor is None else replication_factor
+        if not isinstance(configs, Mapping | None):
+            raise TypeError(f"configs={configs!r}: expected a mapping")
+        texts = {setting: str(value) for setting, value in (configs or {}).items()}
+        self._admin.create_topics(NewTopic(name, partitions, replicas, texts))
 
     def delete_topic(self, name: str) -> None:
         """Raises ApiError, for example if there is no such topic."""
         self._admin.delete_topics(name)
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """The leader of a partition, as soon as it has one. Raises TimeoutError after 30 s."""
+        """The leader of a partition, as soon as it has one. Raises TimeoutError after 30 s.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, after a second, for one that does not exist: a broker may learn of
+        a new one later than the client that created it.
+        """
+        if not isinstance(topic, str):
+            raise TypeError(f"topic {topic!r}: expected a str")
+        if type(partition) is not int or partition < 0:
+            raise ValueError(f"partition {partition!r}: expected a whole number, 0 or more")
 
         def leader() -> int:
-            return self._admin.describe_topics(topic)[topic].partitions[partition].leader
+            info = self._admin.describe_topics(topic)[topic]
+            if partition >= len(info.partitions):
+                text = f"topic {topic!r} has {len(info.partitions)} partitions, there is no {partition}"
+                raise api_error(_UNKNOWN, text)
+            return info.partitions[partition].leader
 
         return self._broker(leader, f"{topic}-{partition} has no leader")
 
@@ -125,6 +142,9 @@ class Cluster:
         self._admin.close()
 
     def _fault(self, broker_id: int, begin: Callable[[int], object], end: Callable[[int], object]) -> Fault:
+        # A wrong id is an error here, and not within the block.
+        self._local.broker(broker_id)
+
         def do() -> None:
             begin(broker_id)
             self._faults[broker_id] += 1
@@ -161,14 +181,17 @@ class Cluster:
         return None
 
     def _broker(self, look: Callable[[], int], complaint: str) -> int:
-        deadline = time.monotonic() + _LEADER_TIMEOUT_S
+        start = time.monotonic()
         while True:
             try:
                 broker_id, last = look(), complaint
             except BarnabasError as error:
+                is_unknown = isinstance(error, ApiError) and error.code == _UNKNOWN
+                if is_unknown and time.monotonic() >= start + _UNKNOWN_TIMEOUT_S:
+                    raise
                 broker_id, last = -1, f"{complaint}: {error}"
             if broker_id >= 0:
                 return broker_id
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= start + _LEADER_TIMEOUT_S:
                 raise TimeoutError(last)
             time.sleep(_POLL_S)

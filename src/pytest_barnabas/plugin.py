@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from pytest_barnabas.cluster import Cluster
 
 _LOG_BYTES: Final = 16 * 1024
+_MARKERS: Final = {
+    "barnabas": ("brokers", "settings"),
+    "barnabas_topic": ("partitions", "replication_factor", "configs"),
+}
+"""The arguments of each marker."""
+_MAPPINGS: Final = ("settings", "configs")
+_EXPECTED_NUMBER: Final = "expected a whole number, 1 or more"
 _CLUSTERS: Final = pytest.StashKey[list["Cluster"]]()
 
 
@@ -35,7 +42,7 @@ class Options:
     def of(
         cls, config: pytest.Config, brokers: int | None = None, settings: Mapping[str, Any] | None = None
     ) -> Options:
-        """The ini options, overridden by those of a marker. Raises UsageError for a line without ``=``."""
+        """The ini options, overridden by those of a marker. Raises UsageError for a wrong ini option."""
         chosen: dict[str, str] = {}
         for line in config.getini("barnabas_settings"):
             name, equals, value = line.partition("=")
@@ -43,7 +50,12 @@ class Options:
                 raise pytest.UsageError(f"barnabas_settings: expected NAME=VALUE, got {line!r}")
             chosen[name.strip()] = value.strip()
         chosen |= {name: str(value) for name, value in (settings or {}).items()}
-        return cls(brokers or int(config.getini("barnabas_brokers")), tuple(sorted(chosen.items())))
+        if brokers is None:
+            text = config.getini("barnabas_brokers").strip()
+            brokers = int(text) if text.isdecimal() else 0
+            if brokers < 1:
+                raise pytest.UsageError(f"barnabas_brokers = {text}: {_EXPECTED_NUMBER}")
+        return cls(brokers, tuple(sorted(chosen.items())))
 
     def __str__(self) -> str:
         return ",".join([f"brokers={self.brokers}", *(f"{name}={value}" for name, value in self.settings)])
@@ -69,10 +81,40 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    marker = metafunc.definition.get_closest_marker("barnabas")
-    if marker is not None and "barnabas_cluster" in metafunc.fixturenames:
-        options = Options.of(metafunc.config, **marker.kwargs)
+    if "barnabas_cluster" not in metafunc.fixturenames:
+        return
+    given = {name: _arguments(metafunc.definition, name) for name in _MARKERS}
+    if given["barnabas"] is not None:
+        options = Options.of(metafunc.config, **given["barnabas"])
         metafunc.parametrize("barnabas_cluster", [options], indirect=True, scope="session", ids=str)
+
+
+def _arguments(test: pytest.Item, name: str) -> Mapping[str, Any] | None:
+    """The arguments of the test's marker of this name; raises CollectError, naming the wrong one."""
+    marker = test.get_closest_marker(name)
+    if marker is None:
+        return None
+    wrong = _wrong_argument(marker)
+    if wrong is not None:
+        raise pytest.Collector.CollectError(f"{test.nodeid}: @pytest.mark.{name}: {wrong}")
+    return marker.kwargs
+
+
+def _wrong_argument(marker: pytest.Mark) -> str | None:
+    from barnabas.protocol.suggestions import suggestion
+
+    names = _MARKERS[marker.name]
+    for value in marker.args:
+        return f"{value!r} has no name; expected one of {', '.join(names)}"
+    for name, value in marker.kwargs.items():
+        if name not in names:
+            return f"{name}={value!r}: unknown{suggestion(name, names)}"
+        if name in _MAPPINGS:
+            if value is not None and not isinstance(value, Mapping):
+                return f"{name}={value!r}: expected a mapping"
+        elif value is not None and (type(value) is not int or value < 1):
+            return f"{name}={value!r}: {_EXPECTED_NUMBER}"
+    return None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -119,9 +161,9 @@ def barnabas_cluster(
 @pytest.fixture
 def barnabas_topic(request: pytest.FixtureRequest, barnabas_cluster: Cluster) -> Iterator[str]:
     """The name of a topic that only this test uses; deleted after it (marker: ``barnabas_topic``)."""
-    marker = request.node.get_closest_marker("barnabas_topic")
+    topic = _arguments(request.node, "barnabas_topic") or {}
     name = f"{re.sub('[^A-Za-z0-9._-]', '-', request.node.name)[:200]}-{uuid.uuid4().hex[:8]}"
-    barnabas_cluster.create_topic(name, **(marker.kwargs if marker is not None else {}))
+    barnabas_cluster.create_topic(name, **topic)
     yield name
     from barnabas.protocol.errors import BarnabasError
 

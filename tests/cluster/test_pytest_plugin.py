@@ -9,6 +9,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from barnabas.deploy.process import ProcessId
 from tests.support.waiting import wait_for
 
@@ -155,6 +157,71 @@ def test_a_setting_without_a_value_is_refused_by_name(tmp_path: Path) -> None:
     ran = pytest_in(suite(tmp_path, "def test(barnabas_cluster): ...", "barnabas_settings =\n    log.dirs"))
     assert ran.returncode != 0
     assert "expected NAME=VALUE, got 'log.dirs'" in ran.stdout + ran.stderr
+
+
+def test_a_wrong_argument_of_a_marker_is_named_before_a_cluster_starts(tmp_path: Path) -> None:
+    said_of = {
+        "barnabas(borkers=1)": "borkers=1: unknown; did you mean brokers?",
+        "barnabas(1)": "1 has no name; expected one of brokers, settings",
+        "barnabas(brokers=0)": "brokers=0: expected a whole number, 1 or more",
+        "barnabas(brokers='1')": "brokers='1': expected a whole number, 1 or more",
+        "barnabas(settings=['a=1'])": "settings=['a=1']: expected a mapping",
+        "barnabas_topic(partition=6)": "partition=6: unknown; did you mean partitions?",
+        "barnabas_topic(6)": "6 has no name; expected one of partitions, replication_factor, configs",
+        "barnabas_topic(partitions='6')": "partitions='6': expected a whole number, 1 or more",
+        "barnabas_topic(replication_factor=0)": "replication_factor=0: expected a whole number, 1 or more",
+        "barnabas_topic(configs='a=1')": "configs='a=1': expected a mapping",
+    }
+    for number, marker in enumerate(said_of):
+        code = f"import pytest\n@pytest.mark.{marker}\ndef test(barnabas_cluster, barnabas_topic): ...\n"
+        (tmp_path / f"test_{number}.py").write_text(code)
+    ran = pytest_in(suite(tmp_path, "def test(): ..."))
+    assert f"{len(said_of)} errors" in ran.stdout.splitlines()[-1], ran.stdout + ran.stderr
+    for number, (marker, said) in enumerate(said_of.items()):
+        expected = f"test_{number}.py::test: @pytest.mark.{marker.partition('(')[0]}: {said}\n"
+        assert expected in ran.stdout, ran.stdout
+    assert "Traceback" not in ran.stdout
+    assert "plugin.py" not in ran.stdout
+
+
+@pytest.mark.parametrize("brokers", ["three", "0"])
+def test_a_wrong_number_of_brokers_in_the_ini_file_is_named(tmp_path: Path, brokers: str) -> None:
+    ran = pytest_in(suite(tmp_path, "def test(barnabas_cluster): ...", f"barnabas_brokers = {brokers}"))
+    said = f"barnabas_brokers = {brokers}: expected a whole number, 1 or more"
+    assert said in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_a_wrong_argument_of_the_cluster_is_named_at_once(tmp_path: Path) -> None:
+    code = """
+import re, time
+import pytest
+from barnabas.protocol.errors import BarnabasError
+
+def test(barnabas_cluster, barnabas_topic):
+    c, t = barnabas_cluster, barnabas_topic
+    start = time.monotonic()
+    for call, said in [
+        (lambda: c.leader_of("nosuch"), "there is no topic 'nosuch'"),
+        (lambda: c.leader_of(t, 7), f"topic {t!r} has 3 partitions, there is no 7"),
+        (lambda: c.leader_of(t, -1), "partition -1: expected a whole number, 0 or more"),
+        (lambda: c.leader_of(t, "0"), "partition '0': expected a whole number, 0 or more"),
+        (lambda: c.leader_of(5), "topic 5: expected a str"),
+        (lambda: c.killed(99), "there is no broker 99 "),
+        (lambda: c.paused("1"), "there is no broker '1' "),
+        (lambda: c.stopped(None), "there is no broker None "),
+        (lambda: c.create_topic("x", replication_factor=0), "INVALID_REPLICATION_FACTOR"),
+        (lambda: c.create_topic("x", partitions="3"), "num_partitions='3': expected int32"),
+        (lambda: c.create_topic("x", configs="a=1"), "configs='a=1': expected a mapping"),
+    ]:
+        with pytest.raises((BarnabasError, TypeError, ValueError), match=re.escape(said)):
+            call()
+    assert time.monotonic() - start < 10
+    c.create_topic("y", configs={"max.message.bytes": 5_000})
+    c.delete_topic("y")
+"""
+    ran = pytest_in(suite(tmp_path, code, "barnabas_brokers = 1"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
