@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -162,6 +163,9 @@ def _run(words: list[str], chosen: str | None) -> int:
     is_reported_by_log = options.command in _REPORTED_BY_LOG
     try:
         with nullcontext() if is_reported_by_log else errors_alone("barnabas.client.cluster"):
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+                # Set by `barnabas.__main__`; from here on Ctrl-C lets the command clean up.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             code: int = options.run(options)
         # Flush here, so that a closed pipe raises here and not at exit. Without a stdout (`>&-`) it is None.
         if sys.stdout is not None:

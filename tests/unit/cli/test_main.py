@@ -5,8 +5,10 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -334,9 +336,41 @@ def test_an_error_of_the_system_is_shown_without_its_number(
     assert capsys.readouterr().err == said
 
 
-def test_ctrl_c_while_a_command_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(name: str) -> None:
-        raise KeyboardInterrupt
+INTERRUPTED_AT_IMPORT = """
+import os, signal, sys
 
-    monkeypatch.setattr("barnabas.cli.main.importlib.import_module", interrupted)
-    assert main(["topics", "list"]) == exit_codes.INTERRUPTED
+_, imported, entry = sys.argv
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == imported:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+module, function = entry.split(":")
+command = getattr(__import__(module, fromlist=[function]), function)
+sys.argv[1:] = ["topics", "list", "-b", "127.0.0.1:1"]
+sys.exit(command())
+"""
+
+
+@pytest.mark.parametrize("imported", ["argparse", "barnabas.cli.main", "barnabas.cli.topics", "asyncio"])
+def test_ctrl_c_while_a_command_is_imported_ends_it_without_a_traceback(imported: str) -> None:
+    root = Path(__file__).parents[3]
+    entry = tomllib.loads((root / "pyproject.toml").read_text())["project"]["scripts"]["barnabas"]
+    command = [sys.executable, "-c", INTERRUPTED_AT_IMPORT, imported, entry]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode in (-signal.SIGINT, exit_codes.INTERRUPTED)
+    assert done.stderr == ""
+
+
+def test_ctrl_c_that_the_parent_ignores_is_ignored() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_AT_IMPORT, "argparse", "barnabas.__main__:main"]
+
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=150, check=False, preexec_fn=ignore
+    )
+    assert done.returncode == exit_codes.NOT_REACHABLE, done.stderr
