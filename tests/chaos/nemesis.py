@@ -2,9 +2,10 @@
 
 Faults: brokers killed, stopped, paused and started again, ZooKeeper killed and paused, ``/controller``
 deleted, a broker's session closed by its id, admin paths deleted with all below them, a leader cut off from
-its followers and then killed, in any order and on top of each other; all brokers may be away at once. From a
-healthy cluster: a broker that loses its unsynced bytes, and one with a flipped bit in a log, which is
-repaired from its leader. A broker that ends by itself is a failure.
+its followers and then killed, and, in a `LinkedCluster`, those of `link_faults`; in any order and on top of
+each other; all brokers may be away at once. From a healthy cluster: a broker that loses its unsynced bytes,
+and one with a flipped bit in a log, which is repaired from its leader. A broker that ends by itself is a
+failure.
 """
 
 import subprocess
@@ -20,6 +21,8 @@ from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView, close_session, session_password
 from .disk_faults import cut_power, flip_a_bit, partition_folders
+from .link_faults import LinkFaults
+from .linked_cluster import LinkedCluster
 from .random_faults import Choice, RandomFaults
 from .runs import Run
 
@@ -39,18 +42,28 @@ _ADMIN_PATHS = (
 class Nemesis(RandomFaults):
     """The cluster must have a ZooKeeper of its own."""
 
-    def __init__(self, cluster: LocalCluster, run: Run, settle: Callable[[], None], topic: str) -> None:
+    def __init__(
+        self,
+        harmed: LocalCluster | LinkedCluster,
+        run: Run,
+        settle: Callable[[], None],
+        topic: str,
+    ) -> None:
         """`settle` waits until a healed cluster is healthy; it fails if that takes too long.
 
         ``topic`` is the topic whose files are damaged; the cluster is healthy when all of it is in sync.
         """
-        if not isinstance(cluster.zookeeper, ZooKeeper):
+        cluster = harmed.cluster if isinstance(harmed, LinkedCluster) else harmed
+        if not isinstance(harmed.zookeeper, ZooKeeper):
             raise TypeError("the cluster's ZooKeeper is shared; it may not be harmed")
         super().__init__(cluster, run)
+        self._links: LinkFaults | None = None
+        if isinstance(harmed, LinkedCluster):
+            self._links = LinkFaults(harmed.links, harmed.view, run.chance, run.say)
         self._cluster = cluster
         self._settle = settle
         self._topic = topic
-        self._zookeeper = cluster.zookeeper
+        self._zookeeper = harmed.zookeeper
 
     def _begin(self, duration_s: float) -> None:
         # A run of any length has tried this, of all faults the one that finds most.
@@ -70,7 +83,9 @@ class Nemesis(RandomFaults):
             self._check()
 
     def heal(self) -> None:
-        """Start or resume ZooKeeper and every broker; return when the cluster is healthy."""
+        """Mend the links, start or resume ZooKeeper and all brokers; return when the cluster is healthy."""
+        if self._links is not None:
+            self._links.mend()
         if self._zookeeper.running_process.state == "paused":
             self._zookeeper.resume()
         if not self._zookeeper.is_alive:
@@ -96,6 +111,8 @@ class Nemesis(RandomFaults):
             offer("delete admin paths", self._delete_admin_path)
             offer("kill zookeeper", self._zookeeper.kill)
             offer("pause zookeeper", self._zookeeper.pause)
+            if self._links is not None:
+                found += self._links.choices()
         elif state == "paused":
             found += [("resume zookeeper", self._zookeeper.resume)] * 3
         else:
@@ -126,6 +143,8 @@ class Nemesis(RandomFaults):
     def _start(self, broker_id: int) -> None:
         log = self._cluster.broker(broker_id).server_log
         before = log.read_text().count(_SERVES)
+        if self._links is not None:
+            self._links.join(broker_id)
         self._cluster.launch_broker(broker_id)
 
         def is_serving() -> bool:

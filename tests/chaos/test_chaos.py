@@ -6,12 +6,14 @@ which seed.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from barnabas.broker.config.settings import RACK_AWARE_SELECTOR
 from barnabas.deploy.local import LocalCluster
 
 from ..cluster.tools import ClusterView, StartCluster
+from .linked_cluster import LinkedCluster
 from .nemesis import Nemesis
 from .operated_nemesis import OperatedNemesis
 from .runs import BROKER, HEALING_S, chaos_run, chaos_test, seconds, takes_turns
@@ -20,6 +22,7 @@ from .workload import Load, expect_good, stop_and_judge
 
 SECONDS = seconds(5)
 PARTITIONS = 6
+SETTINGS = {**BROKER, "replica.selector.class": RACK_AWARE_SELECTOR}
 
 
 def start(start_cluster: StartCluster, brokers: int, **settings: str) -> LocalCluster:
@@ -27,7 +30,7 @@ def start(start_cluster: StartCluster, brokers: int, **settings: str) -> LocalCl
     cluster = start_cluster(
         own_zookeeper=True,
         brokers=brokers,
-        settings={**BROKER, "replica.selector.class": RACK_AWARE_SELECTOR, **settings},
+        settings={**SETTINGS, **settings},
         broker_settings={broker: {"broker.rack": f"rack-{broker}"} for broker in range(1, brokers + 1)},
     )
     ClusterView(cluster).create_topic("t", PARTITIONS, 3, min_insync_replicas="2", segment_bytes="65536")
@@ -52,20 +55,23 @@ def changing_topics(cluster: LocalCluster, seed: int) -> Iterator[None]:
 
 @chaos_test(SECONDS)
 @takes_turns(0)
-def test_no_acknowledged_record_is_lost_under_random_faults(start_cluster: StartCluster) -> None:
+def test_no_acknowledged_record_is_lost_under_random_faults(tmp_path: Path) -> None:
     with chaos_run(SECONDS) as run:
-        cluster = start(start_cluster, 3)
-        view = ClusterView(cluster)
-        load = load_on(cluster, records_per_s=800)
+        racks = ["rack-1", "rack-2", "rack-3"]
+        with LinkedCluster(
+            tmp_path, SETTINGS, racks=racks, partitions=PARTITIONS, segment_bytes="65536"
+        ) as linked:
+            view = linked.view
+            load = load_on(linked.cluster, records_per_s=600)
 
-        def settle() -> None:
-            view.wait_isr("t", 3, HEALING_S)
-            load.wait_progress("after healing", timeout_s=HEALING_S)
+            def settle() -> None:
+                view.wait_isr("t", 3, HEALING_S)
+                load.wait_progress("after healing", timeout_s=HEALING_S)
 
-        with changing_topics(cluster, run.seed), load:
-            Nemesis(cluster, run, settle, "t").run(SECONDS)
-        view.wait_agreed("t", PARTITIONS, HEALING_S)
-        expect_good(stop_and_judge(cluster, load, timeout_s=120), load)
+            with changing_topics(linked.cluster, run.seed), load:
+                Nemesis(linked, run, settle, "t").run(SECONDS)
+            view.wait_agreed("t", PARTITIONS, HEALING_S)
+            expect_good(stop_and_judge(linked.cluster, load, timeout_s=120), load)
 
 
 @chaos_test(SECONDS, more_s=900)
