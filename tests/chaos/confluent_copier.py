@@ -70,8 +70,8 @@ class Copier:
         )
         producer.init_transactions(_PATIENCE_S)
         consumer.subscribe([self.source])
-        at_most = self._chance.choice((1, 10, 100))
         while not self.is_over:
+            at_most = self._chance.choice((1, 10, 100))
             if messages := [each for each in consumer.consume(at_most, 0.1) if each.error() is None]:
                 self._copy(producer, consumer, messages)
 

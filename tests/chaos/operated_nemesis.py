@@ -1,22 +1,58 @@
 """The faults of `Nemesis` among the work of an operator: restarts, drains, moves, elections and growth.
 
-Faults meet moves under way, and a broker that is being drained. Every run has a drain, a rolling restart and
-moves; the rest is chosen at random.
+Faults meet moves under way, and a broker that is being drained. With `OperatedNemesis` every run has a drain,
+a rolling restart and moves; the rest is chosen at random.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from barnabas.deploy.local import LocalCluster
 
 from .nemesis import Nemesis
-from .operations import Operator
+from .operations import InternalTopic, Operator
 from .random_faults import Choice
-from .runs import Run
+from .runs import HEALING_S, Run
 from .workload import Load
 
 _FAULT_LASTS_S: Final = (0.0, 0.5, 1.0, 3.0)
+
+
+class MovingNemesis(Nemesis):
+    """Moves the partitions of internal topics, so that coordinators change places, among its faults."""
+
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        run: Run,
+        settle: Callable[[], None],
+        topic: str,
+        internal: Sequence[InternalTopic],
+    ) -> None:
+        super().__init__(cluster, run, settle, topic)
+        self._operators = [
+            Operator(cluster, moved, run.chance, run.say, deadline_s=HEALING_S) for moved in internal
+        ]
+
+    def _begin(self, duration_s: float) -> None:
+        self._say("move the internal topics")
+        for operator in self._operators:
+            operator.move()
+        super()._begin(duration_s)
+
+    def heal(self) -> None:
+        super().heal()
+        for operator in self._operators:
+            operator.settle()
+
+    def _choices(self) -> list[Choice]:
+        found = super()._choices()
+        for operator in self._operators:
+            found += [(f"move {operator.topic}", operator.move)] * 3
+            found.append((f"cancel the moves of {operator.topic}", operator.cancel))
+        found.append(("elect", self._operators[0].elect))
+        return found
 
 
 class OperatedNemesis(Nemesis):

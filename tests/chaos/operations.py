@@ -7,9 +7,9 @@ while brokers are away; its partitions then have either replicas. One thread.
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from kazoo.exceptions import KazooException, NodeExistsError
 
@@ -25,7 +25,6 @@ from tests.support.waiting import wait_for
 
 from ..cluster.test_cli import commands_to
 from ..cluster.tools import ClusterView, call_command
-from .workload import Load
 
 _MOST_PARTITIONS: Final = 10
 _BYTES_PER_S: Final = (50_000, 500_000, 5_000_000)
@@ -37,13 +36,32 @@ _REPLICAS: Final = (2, 3, 3)
 Outcomes = Mapping[TopicPartition, ApiError | None]
 
 
+class Used(Protocol):
+    """The partitions of one topic that a load uses."""
+
+    partitions: list[TopicPartition]
+
+    def grow(self, partitions: int) -> None:
+        """Use so many partitions from now on, if there were fewer."""
+
+
+class InternalTopic(Used):
+    """A topic of the coordinators, which never grows."""
+
+    def __init__(self, name: str, partitions: int) -> None:
+        self.partitions = [TopicPartition(name, number) for number in range(partitions)]
+
+    def grow(self, partitions: int) -> None:
+        assert partitions == len(self.partitions)
+
+
 class Operator:
-    """Changes one topic, under this load; `say` notes each outcome."""
+    """Changes one topic, in use as by a load; `say` notes each outcome."""
 
     def __init__(
         self,
         cluster: LocalCluster,
-        load: Load,
+        load: Used,
         chance: random.Random,
         say: Callable[[str], None],
         *,
@@ -53,7 +71,7 @@ class Operator:
         self._view = ClusterView(cluster)
         self._barnabas = commands_to(cluster, call_command)
         self._load = load
-        self._topic = load.partitions[0].topic
+        self.topic = load.partitions[0].topic
         self._chance = chance
         self._say = say
         self._deadline_s = deadline_s
@@ -88,14 +106,14 @@ class Operator:
         """Make moves last until the cluster is healed, so that faults meet them."""
         rate = str(self._chance.choice(_BYTES_PER_S))
         self._is_throttled = True
-        self._ask(lambda admin: _limit(admin, self._cluster.broker_ids, self._topic, rate, "*"))
+        self._ask(lambda admin: _limit(admin, self._cluster.broker_ids, self.topic, rate, "*"))
         self._say(f"  {rate} bytes/s")
 
     def cancel(self) -> None:
-        """Cancel all moves."""
+        """Cancel all moves of the topic."""
 
         def cancelled(admin: Admin) -> Outcomes:
-            moving = admin.list_partition_reassignments()
+            moving = [tp for tp in admin.list_partition_reassignments() if tp.topic == self.topic]
             self._forget(moving)
             return admin.alter_partition_reassignments(dict.fromkeys(moving), timeout_ms=_TIMEOUT_MS)
 
@@ -114,8 +132,8 @@ class Operator:
             return
 
         def grown(admin: Admin) -> Outcomes:
-            admin.create_partitions({self._topic: count}, timeout_ms=_TIMEOUT_MS)
-            return {TopicPartition(self._topic, count - 1): None}
+            admin.create_partitions({self.topic: count}, timeout_ms=_TIMEOUT_MS)
+            return {TopicPartition(self.topic, count - 1): None}
 
         if self._ask(grown):
             self._load.grow(count)
@@ -141,13 +159,13 @@ class Operator:
 
         wait_for(is_drained, lambda: f"broker {broker_id} is not drained: {said[-1]}", self._deadline_s)
         self.settle()
-        left = [info for info in self._view.partitions(self._topic) if broker_id in info.replicas]
+        left = [info for info in self._view.partitions(self.topic) if broker_id in info.replicas]
         assert not left, f"broker {broker_id} is drained and has {left}"
 
     def refill(self, path: Path) -> None:
         """Spread the replicas over all brokers again, by a plan."""
         self.draining = None
-        plan = self._barnabas("reassign", "plan", self._topic, "--replication-factor", "3", "--json").stdout
+        plan = self._barnabas("reassign", "plan", self.topic, "--replication-factor", "3", "--json").stdout
         path.write_text(plan)
         targets = {
             TopicPartition(entry["topic"], entry["partition"]): tuple(entry["replicas"])
@@ -180,8 +198,8 @@ class Operator:
         wait_for(is_done, lambda: f"the partitions still move: {seen[-1]}", self._deadline_s)
         wait_for(self._is_as_wanted, self._why_not, self._deadline_s)
         # A request without an answer may have added a partition.
-        self._load.grow(len(self._view.partitions(self._topic)))
-        self._view.wait_agreed(self._topic, len(self._load.partitions), self._deadline_s)
+        self._load.grow(len(self._view.partitions(self.topic)))
+        self._view.wait_agreed(self.topic, len(self._load.partitions), self._deadline_s)
         wait_for(
             self._has_no_removed_log, lambda: f"logs: {self._logs()}, {self._replicas()}", self._deadline_s
         )
@@ -198,11 +216,11 @@ class Operator:
             with self._view.admin() as admin:
                 outcomes = admin.elect_leaders()
             refused.append({tp: error for tp, error in outcomes.items() if error is not None})
-            assert all(tp.topic != self._topic for tp in refused[-1]), f"not elected: {refused[-1]}"
+            assert all(tp.topic != self.topic for tp in refused[-1]), f"not elected: {refused[-1]}"
             return not refused[-1]
 
         wait_for(is_led, lambda: f"not elected: {refused[-1]}", self._deadline_s)
-        led = [(info.partition, info.leader, info.replicas) for info in self._view.partitions(self._topic)]
+        led = [(info.partition, info.leader, info.replicas) for info in self._view.partitions(self.topic)]
         assert all(leader == replicas[0] for _, leader, replicas in led), f"others lead: {led}"
 
     def _ask(self, call: Callable[[Admin], Outcomes | None]) -> Outcomes:
@@ -221,7 +239,7 @@ class Operator:
     def _unthrottle(self) -> bool:
         try:
             with self._view.admin() as admin:
-                _limit(admin, self._cluster.broker_ids, self._topic, None, None)
+                _limit(admin, self._cluster.broker_ids, self.topic, None, None)
         except BarnabasError:
             return False
         return True
@@ -245,14 +263,14 @@ class Operator:
             for tp in moved
         }
 
-    def _forget(self, partitions: Mapping[TopicPartition, object]) -> None:
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self._targets.pop(partition, None)
 
     def _replicas(self) -> dict[TopicPartition, tuple[int, ...]]:
         return {
-            TopicPartition(self._topic, info.partition): info.replicas
-            for info in self._view.partitions(self._topic)
+            TopicPartition(self.topic, info.partition): info.replicas
+            for info in self._view.partitions(self.topic)
         }
 
     def _is_as_wanted(self) -> bool:

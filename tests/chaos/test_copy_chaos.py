@@ -1,9 +1,9 @@
 """Copiers of one group copy a topic exactly once, while they and the cluster are harmed.
 
 Copiers are killed, stopped and resumed, also after a successor with their transactional id has started;
-brokers and ZooKeeper are killed and paused (`nemesis`), and the level of ``transaction.version`` changes, so
-that producers go from one protocol to the other. In the end the output under read_committed is the input, and
-no transaction hangs.
+brokers and ZooKeeper are killed and paused (`nemesis`), coordinators change places because their topics are
+moved, and the level of ``transaction.version`` changes, so that producers go from one protocol to the other.
+In the end the output under read_committed is the input, and no transaction hangs.
 """
 
 import asyncio
@@ -22,23 +22,27 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC
+from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.client import Admin, Consumer, ConsumerRecord, Producer
 from barnabas.client.admin.features import UpgradeType
 from barnabas.client.admin.transactions import ONGOING
+from barnabas.client.blocking import Producer as BlockingProducer
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import until
 
+from ..cluster.group_client import GroupClient
 from ..cluster.tools import ClusterView, StartCluster
 from ..compat.clients import Unavailable, alone, run_tool
 from . import copier
 from .checker import COPIES, check
 from .history import Acknowledged, Attempted, Committed, Copy, Ended, History, Log, Outcome, Read
-from .nemesis import Nemesis
+from .operated_nemesis import MovingNemesis
+from .operations import InternalTopic
 from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, thorough
+from .topic_changes import churning_topics
 
 SECONDS = seconds(3)
 PARTITIONS = 4
@@ -55,6 +59,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
 }
+INTERNAL = InternalTopic(OFFSETS_TOPIC, 3), InternalTopic(TRANSACTIONS_TOPIC, 3)
 
 
 class Program(NamedTuple):
@@ -368,7 +373,12 @@ class Copying:
 
 
 def make_topics(cluster: LocalCluster) -> ClusterView:
+    """The topics of the copiers; those of the coordinators come with their first use."""
     view = ClusterView(cluster)
+    with BlockingProducer(bootstrap_servers=cluster.bootstrap, transactional_id="first"):
+        pass
+    with GroupClient(cluster, "first") as client:
+        client.committed()
     for topic in (INPUT, OUTPUT):
         view.create_topic(topic, PARTITIONS, 3, min_insync_replicas="2", segment_bytes="65536")
     return view
@@ -383,8 +393,14 @@ async def copy_under_faults(start_cluster: StartCluster, programs: Sequence[Prog
             for topic in (INPUT, OUTPUT):
                 view.wait_isr(topic, 3, HEALING_S)
 
-        nemesis = Nemesis(cluster, run, settle, OUTPUT)
-        await Copying(cluster, run, programs).run(asyncio.to_thread(nemesis.run, SECONDS))
+        nemesis = MovingNemesis(cluster, run, settle, OUTPUT, INTERNAL)
+
+        def harm() -> None:
+            with churning_topics(cluster.bootstrap, run.seed) as churn:
+                nemesis.run(SECONDS)
+            churn.check(HEALING_S)
+
+        await Copying(cluster, run, programs).run(asyncio.to_thread(harm))
 
 
 @chaos_test(SECONDS)

@@ -1,4 +1,4 @@
-"""A group under load while members, coordinators and other brokers die.
+"""A group under load while members, coordinators and other brokers die, and coordinators are moved.
 
 The members see every acknowledged record, and no committed offset is beyond an unseen one. One member is a
 process that gets SIGKILL.
@@ -23,14 +23,17 @@ from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
 from ..cluster.tools import ClusterView, StartCluster
 from .checker import GROUPS, check
 from .history import Acknowledged, Committed, History, Owned, Read, number_of
+from .operations import InternalTopic, Operator
 from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, takes_turns
 
 SECONDS = seconds(5)
 PARTITIONS = 6
+OFFSETS_PARTITIONS = 3
 MEMBERS = 3
 """The members in this process; one more has its own process."""
 GROUP = "g"
@@ -257,8 +260,13 @@ async def torment(life: Life, seconds: float) -> None:
     """Kill, pause or restart one broker after another, usually the coordinator."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
+    offsets = InternalTopic(OFFSETS_TOPIC, OFFSETS_PARTITIONS)
+    operator = Operator(life.cluster, offsets, life.chance, life.run.say, deadline_s=HEALING_S)
     while loop.time() < end:
         await asyncio.sleep(life.chance.uniform(1, 3))
+        if life.chance.random() < 0.5:
+            life.run.say(f"move {OFFSETS_TOPIC}")
+            await asyncio.to_thread(operator.move)
         victim = life.coordinator if life.chance.random() < 0.7 else None
         victim = victim if victim is not None else BrokerId(life.chance.randint(1, 3))
         how = life.chance.choice(["kill", "pause", "restart"])
@@ -275,6 +283,7 @@ async def torment(life: Life, seconds: float) -> None:
             life.cluster.resume(victim)
         # A resumed broker may still believe that it is the coordinator.
         await asyncio.to_thread(ClusterView(life.cluster).wait_agreed, TOPIC, PARTITIONS, 60.0)
+        await asyncio.to_thread(operator.settle)
         await life.look_at_commits()
 
 
@@ -282,7 +291,8 @@ async def torment(life: Life, seconds: float) -> None:
 @takes_turns(1)
 async def test_a_group_sees_everything_and_commits_nothing_unseen(start_cluster: StartCluster) -> None:
     with chaos_run(SECONDS) as run:
-        cluster = start_cluster(settings=BROKER)
+        settings = {**BROKER, "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS)}
+        cluster = start_cluster(settings=settings)
         ClusterView(cluster).create_topic(TOPIC, PARTITIONS, 3, min_insync_replicas="2")
         life = Life(cluster, run)
         await live(life)

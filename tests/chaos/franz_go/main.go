@@ -29,7 +29,7 @@ const (
 
 type copier struct {
 	bootstrap, group, source, target, id string
-	partitions, attempts, most           int
+	partitions, attempts                 int
 	name                                 string
 	isOver                               atomic.Bool
 }
@@ -113,7 +113,7 @@ func (c *copier) run() error {
 	defer session.Close()
 	for !c.isOver.Load() {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		fetches := session.PollRecords(ctx, c.most)
+		fetches := session.PollRecords(ctx, []int{1, 10, 100}[mathrand.Intn(3)])
 		cancel()
 		if records := fetches.Records(); len(records) > 0 {
 			if err := c.copy(session, records); err != nil {
@@ -134,8 +134,8 @@ func main() {
 	rand.Read(suffix)
 	c := &copier{
 		bootstrap: words[0], group: words[1], source: words[2], target: words[3], id: words[5],
-		partitions: partitions, most: []int{1, 10, 100}[mathrand.Intn(3)],
-		name: words[5] + "." + hex.EncodeToString(suffix),
+		partitions: partitions,
+		name:       words[5] + "." + hex.EncodeToString(suffix),
 	}
 	go func() {
 		io.Copy(io.Discard, os.Stdin)
