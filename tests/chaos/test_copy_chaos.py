@@ -3,7 +3,8 @@
 Copiers are killed, stopped and resumed, also after a successor with their transactional id has started;
 brokers and ZooKeeper are killed and paused (`nemesis`), coordinators change places because their topics are
 moved, and the level of ``transaction.version`` changes, so that producers go from one protocol to the other.
-In the end the output under read_committed is the input, and no transaction hangs.
+In one run the brokers change between this version and an earlier one. In the end the output under
+read_committed is the input, and no transaction hangs.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from barnabas.client.admin.transactions import ONGOING
 from barnabas.client.blocking import Producer as BlockingProducer
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.local_broker import broker_command
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import until
@@ -39,9 +41,10 @@ from ..compat.clients import Unavailable, alone, run_tool
 from . import copier
 from .checker import COPIES, check
 from .history import Acknowledged, Attempted, Committed, Copy, Ended, History, Log, Outcome, Read
+from .mixed_versions import UpgradingNemesis, Versions, unpack_earlier
 from .operated_nemesis import MovingNemesis
 from .operations import InternalTopic
-from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, thorough
+from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, takes_turns, thorough
 from .topic_changes import churning_topics
 
 SECONDS = seconds(3)
@@ -384,16 +387,25 @@ def make_topics(cluster: LocalCluster) -> ClusterView:
     return view
 
 
-async def copy_under_faults(start_cluster: StartCluster, programs: Sequence[Program]) -> None:
+async def copy_under_faults(
+    start_cluster: StartCluster, programs: Sequence[Program], versions: Versions | None = None
+) -> None:
     with chaos_run(SECONDS) as run:
-        cluster = await asyncio.to_thread(start_cluster, own_zookeeper=True, settings=SETTINGS)
+        command = broker_command if versions is None else versions.command
+        cluster = await asyncio.to_thread(
+            start_cluster, own_zookeeper=True, settings=SETTINGS, command=command
+        )
         view = await asyncio.to_thread(make_topics, cluster)
 
         def settle() -> None:
             for topic in (INPUT, OUTPUT):
                 view.wait_isr(topic, 3, HEALING_S)
 
-        nemesis = MovingNemesis(cluster, run, settle, OUTPUT, INTERNAL)
+        nemesis: MovingNemesis
+        if versions is None:
+            nemesis = MovingNemesis(cluster, run, settle, OUTPUT, INTERNAL)
+        else:
+            nemesis = UpgradingNemesis(cluster, run, settle, OUTPUT, INTERNAL, versions)
 
         def harm() -> None:
             with churning_topics(cluster.bootstrap, run.seed) as churn:
@@ -404,6 +416,16 @@ async def copy_under_faults(start_cluster: StartCluster, programs: Sequence[Prog
 
 
 @chaos_test(SECONDS)
+@takes_turns(1)
+async def test_copiers_copy_exactly_once_while_versions_are_mixed(
+    start_cluster: StartCluster, tmp_path: Path
+) -> None:
+    versions = Versions(unpack_earlier(tmp_path))
+    await copy_under_faults(start_cluster, (NATIVE, KAFKA, CONFLUENT), versions)
+
+
+@chaos_test(SECONDS)
+@takes_turns(0)
 async def test_copiers_copy_exactly_once_under_random_faults(start_cluster: StartCluster) -> None:
     await copy_under_faults(start_cluster, (NATIVE, KAFKA, CONFLUENT))
 
