@@ -21,7 +21,7 @@ from typing import Final
 WORK_S: Final = 0.000_25
 REST_S: Final = 0.000_05
 MOST_RESTS: Final = 10
-"""Bounds the rests in a row, so that the work ends on the busiest broker too."""
+"""Bounds the rests in a row, so that a cleaning ends on the busiest broker too."""
 UNDISTURBED_S: Final = 0.000_25
 """A rest that takes longer ended with a wait for the interpreter lock, or for a core."""
 _TOLERATED_S: Final = 0.01
@@ -81,10 +81,12 @@ class Rests:
 
     def __init__(
         self,
+        most: int = MOST_RESTS,
         *,
         now_s: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._most = most
         self._now_s = now_s
         self._sleep = sleep
         self._rested_s = now_s()
@@ -97,7 +99,7 @@ class Rests:
         return self._now_s() - self._rested_s >= WORK_S
 
     def rest(self) -> None:
-        for _ in range(MOST_RESTS):
+        for _ in range(self._most):
             began_s = self._now_s()
             self._sleep(REST_S)
             self.have_rested()

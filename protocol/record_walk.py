@@ -5,9 +5,10 @@ key, value and headers lie inside it, the offset deltas count from 0, and no byt
 `iter_heads` reads offsets and times alone, for lookups. Both read pieces, so a batch that decompresses to
 100 MB takes the memory of a piece. Malformed bytes never cause a read past the end of the records.
 
-`_walk_common` reads records of the common form inline; any other record (a key of 8 KB, a record across two
-pieces, malformed bytes) is read by `_Reader`, slower but complete. Any thread; pure functions, except that
-`walk_produced` calls its caller's `pause` between runs of records.
+`_walk_common` reads records of the common form inline, numbers of one or two bytes without a call. Any other
+record (a key of 8 KB, a record across two pieces, malformed bytes) fails one of its comparisons and is read
+by `_Reader`, slower but complete. Any thread; pure functions, except that `walk_produced` calls its caller's
+`pause` between runs of records.
 
 Source: https://kafka.apache.org/documentation/#record; the rules are those of LogValidator in Kafka 3.9.
 """
@@ -230,12 +231,9 @@ class _Reader:
 
 
 def _walk_common(reader: _Reader, walk: _Walk, count: int) -> None:
-    """Walk over the records up to the first that is not of the common form: the hot loop.
-
-    Numbers of one or two bytes are read inline. A record with a longer key, or that is malformed or ends in
-    another piece, fails one of the comparisons; the reader is then where it begins.
-    """
-    data, start, newest = reader.data, reader.position, walk.newest
+    """Walk over the records up to the first that is not of the common form: the hot loop."""
+    data, start, newest, keyless = reader.data, reader.position, walk.newest, walk.keyless
+    newest_code = max(2 * newest, -1)  # As it is encoded, unless it is negative.
     expected = first = 2 * walk.records  # Twice the offset delta, as it is encoded.
     # A misread number may point past the end; that does not mean that the bytes are malformed.
     with suppress(IndexError):
@@ -247,7 +245,6 @@ def _walk_common(reader: _Reader, walk: _Walk, count: int) -> None:
                 if length > 0x3FFF:
                     length, position = _long_number(data, start)
             end = position + (length >> 1)
-            wrong = length & 1
             # data[position] is the record's attributes, unused in magic 2.
             time, delta = data[position + 1], data[position + 2]
             position += 3
@@ -267,7 +264,6 @@ def _walk_common(reader: _Reader, walk: _Walk, count: int) -> None:
                     key += (data[position] << 7) - 128
                     position += 1
                 position += key >> 1
-                wrong |= key & ~0x3FFE
             value, position = data[position], position + 1
             if value != 1:
                 if value > 127:
@@ -276,24 +272,25 @@ def _walk_common(reader: _Reader, walk: _Walk, count: int) -> None:
                     if value > 0x3FFF:
                         value, position = _long_number(data, position - 2)
                 position += value >> 1
-                wrong |= value & 1
+                length |= value
             headers, position = data[position], position + 1
             if headers:
                 position, left = _skip_common_headers(data, position, headers >> 1)
                 if left or headers & 1 or headers > 127:
                     break
             # Bit 0 of a length is its sign; a bit above the fourteenth of a key's means a third byte.
-            if position != end or delta != expected or wrong:
+            if position != end or delta != expected or length & 1 or (key != 1 and key & ~0x3FFE):
                 break
-            walk.headers += headers >> 1
-            walk.keyless += key == 1
-            time = (time >> 1) ^ -(time & 1)
-            if time > newest:
-                newest = time
+            if headers:
+                walk.headers += headers >> 1
+            if key == 1:
+                keyless += 1
+            if time > newest_code and (time := (time >> 1) ^ -(time & 1)) > newest:
+                newest, newest_code = time, max(2 * time, -1)
             start = end
         else:
             expected = 2 * count
-    reader.position, walk.records, walk.newest = start, expected >> 1, newest
+    reader.position, walk.records, walk.newest, walk.keyless = start, expected >> 1, newest, keyless
 
 
 def _long_number(data: bytes, position: int, most_bytes: int = _MAX_INT_BYTES) -> tuple[int, int]:

@@ -130,9 +130,10 @@ def prepare_records(
     Kafka does, for bytes that cannot be decoded; RecordsRefused for those that the topic's settings refuse.
     Raises MESSAGE_TOO_LARGE when a batch would decompress to more than `max_bytes`, has too many records, or
     takes more than `max.message.bytes` when it is recompressed. A batch that is larger already stays as it
-    is. Over many records the thread rests often, so that requests get the interpreter lock.
+    is. Over many records the thread rests often, so that requests get the interpreter lock; each time once,
+    because clients wait for it too.
     """
-    pause = _never_pause if _is_short_walk([header for _, header in produced.batches]) else Rests()
+    pause = _never_pause if _is_short_walk([header for _, header in produced.batches]) else Rests(1)
     view = produced.view
     parts: list[bytes | bytearray | memoryview] = []
     batches: list[Appendable] = []

@@ -5,7 +5,16 @@ import sys
 
 import pytest
 
-from barnabas.broker.pacing import MOST_RESTS, REST_S, UNDISTURBED_S, WORK_S, IoThrottle, Pace, Stopped
+from barnabas.broker.pacing import (
+    MOST_RESTS,
+    REST_S,
+    UNDISTURBED_S,
+    WORK_S,
+    IoThrottle,
+    Pace,
+    Rests,
+    Stopped,
+)
 
 
 class Time:
@@ -91,6 +100,15 @@ def test_a_pace_rests_again_while_the_lock_comes_back_late(time: Time, late: int
     time.now_s += WORK_S
     pace(0)
     assert time.slept == [REST_S] * rests
+
+
+def test_a_computation_for_which_clients_wait_rests_once(time: Time) -> None:
+    rests = Rests(1, now_s=time, sleep=lambda seconds: time.sleep(seconds + UNDISTURBED_S))
+    rests()
+    assert time.slept == []
+    time.now_s += WORK_S
+    rests()
+    assert len(time.slept) == 1
 
 
 def test_a_pace_that_was_throttled_has_rested(time: Time) -> None:

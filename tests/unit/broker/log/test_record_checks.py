@@ -296,6 +296,6 @@ def test_long_checks_rest_and_quick_ones_do_not(
 ) -> None:
     """A quick one may run on a network thread, which must not sleep."""
     rested: list[None] = []
-    monkeypatch.setattr(record_checks, "Rests", lambda: lambda: rested.append(None))
+    monkeypatch.setattr(record_checks, "Rests", lambda most: lambda: rested.append(None))
     prepared(batch_of(*[(b"k", b"v", None, 0)] * records))
     assert len(rested) == rests
