@@ -42,6 +42,7 @@ from barnabas.broker.replication.replica_views import (
     Role,
 )
 from barnabas.broker.replication.rules import EpochEnd
+from barnabas.broker.replication.slow_disks import SLOW_APPEND_MS, SLOW_DISK_MS, SlowDisks
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
@@ -83,9 +84,12 @@ class Partition(ReplicaRole):
         max_lag_ms: float,
         min_insync_replicas: int,
         is_min_isr_strict: bool = False,
+        slow_disks: SlowDisks | None = None,
     ) -> None:
         super().__init__(partition, broker_id, max_lag_ms)
         self.log = log
+        self._slow_disks = slow_disks or SlowDisks()
+        self._slow_until_ms = 0.0
         self.min_insync_replicas = min_insync_replicas
         self._is_min_isr_strict = is_min_isr_strict
         self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
@@ -107,6 +111,19 @@ class Partition(ReplicaRole):
     def effective_min_isr(self) -> int:
         """The in-sync replicas that acks=all demands; as in Kafka, no more than the partition has."""
         return min(self.min_insync_replicas, len(self._replicas))
+
+    @property
+    def is_on_slow_disk(self) -> bool:
+        """Whether late appends to this log, or to its log dir, took so long that the next one may as well."""
+        return (
+            self._slow_until_ms > 0.0 and monotonic_ms() < self._slow_until_ms
+        ) or self._slow_disks.include(self.log.folder)
+
+    def _note_append(self, began_ms: float) -> None:
+        ended_ms = monotonic_ms()
+        if ended_ms - began_ms > SLOW_APPEND_MS:
+            self._slow_until_ms = ended_ms + SLOW_DISK_MS
+            self._slow_disks.note(self.log.folder.parent, ended_ms)
 
     def view(self) -> ReplicaView:
         with self._lock:
@@ -213,7 +230,7 @@ class Partition(ReplicaRole):
             appended = log.append_as_leader(
                 produced, leader_epoch, wall_clock_ms, origin=origin, guards=guards
             )
-            self._note_append(began_ms, monotonic_ms())
+            self._note_append(began_ms)
             with self._lock:
                 self._advance_high_watermark(now_ms)
         if log.must_flush:
@@ -507,7 +524,9 @@ class Partition(ReplicaRole):
                 with self._lock:
                     self._restart_at(before)
             if len(records) > 0:
+                began_ms = monotonic_ms()
                 self.log.append_as_follower(records, wall_clock_ms, leader_epoch)
+                self._note_append(began_ms)
             with self._lock:
                 high_watermark = min(leader_high_watermark, self.log.log_end_offset)
                 if high_watermark > self.high_watermark:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.replication.isr import FollowerStates
 from barnabas.broker.replication.replica_views import EVER, Role
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -26,10 +25,6 @@ from barnabas.protocol.ids import (
 )
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 
-_SLOW_APPEND_MS: Final = 100.0
-"""An append that takes longer shows a slow disk."""
-_SLOW_DISK_MS: Final = 10_000.0
-"""How long a disk counts as slow after such an append."""
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
 _LEADER: Final = Role.LEADER
 
@@ -55,7 +50,6 @@ class ReplicaRole:
         self._append_lock = threading.Lock()
         self._lock = threading.Lock()
         self._followers = FollowerStates(broker_id, max_lag_ms)
-        self._slow_until_ms = 0.0
 
     @property
     def replicas(self) -> tuple[BrokerId, ...]:
@@ -70,15 +64,6 @@ class ReplicaRole:
     def is_added(self) -> bool:
         """Whether a reassignment adds this replica."""
         return self.broker_id in self.adding
-
-    @property
-    def is_on_slow_disk(self) -> bool:
-        """Whether a late append of this leader took so long that the next one may as well."""
-        return self._slow_until_ms > 0.0 and monotonic_ms() < self._slow_until_ms
-
-    def _note_append(self, began_ms: float, ended_ms: float) -> None:
-        if ended_ms - began_ms > _SLOW_APPEND_MS:
-            self._slow_until_ms = ended_ms + _SLOW_DISK_MS
 
     # The proof that this replica leads, and its followers' consumers
 

@@ -27,6 +27,7 @@ from barnabas.broker.replication.failures import DiskFailures, FailedReplicas
 from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.slow_disks import SlowDisks
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import (
     NO_BROKER_EPOCH,
@@ -167,6 +168,7 @@ class RoleChanges:
         self._logs = logs
         self._fetchers = fetchers
         self._disk_failures = disk_failures
+        self._slow_disks = SlowDisks()
         self._fence = fence
         self._topic_settings = topic_settings
         self._max_lag_ms = max_lag_ms
@@ -379,6 +381,7 @@ class RoleChanges:
             max_lag_ms=self._max_lag_ms,
             min_insync_replicas=settings.min_insync_replicas,
             is_min_isr_strict=settings.is_min_isr_strict,
+            slow_disks=self._slow_disks,
         )
 
     def _set_strays_aside(self, named: Container[TopicPartition]) -> list[TopicPartition]:

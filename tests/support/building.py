@@ -12,6 +12,7 @@ from barnabas.broker.replication.fetcher import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.replica_views import FollowerProgress, Isolation
+from barnabas.broker.replication.slow_disks import SlowDisks
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -53,6 +54,7 @@ def partition_of(
     min_insync_replicas: int = 1,
     is_min_isr_strict: bool = False,
     broker: BrokerId = ME,
+    slow_disks: SlowDisks | None = None,
 ) -> Partition:
     """A replica without a role."""
     replica_log: Any = MemoryLog(TP) if log is None else log
@@ -64,6 +66,7 @@ def partition_of(
         max_lag_ms=LAG_MS,
         min_insync_replicas=min_insync_replicas,
         is_min_isr_strict=is_min_isr_strict,
+        slow_disks=slow_disks,
     )
 
 

@@ -12,11 +12,12 @@ from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.replication import partition as partition_module
-from barnabas.broker.replication import replica_role
+from barnabas.broker.replication import slow_disks
 from barnabas.broker.replication.isr import CommittedIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, PartitionRead, Role
 from barnabas.broker.replication.rules import EpochEnd
+from barnabas.broker.replication.slow_disks import SlowDisks
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
@@ -31,6 +32,7 @@ from tests.support.building import (
     append,
     fetch_params,
     fetched,
+    follow,
     leader_of,
     partition_of,
     state,
@@ -490,25 +492,61 @@ def test_an_append_that_waits_for_the_disk_holds_up_nothing_else(tmp_path: Path)
     log.abandon()
 
 
-def test_a_disk_counts_as_slow_for_a_while_after_a_slow_append(monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = leader_of(1, 2)
-    clock, log = Clock(), partition.log
-    for module in (partition_module, replica_role):
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    clock.now_ms = 1_000.0
+    for module in (partition_module, slow_disks):
         monkeypatch.setattr(module, "monotonic_ms", clock)
-    append_to_log = log.append_as_leader
+    return clock
 
-    def append_in(ms: float) -> bool:
-        def slow(*args: object, **options: object) -> AppendResult:
-            clock.now_ms += ms
-            return append_to_log(*args, **options)  # type: ignore[arg-type] - passed on as they came
 
-        monkeypatch.setattr(log, "append_as_leader", slow)
-        append(partition)
-        return partition.is_on_slow_disk
+def append_in(clock: Clock, partition: Partition, ms: float) -> None:
+    """Append a record to a leader's or a follower's log, which takes that long."""
+    log: Any = partition.log
+    name = "append_as_leader" if partition.is_leader else "append_as_follower"
+    append_to_log = getattr(log, name)
 
-    assert not append_in(100.0)
-    assert append_in(101.0)
+    def slow(*args: object, **options: object) -> AppendResult:
+        clock.now_ms += ms
+        return append_to_log(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, name, slow)
+        if partition.is_leader:
+            append(partition)
+        else:
+            follow(partition, partition.log_end_offset, 1)
+
+
+def test_a_disk_counts_as_slow_for_a_while_after_a_slow_append(clock: Clock) -> None:
+    partition = leader_of(1, 2)
+    append_in(clock, partition, 100.0)
+    assert not partition.is_on_slow_disk
+    append_in(clock, partition, 101.0)
+    assert partition.is_on_slow_disk
     clock.now_ms += 9_999.0
     assert partition.is_on_slow_disk
     clock.now_ms += 1.0
     assert not partition.is_on_slow_disk
+
+
+def test_two_slow_appends_show_that_their_whole_log_dir_is_slow(clock: Clock) -> None:
+    disks = SlowDisks()
+    follower, leader, elsewhere = (partition_of(slow_disks=disks) for _ in range(3))
+    assert follower.make_follower(state(leader=2))
+    assert leader.make_leader(state(), 0.0)
+    assert elsewhere.make_leader(state(), 0.0)
+    elsewhere.log.folder = Path("another") / str(TP)
+    append_in(clock, follower, 101.0)
+    assert not leader.is_on_slow_disk
+    clock.now_ms += 9_800.0
+    append_in(clock, follower, 101.0)
+    assert leader.is_on_slow_disk
+    assert not elsewhere.is_on_slow_disk
+    clock.now_ms += 9_999.0
+    assert leader.is_on_slow_disk
+    clock.now_ms += 1.0
+    assert not leader.is_on_slow_disk
+    append_in(clock, follower, 101.0)
+    assert not leader.is_on_slow_disk
