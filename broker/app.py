@@ -31,6 +31,7 @@ from barnabas.broker.features import NEW_CLUSTER, SUPPORTED
 from barnabas.broker.handlers.dispatcher import Dispatcher, in_turn, lane_of
 from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.limits import MAX_WAITING_FOR_TOPICS
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership, request_controlled_shutdown
 from barnabas.broker.metadata_cache import MetadataCache
@@ -83,7 +84,7 @@ class Broker:
         self._reaper = Reaper(on_fatal=on_fatal)
         self._slow_work = SlowWork(on_fatal=on_fatal)
         self._topic_creation = SlowWork(name="topic-creation", on_fatal=on_fatal)
-        self._topic_purgatory = Purgatory("topics", self._reaper, max_operations=10_000)
+        self._topic_purgatory = Purgatory("topics", self._reaper, max_operations=MAX_WAITING_FOR_TOPICS)
         self._store = ClusterStore(
             config.zookeeper_connect,
             session_timeout_ms=config.zookeeper_session_timeout_ms,

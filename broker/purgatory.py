@@ -29,6 +29,7 @@ from enum import Enum
 from typing import Final
 
 from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.limits import MAX_WAITING
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.threads import make_thread
 
@@ -250,7 +251,7 @@ class Reaper:
 class Purgatory:
     """Operations that watch keys, for one kind of request. Any thread may call any method."""
 
-    def __init__(self, name: str, reaper: Reaper, *, max_operations: int = 100_000) -> None:
+    def __init__(self, name: str, reaper: Reaper, *, max_operations: int = MAX_WAITING) -> None:
         self.name = name
         self._reaper = reaper
         self._max_operations = max_operations

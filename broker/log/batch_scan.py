@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
+from barnabas.broker.limits import MAX_UNPOOLED_BYTES, POOLED_LARGE_BLOCKS, POOLED_SMALL_BLOCKS
 from barnabas.broker.log.epoch_cache import EpochStart
 from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
 from barnabas.broker.log.open_files import NotCached
@@ -57,7 +58,7 @@ _ANY_TIME_MS: Final = -(1 << 63)
 SMALL_BYTES: Final = 64 * 1024
 LARGE_BYTES: Final = 1024 * 1024 + SMALL_BYTES
 """The default share of a partition in a fetch, plus the bytes before its first batch."""
-_BLOCKS: Final = {SMALL_BYTES: 64, LARGE_BYTES: 32}
+_BLOCKS: Final = {SMALL_BYTES: POOLED_SMALL_BLOCKS, LARGE_BYTES: POOLED_LARGE_BLOCKS}
 
 
 def impossible(position: int, length: int, end: int) -> Exception:
@@ -194,7 +195,9 @@ class ReadBuffers:
     a peer must wait. Returning memory takes no lock, since the garbage collector may do it.
     """
 
-    def __init__(self, blocks: dict[int, int] = _BLOCKS, most_unpooled_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(
+        self, blocks: dict[int, int] = _BLOCKS, most_unpooled_bytes: int = MAX_UNPOOLED_BYTES
+    ) -> None:
         self._blocks = {size: _Blocks(size, most) for size, most in sorted(blocks.items())}
         self._largest = self._blocks[max(blocks)]
         self._most_unpooled_bytes = most_unpooled_bytes

@@ -24,9 +24,9 @@ from typing import Any, Final, cast
 
 import uvloop
 
+from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.lanes import Lanes, RequestQueue
-from barnabas.broker.network.limits import ConnectionLimits
 from barnabas.broker.network.memory import MemoryShare, RequestMemory
 from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, Pipeline
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request

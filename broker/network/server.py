@@ -17,15 +17,15 @@ from functools import partial
 
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
-from barnabas.broker.network.busy_time import BusyTime
-from barnabas.broker.network.lanes import Lanes, RequestQueue
-from barnabas.broker.network.limits import (
+from barnabas.broker.limits import (
     CONTROL_WORKERS,
     DISK_WORKERS,
     RECORDS_WORKERS,
     ConnectionLimits,
 )
+from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
+from barnabas.broker.network.busy_time import BusyTime
+from barnabas.broker.network.lanes import Lanes, RequestQueue
 from barnabas.broker.network.network_thread import Connection, NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request
 from barnabas.protocol.errors import LocalError

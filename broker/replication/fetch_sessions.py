@@ -27,6 +27,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from barnabas.broker.limits import MAX_SESSION_PARTITIONS
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.fetch_wait import FetchItem, FetchOutcome, FetchSource
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -35,8 +36,6 @@ from barnabas.protocol.messages.fetch import FINAL_EPOCH, INITIAL_EPOCH, NO_SESS
 
 EVICTION_MS: Final = 120_000
 """A consumer's session that was unused for longer is stale; a younger one is not evicted for a larger one."""
-MAX_PARTITIONS: Final = 500_000
-"""The limit for all consumers' sessions together; a partition takes about 500 bytes."""
 _MAX_ID: Final = (1 << 31) - 1
 _UNSENT: Final = -2
 """Not a high watermark or log start, so the next read of the partition is news."""
@@ -388,7 +387,7 @@ class ConsumerSessions(FetchSessions):
         metadata: MetadataCache,
         *,
         now_ms: Callable[[], float],
-        max_partitions: int = MAX_PARTITIONS,
+        max_partitions: int = MAX_SESSION_PARTITIONS,
         new_id: Callable[[], int] = _random_id,
     ) -> None:
         super().__init__(wake, metadata, new_id)

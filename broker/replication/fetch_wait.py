@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from barnabas.broker.limits import COLD_READERS, MAX_COLD_BYTES, MAX_WAITING_FOR_COLD_READERS
 from barnabas.broker.log.batch_scan import READ_BUFFERS
 from barnabas.broker.purgatory import Cancel, DelayedOperation
 from barnabas.broker.replication.isr import NearConsumer
@@ -39,9 +40,6 @@ from barnabas.protocol.threads import make_thread
 logger = logging.getLogger(__name__)
 
 _NO_ERROR: Final = ErrorCode.NONE
-_MAX_COLD_BYTES: Final = 4 * 1024 * 1024
-_THREADS: Final = 4
-_MAX_WAITING: Final = 1_000
 _MEMORY_WAIT_S: Final = 0.1
 """How long a fetch waits for memory. The threads wait too, because every cold read needs some."""
 _MEMORY_LOOK_S: Final = 0.005
@@ -197,8 +195,8 @@ class FetchReader:
         quota: ReplicationQuota | None = None,
         *,
         on_fatal: Callable[[BaseException], None],
-        threads: int = _THREADS,
-        max_waiting: int = _MAX_WAITING,
+        threads: int = COLD_READERS,
+        max_waiting: int = MAX_WAITING_FOR_COLD_READERS,
     ) -> None:
         self.partition_of = partition_of
         self._note_error = note_error
@@ -282,7 +280,7 @@ class FetchReader:
     def _read_cold(self, params: FetchParams, result: FetchResult, turn: int) -> FetchResult:
         """Read the cold partitions of a result, waiting for the disk.
 
-        The records are copies in memory, so an answer holds at most `_MAX_COLD_BYTES` of them. ``turn``
+        The records are copies in memory, so an answer holds at most `MAX_COLD_BYTES` of them. ``turn``
         chooses the first partition, so that each comes first at times.
         """
         if not self._has_memory():
@@ -290,7 +288,7 @@ class FetchReader:
         outcomes = list(result.outcomes)
         cold = [index for index, outcome in enumerate(outcomes) if outcome.read and outcome.read.is_cold]
         begin = turn % len(cold) if cold else 0
-        bytes_read, is_urgent, allowed_bytes = result.bytes_read, result.is_urgent, _MAX_COLD_BYTES
+        bytes_read, is_urgent, allowed_bytes = result.bytes_read, result.is_urgent, MAX_COLD_BYTES
         has_records = bytes_read > result.empty_bytes
         for index in cold[begin:] + cold[:begin]:
             if allowed_bytes <= 0:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.config.listeners import Listener
-from barnabas.broker.network.limits import ConnectionLimits
+from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
 from tests.support.socket_server import LENGTH, Client, Served, echo, frame, start_server
 from tests.support.waiting import wait_for

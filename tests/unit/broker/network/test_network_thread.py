@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.network import busy_time, lanes, network_thread
 from barnabas.broker.network.lanes import Lanes, RequestQueue
-from barnabas.broker.network.limits import ConnectionLimits
 from barnabas.broker.network.network_thread import Connection, NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request, RequestKind
 from barnabas.broker.network.request_times import STAGES, percentiles_ms

@@ -19,8 +19,8 @@ import pytest
 
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.load import config_from
+from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.network import server as server_module
-from barnabas.broker.network.limits import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import CannotBind, SocketServer
 from barnabas.protocol.invariants import InvariantViolation

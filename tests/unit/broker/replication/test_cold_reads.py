@@ -272,7 +272,7 @@ def test_a_leader_that_was_deposed_during_the_read_answers_with_the_error(
 def test_the_cold_bytes_of_an_answer_are_bounded_and_partitions_take_turns(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_wait, "_MAX_COLD_BYTES", 1_000)
+    monkeypatch.setattr(fetch_wait, "MAX_COLD_BYTES", 1_000)
     rig = make_rig(is_running=False)
     for _ in range(3):
         rig.fetch(*NAMES)

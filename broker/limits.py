@@ -1,0 +1,56 @@
+"""What a peer may hold, ask and cost: the bounds of the broker, all in one place.
+
+`ConnectionLimits` is what one connection may; the others are what all of them may together, beside the
+settings (`queued.max.request.bytes`, `queued.max.requests`, `socket.request.max.bytes`, `max.connections` …).
+The codecs have their own in `barnabas.protocol`: of a head and its elements in `schema`, of a batch in
+`record_walk` and `compression`.
+docs/guarantees.md says what happens at each bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# The workers of each lane that has a fixed number
+RECORDS_WORKERS: Final = 2
+"""Decompressed records take a multiple of their size: the number of threads bounds the memory."""
+DISK_WORKERS: Final = 4
+CONTROL_WORKERS: Final = 1
+
+# Requests that wait for an event
+MAX_WAITING: Final = 100_000
+"""In each purgatory."""
+MAX_WAITING_FOR_TOPICS: Final = 10_000
+MAX_SESSION_PARTITIONS: Final = 500_000
+"""In all fetch sessions of consumers; a partition takes about 500 bytes."""
+
+# Old records, which an answer holds as copies
+MAX_COLD_BYTES: Final = 4 * 1024 * 1024
+"""In one answer."""
+POOLED_SMALL_BLOCKS: Final = 64
+POOLED_LARGE_BLOCKS: Final = 32
+MAX_UNPOOLED_BYTES: Final = 64 * 1024 * 1024
+COLD_READERS: Final = 4
+"""Threads that read old records."""
+MAX_WAITING_FOR_COLD_READERS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The limits of one connection."""
+
+    max_in_flight: int = 100
+    max_in_flight_bytes: int = 16 * 1024 * 1024
+    max_unwritten_bytes: int = 1024 * 1024
+    run_ns: int = 2_000_000
+    """How long it may run requests on the network thread before others have their turn."""
+
+    # While connections wait for memory
+    always_bytes: int = 64 * 1024
+    """What it may hold even then."""
+    longest_hold_ns: int = 30_000_000_000
+    """How long its requests may hold more than that, except those that wait for a worker."""
+    begun_grace_ns: int = 10_000_000_000
+    """After this, a frame that it has begun must have come at the slowest rate or faster."""
+    slowest_bytes_per_s: int = 100_000

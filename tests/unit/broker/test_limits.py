@@ -1,0 +1,83 @@
+"""The table of docs/guarantees.md has the bounds that the code has."""
+
+from pathlib import Path
+
+import pytest
+
+from barnabas.broker import limits
+from barnabas.broker.config.settings import SETTINGS
+from barnabas.broker.limits import ConnectionLimits
+from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES
+from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
+from barnabas.protocol.record_walk import MAX_ELEMENTS
+from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS
+
+PAGE = Path(__file__).parents[3] / "docs" / "guarantees.md"
+MB = 1 << 20
+ONE = ConnectionLimits()
+POOLED_BYTES = limits.POOLED_SMALL_BLOCKS * SMALL_BYTES + limits.POOLED_LARGE_BLOCKS * LARGE_BYTES
+
+
+def rows() -> list[str]:
+    text = PAGE.read_text().partition("## What one peer can take")[2].partition("\n## ")[0]
+    return [line for line in text.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.parametrize(
+    ("resource", "bound"),
+    [
+        (
+            "a message without its records",
+            f"{MAX_HEAD_BYTES // MB} MB; {MAX_ARRAY_LENGTH:,} elements in an array; in a request "
+            f"{MAX_INNER_ELEMENTS:,} in all arrays within arrays",
+        ),
+        (
+            "a connection's received requests without an answer",
+            f"{ONE.max_in_flight}, and {ONE.max_in_flight_bytes // MB} MB or one frame",
+        ),
+        (
+            "all received requests, and those that are being sent",
+            f"`queued.max.request.bytes` and one request; {ONE.always_bytes // 1024} KB for each connection",
+        ),
+        (
+            "a connection's answers that the peer does not read",
+            f"{2 * ONE.max_unwritten_bytes // MB} MB and one answer",
+        ),
+        (
+            "all waiting requests",
+            f"{limits.MAX_WAITING:,} fetches of consumers, of followers, produces, deletions each; "
+            f"{limits.MAX_WAITING_FOR_TOPICS:,} about topics",
+        ),
+        (
+            "old records, copied into memory, in all answers",
+            f"{(POOLED_BYTES + limits.MAX_UNPOOLED_BYTES) // MB} MB and one answer for each of "
+            f"{limits.COLD_READERS} threads",
+        ),
+        ("fetches that wait to read old records", f"{limits.MAX_WAITING_FOR_COLD_READERS:,}"),
+        (
+            "consumers' fetch sessions",
+            f"`max.incremental.fetch.session.cache.slots`, {limits.MAX_SESSION_PARTITIONS:,} partitions",
+        ),
+        (
+            "a connection's run on a network thread",
+            f"{ONE.run_ns // 1_000_000} ms and the request in progress",
+        ),
+        ("appends to slow disks", f"{limits.DISK_WORKERS} at a time"),
+        (
+            "a produced batch",
+            f"{MAX_ELEMENTS:,} records and headers; decompressed, the larger of "
+            f"{DEFAULT_MAX_DECOMPRESSED_BYTES // MB} MB and `max.message.bytes`",
+        ),
+        (
+            "requests that look into records for more than a moment, lookups by time among them",
+            f"{limits.RECORDS_WORKERS} at a time",
+        ),
+    ],
+)
+def test_the_guarantees_have_the_bounds_of_the_code(resource: str, bound: str) -> None:
+    assert [row.split(" | ")[1] for row in rows() if row.startswith(f"| {resource} |")] == [bound]
+
+
+def test_the_guarantees_name_settings_that_exist() -> None:
+    named = {word for row in rows() for word in row.split("`")[1::2]}
+    assert named - {"max.message.bytes", "compression.type"} <= set(SETTINGS)
