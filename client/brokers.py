@@ -5,7 +5,6 @@ Belongs to the event loop of the cluster.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
@@ -40,14 +39,18 @@ async def ask_leaders(
     last one after the timeout.
     """
     results: dict[TopicPartition, R] = {}
-    deadline = time.monotonic() + timeout_ms / 1000
+    retries = cluster.config.make_retries(timeout_ms)
     with cluster.asking_about({tp.topic for tp in partitions}):
         while True:
-            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
+            left_ms = retries.left_ms()
             by_leader: dict[BrokerId, list[TopicPartition]] = {}
             for tp in partitions:
                 if tp not in results:
-                    leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
+                    try:
+                        leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
+                    except BarnabasError as failure:
+                        retries.check(failure)
+                        raise
                     by_leader.setdefault(leader.node_id, []).append(tp)
             error: BarnabasError | None = None
             for answer in await ask(by_leader, left_ms):
@@ -58,4 +61,4 @@ async def ask_leaders(
                         error = result
             if error is None:
                 return {tp: results[tp] for tp in partitions}
-            await cluster.refresh_after(error, deadline)
+            await cluster.refresh_after(error, retries)

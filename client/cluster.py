@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
 from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
+from barnabas.protocol.backoff import Retries
 from barnabas.protocol.channel import Answer, Channel
 from barnabas.protocol.codec_msgpack import check_values
 from barnabas.protocol.dialects import NO_FEATURES
@@ -175,14 +176,13 @@ class Cluster:
         if not isinstance(name, str):
             raise TypeError(f"topic {name!r}: expected a str")
         with self.asking_about([name]):
-            info = await self._topic(name, timeout_ms)
+            info = await self._topic(name, time.monotonic() + timeout_ms / 1000, timeout_ms)
             if watches:
                 # Within the block, because a topic that is not watched is forgotten at its end.
                 self.watch_topics(name)
             return info
 
-    async def _topic(self, name: str, timeout_ms: int) -> TopicInfo:
-        deadline = time.monotonic() + timeout_ms / 1000
+    async def _topic(self, name: str, deadline: float, timeout_ms: int) -> TopicInfo:
         # Refresh immediately for a topic that was not requested before.
         is_new = name not in self.cache.topic_errors
         last_error: BarnabasError | None = None
@@ -215,7 +215,7 @@ class Cluster:
 
     async def _leader(self, tp: TopicPartition, timeout_ms: int) -> Leader:
         deadline = time.monotonic() + timeout_ms / 1000
-        await self.topic(tp.topic, timeout_ms)
+        await self._topic(tp.topic, deadline, timeout_ms)
         while (leader := self.leader_for(tp)) is None:
             if (missing := self.cache.no_such_partition(tp)) is not None:
                 raise missing
@@ -224,7 +224,7 @@ class Cluster:
                     ErrorCode.LEADER_NOT_AVAILABLE, f"partition {tp} has no leader for {timeout_ms} ms"
                 )
             await self.refresh_before(deadline)
-            await self.topic(tp.topic, max(1, int((deadline - time.monotonic()) * 1000)))
+            await self._topic(tp.topic, deadline, timeout_ms)
         return leader
 
     # Requests
@@ -372,11 +372,13 @@ class Cluster:
         except (TimeoutError, NoBrokerReachable) as error:
             log.debug("no fresh metadata: %s", error)
 
-    async def refresh_after(self, error: BarnabasError, deadline: float) -> None:
+    async def refresh_after(self, error: BarnabasError, retries: Retries) -> None:
         """Before a retry, wait for fresh metadata. Raises an error that is permanent or past the deadline."""
-        if not error.retriable or time.monotonic() >= deadline:
-            raise error
-        await self.refresh_before(deadline)
+        retries.check(error)
+        await self.refresh_before(retries.deadline)
+        # The next attempt would have no time, and its error would tell nothing.
+        retries.check(error)
+        retries.failed(error)
 
     def request_refresh(self, *, at_once: bool = False) -> asyncio.Task[None]:
         """Start a refresh unless one is under way; ``at_once`` skips the pause since the last one."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypedDict, cast
 
 from barnabas.client.isolation import ISOLATION_LEVELS, IsolationLevel
-from barnabas.protocol.backoff import Backoff
+from barnabas.protocol.backoff import Backoff, Retries
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
@@ -160,6 +160,10 @@ class ClientConfig:
     def make_retry_backoff(self) -> Backoff:
         """The waits between the attempts of one call."""
         return Backoff(self.retry_backoff_ms, self.retry_backoff_max_ms)
+
+    def make_retries(self, timeout_ms: int) -> Retries:
+        """The attempts of one call, within a time limit."""
+        return Retries(self.make_retry_backoff(), timeout_ms / 1000)
 
     def __post_init__(self) -> None:
         for name, declared in settings_of(type(self)).items():

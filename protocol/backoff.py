@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from barnabas.protocol.errors import BarnabasError, RequestTimedOutLocally
+from barnabas.protocol.errors import ApiError, BarnabasError, RequestTimedOutLocally
 
 _JITTER: Final = (0.8, 1.2)
 """The bounds of the random factor that spreads the attempts of many callers over time."""
@@ -74,15 +74,17 @@ class Retries:
             except BarnabasError as error:
                 await retries.wait_after(error)
 
-    Without ``limit_s`` there is no deadline. If the last attempt times out because the deadline has come,
-    its error also names the error before, which tells more.
+    Without ``limit_s`` there is no deadline. The error of the last attempt names the limit, because its own
+    time-out was what was left of it. If it is such a time-out, it also names the error before, which tells
+    more.
     """
 
-    __slots__ = ("_backoff", "_deadline", "_error_before")
+    __slots__ = ("_backoff", "_error_before", "_limit_s", "deadline")
 
     def __init__(self, backoff: Backoff, limit_s: float = math.inf) -> None:
         self._backoff = backoff
-        self._deadline = time.monotonic() + limit_s
+        self._limit_s = limit_s
+        self.deadline = time.monotonic() + limit_s
         self._error_before = ""
         """Its text: the error itself would keep the frames of the caller, and these keep this object."""
 
@@ -91,16 +93,39 @@ class Retries:
 
         ``at_most`` is an upper limit, such as ``request_timeout_ms``; without a deadline it must be given.
         """
-        left_ms = (self._deadline - time.monotonic()) * 1000
+        left_ms = (self.deadline - time.monotonic()) * 1000
         return max(1, int(left_ms if at_most is None else min(left_ms, at_most)))
 
     async def wait_after(self, error: BarnabasError) -> None:
         """Wait before the next attempt. Raises the error if it is permanent or the deadline would pass."""
-        now = time.monotonic()
-        wait_s = self._backoff.failed(now)
-        if not error.retriable or now + wait_s >= self._deadline:
-            if isinstance(error, RequestTimedOutLocally) and self._error_before:
-                raise RequestTimedOutLocally(f"{error}; the attempt before: {self._error_before}") from error
-            raise error
-        self._error_before = str(error)
+        wait_s = self._backoff.failed(time.monotonic())
+        self.check(error, wait_s)
+        self.failed(error)
         await asyncio.sleep(wait_s)
+
+    def failed(self, error: BarnabasError) -> None:
+        """Remember the error of an attempt for the error of the next one."""
+        self._error_before = str(error)
+
+    @property
+    def is_over(self) -> bool:
+        return self._ends_within(0.0)
+
+    def check(self, error: BarnabasError, wait_s: float = 0.0) -> None:
+        """Raise the error if it is permanent, or if the deadline would pass within a wait."""
+        if not error.retriable:
+            raise error
+        if self._ends_within(wait_s):
+            raise self.last_error(error) from error
+
+    def _ends_within(self, wait_s: float) -> bool:
+        # Timers may fire early; an attempt of less than a millisecond tells nothing.
+        return time.monotonic() + wait_s + 0.001 > self.deadline
+
+    def last_error(self, error: BarnabasError) -> BarnabasError:
+        """The error of the last attempt, with the limit."""
+        text = error.text if isinstance(error, ApiError) else str(error)
+        if isinstance(error, RequestTimedOutLocally) and self._error_before:
+            text += f"; the attempt before: {self._error_before}"
+        limit = f"{round(self._limit_s * 1000)} ms"
+        return error if text.endswith(limit) else error.with_text(f"{text} (asked for {limit})")

@@ -30,6 +30,12 @@ class BarnabasError(Exception):
         copied.__cause__ = self.__cause__
         return copied
 
+    def with_text(self, text: str) -> Self:
+        """A copy with another text."""
+        copied = self.again()
+        copied.args = (text,)
+        return copied
+
 
 class LocalError(BarnabasError):
     """An error of this side of the wire, not from a broker."""

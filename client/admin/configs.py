@@ -6,7 +6,6 @@ go to any broker. Belongs to the event loop of the cluster.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -171,18 +170,16 @@ def _by_broker(resources: Iterable[ConfigResource]) -> dict[str, list[ConfigReso
 
 async def _ask(cluster: Cluster, broker: str, request: RequestOf[R], timeout_ms: int) -> R:
     """Ask one broker, or the first that answers. Changes are idempotent, so a retry is harmless."""
-    deadline = time.monotonic() + timeout_ms / 1000
+    retries = cluster.config.make_retries(timeout_ms)
     attempt = 0
     while True:
         node_id = _node(cluster, broker, attempt)
         attempt += 1
         try:
-            left_ms = int((deadline - time.monotonic()) * 1000)
-            return await cluster.request(
-                node_id, request, timeout_ms=max(1, min(left_ms, cluster.config.request_timeout_ms))
-            )
+            left_ms = retries.left_ms(cluster.config.request_timeout_ms)
+            return await cluster.request(node_id, request, timeout_ms=left_ms)
         except BarnabasError as error:
-            await cluster.refresh_after(error, deadline)
+            await cluster.refresh_after(error, retries)
 
 
 def _node(cluster: Cluster, broker: str, attempt: int) -> BrokerId:

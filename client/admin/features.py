@@ -61,7 +61,9 @@ async def update_features(
         ],
         validate_only=validate_only,
     )
-    answered = await ask_controller(cluster, request, lambda answer: [answer.error_code], timeout_ms)
+    answered = await ask_controller(
+        cluster, request, lambda answer: [answer.error_code], cluster.config.make_retries(timeout_ms)
+    )
     response = answered.response
     if response.error_code != ErrorCode.NONE:
         raise api_error(response.error_code, response.error_message or "the features were not changed")

@@ -7,7 +7,6 @@ Belongs to the event loop of the cluster.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -17,6 +16,7 @@ from barnabas.client.consumer.group_calls import GroupCalls
 from barnabas.client.consumer.group_membership import Api, Membership, Reaction, Timing, reaction_to
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import GroupErrors
+from barnabas.protocol.backoff import Retries
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
@@ -108,9 +108,9 @@ async def ask_broker(
     request: RequestOf[R],
     code: Callable[[R], int],
     what: str,
-    deadline: float,
+    retries: Retries,
 ) -> R | None:
-    """Ask one of all brokers for a list, such as that of its groups, until a time of `time.monotonic`.
+    """Ask one of all brokers for a list, such as that of its groups.
 
     None if it is not alive any more: then what it coordinated has moved to brokers that are also asked.
     """
@@ -121,9 +121,9 @@ async def ask_broker(
             return answer
         except BarnabasError as error:
             is_alive = node_id in cluster.nodes
-            if error.retriable and not is_alive and time.monotonic() < deadline:
+            if error.retriable and not is_alive and not retries.is_over:
                 return None
-            await cluster.refresh_after(error, deadline)
+            await cluster.refresh_after(error, retries)
 
 
 def offsets_of_group(cluster: Cluster, group_id: str) -> CommittedOffsets:
@@ -186,11 +186,11 @@ async def delete_groups(cluster: Cluster, group_ids: Iterable[str], timeout_ms: 
 async def list_groups(cluster: Cluster, states: Iterable[str], timeout_ms: int) -> list[GroupListing]:
     await cluster.refresh()
     request = ListGroupsRequest(states_filter=list(states))
-    deadline = time.monotonic() + timeout_ms / 1000
+    retries = cluster.config.make_retries(timeout_ms)
 
     async def ask(node_id: BrokerId) -> ListGroupsResponse | None:
         return await ask_broker(
-            cluster, node_id, request, lambda answer: answer.error_code, "its groups", deadline
+            cluster, node_id, request, lambda answer: answer.error_code, "its groups", retries
         )
 
     answers = (await for_each(cluster.nodes, ask)).values()

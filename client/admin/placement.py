@@ -82,7 +82,9 @@ class PlacementAdmin(AdminBase):
             else [ElectLeadersTopic(topic=topic, partitions=indexes) for topic, indexes in named.items()],
             timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
         )
-        answered = await ask_controller(cluster, request, lambda answer: [answer.error_code], timeout)
+        answered = await ask_controller(
+            cluster, request, lambda answer: [answer.error_code], cluster.config.make_retries(timeout)
+        )
         _raise_for(answered.response.error_code, None)
         return {
             TopicPartition(topic.topic, result.partition_id): _error(result.error_code, result.error_message)
@@ -117,7 +119,9 @@ class PlacementAdmin(AdminBase):
             allow_replication_factor_change=allow_replication_factor_change,
             topics=[ReassignableTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
-        answered = await ask_controller(cluster, request, lambda answer: [answer.error_code], timeout)
+        answered = await ask_controller(
+            cluster, request, lambda answer: [answer.error_code], cluster.config.make_retries(timeout)
+        )
         response = answered.response
         _raise_for(response.error_code, response.error_message)
         return {
@@ -143,7 +147,9 @@ class PlacementAdmin(AdminBase):
                 for name, indexes in named.items()
             ],
         )
-        answered = await ask_controller(cluster, request, lambda answer: [answer.error_code], timeout)
+        answered = await ask_controller(
+            cluster, request, lambda answer: [answer.error_code], cluster.config.make_retries(timeout)
+        )
         response = answered.response
         _raise_for(response.error_code, response.error_message)
         return {

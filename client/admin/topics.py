@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from barnabas.client.cluster import Cluster
+from barnabas.protocol.backoff import Retries
 from barnabas.protocol.errors import (
     ApiError,
     BarnabasError,
@@ -110,18 +111,16 @@ def broker_timeout_ms(timeout_ms: int, request_timeout_ms: int) -> int:
 
 
 async def ask_controller(
-    cluster: Cluster, request: RequestOf[R], codes: Callable[[R], list[int]], timeout_ms: int
+    cluster: Cluster, request: RequestOf[R], codes: Callable[[R], list[int]], retries: Retries
 ) -> Answered[R]:
     """Ask brokers until the controller answers. Raises the last error after the timeout."""
-    deadline = time.monotonic() + timeout_ms / 1000
     is_doubtful = False
     while True:
-        left_ms = int((deadline - time.monotonic()) * 1000)
         try:
             response = await cluster.request(
                 cluster.cache.controller_id,
                 request,
-                timeout_ms=max(1, min(left_ms, cluster.config.request_timeout_ms)),
+                timeout_ms=retries.left_ms(cluster.config.request_timeout_ms),
             )
             topic_codes = codes(response)
             if ErrorCode.NOT_CONTROLLER not in topic_codes:
@@ -132,7 +131,7 @@ async def ask_controller(
         except BarnabasError as failure:
             is_doubtful = is_doubtful or _may_be_done(failure)
             error = failure
-        await cluster.refresh_after(error, deadline)
+        await cluster.refresh_after(error, retries)
 
 
 def _may_be_done(error: BarnabasError) -> bool:
@@ -180,8 +179,8 @@ async def create_topics(
 
     A topic of the same name that is still being deleted is waited for.
     """
-    deadline = time.monotonic() + timeout_ms / 1000
-    wait_until = min(deadline, time.monotonic() + _DELETION_S)
+    retries = cluster.config.make_retries(timeout_ms)
+    wait_until = min(retries.deadline, time.monotonic() + _DELETION_S)
     created: dict[str, CreatedTopic] = {}
     errors: dict[str, ApiError] = {}
     left = {topic.name: topic for topic in new_topics}
@@ -192,9 +191,8 @@ async def create_topics(
             timeout_ms=broker_timeout_ms(timeout_ms, cluster.config.request_timeout_ms),
             validate_only=validate_only,
         )
-        left_ms = max(1, int((deadline - time.monotonic()) * 1000))
         response, is_now_doubtful = await ask_controller(
-            cluster, request, lambda answer: [result.error_code for result in answer.topics], left_ms
+            cluster, request, lambda answer: [result.error_code for result in answer.topics], retries
         )
         is_doubtful = is_doubtful or is_now_doubtful
         for result in response.topics:
@@ -206,12 +204,13 @@ async def create_topics(
             else:
                 errors[result.name] = outcome
         leaving = await _being_deleted(cluster, errors) if time.monotonic() < wait_until else set()
-        if not leaving:
+        if leaving:
+            await asyncio.sleep(_DELETION_POLL_S)
+        if not leaving or retries.is_over:
             break
         topics = [left[name] for name in leaving]
         for name in leaving:
             del errors[name]
-        await asyncio.sleep(_DELETION_POLL_S)
     if created and not validate_only:
         await wait_until_everywhere(
             cluster,
@@ -265,7 +264,7 @@ async def delete_topics(
         cluster,
         request,
         lambda answer: [result.error_code for result in answer.responses],
-        timeout_ms,
+        cluster.config.make_retries(timeout_ms),
     )
     errors: dict[str, ApiError] = {}
     deleted: dict[str, uuid.UUID] = {}
@@ -306,7 +305,10 @@ async def create_partitions(
         validate_only=validate_only,
     )
     response, is_doubtful = await ask_controller(
-        cluster, request, lambda answer: [result.error_code for result in answer.results], timeout_ms
+        cluster,
+        request,
+        lambda answer: [result.error_code for result in answer.results],
+        cluster.config.make_retries(timeout_ms),
     )
     errors: dict[str, ApiError] = {}
     for result in response.results:

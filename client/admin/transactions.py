@@ -20,7 +20,6 @@ from barnabas.client.admin.groups import ask_broker, for_each
 from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders, check_alive
 from barnabas.client.cluster import Cluster
 from barnabas.client.coordinators import find_coordinator
-from barnabas.protocol.backoff import Retries
 from barnabas.protocol.errors import (
     ApiError,
     BarnabasError,
@@ -140,11 +139,11 @@ async def list_transactions(
         state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=duration_ms
     )
     await cluster.refresh()
-    deadline = time.monotonic() + timeout_ms / 1000
+    retries = cluster.config.make_retries(timeout_ms)
 
     async def ask(node_id: BrokerId) -> ListTransactionsResponse | None:
         return await ask_broker(
-            cluster, node_id, request, lambda answer: answer.error_code, "its transactions", deadline
+            cluster, node_id, request, lambda answer: answer.error_code, "its transactions", retries
         )
 
     answers = {node_id: answer for node_id, answer in (await for_each(cluster.nodes, ask)).items() if answer}
@@ -226,7 +225,7 @@ async def _ask_coordinator(
     timeout_ms: int,
 ) -> tuple[R, BrokerId]:
     """Ask the coordinator of a transactional id until it answers without an error; returns its id too."""
-    retries = Retries(cluster.config.make_retry_backoff(), timeout_ms / 1000)
+    retries = cluster.config.make_retries(timeout_ms)
     coordinator: BrokerId | None = None
     while True:
         try:
@@ -355,11 +354,10 @@ async def abort_transaction(
         # A producer without an earlier marker has none; 0 is at most the epoch of any coordinator.
         coordinator_epoch=max(_FIRST_COORDINATOR_EPOCH, coordinator_epoch),
     )
-    deadline = time.monotonic() + timeout_ms / 1000
+    retries = cluster.config.make_retries(timeout_ms)
     while True:
-        left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-        leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
         try:
+            leader = cluster.leader_for(tp) or await cluster.leader(tp, retries.left_ms())
             answer = await cluster.request(leader.node_id, WriteTxnMarkersRequest(markers=[marker]))
             codes = [
                 partition.error_code
@@ -372,7 +370,7 @@ async def abort_transaction(
             return
         except BarnabasError as error:
             cluster.invalidate(tp)
-            await cluster.refresh_after(error, deadline)
+            await cluster.refresh_after(error, retries)
 
 
 # Hanging transactions

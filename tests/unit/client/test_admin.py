@@ -107,6 +107,51 @@ async def test_a_controller_that_hangs_or_is_missing_is_not_waited_for_beyond_th
                 await admin.create_topics(NewTopic("t"), timeout_ms=50)
 
 
+async def test_an_error_after_the_time_names_this_time_and_the_last_answer() -> None:
+    """The last attempt had a millisecond, and its time-out was all that was said."""
+
+    def refuse(body: Any) -> Any:
+        return CreateTopicsResponse(
+            topics=[CreatableTopicResult(name="t", error_code=ErrorCode.NOT_CONTROLLER)]
+        )
+
+    calls: list[tuple[ApiKey, Any]] = [
+        (ApiKey.CREATE_TOPICS, lambda admin: admin.create_topics(NewTopic("t"), timeout_ms=300)),
+        (ApiKey.DELETE_TOPICS, lambda admin: admin.delete_topics("t", timeout_ms=300)),
+        (
+            ApiKey.DESCRIBE_CONFIGS,
+            lambda admin: admin.describe_configs(ConfigResource.topic("t"), timeout_ms=300),
+        ),
+        (
+            ApiKey.LIST_OFFSETS,
+            lambda admin: admin.list_offsets({TopicPartition("t", 0): "latest"}, timeout_ms=300),
+        ),
+    ]
+    for api, call in calls:
+        async with FakeCluster() as cluster:
+            broker = cluster.brokers[1]
+            cluster.add_topic("t")
+
+            def fall_silent(body: Any, broker: FakeBroker = broker, api: ApiKey = api) -> Any:
+                """End this connection, and answer no later request."""
+                for silent in (api, ApiKey.METADATA):
+                    broker.gate(silent)
+                return drop_the_connection(body)
+
+            async with quick_admin(cluster) as admin:
+                await admin.describe_topics("t")
+                broker.script(api, fall_silent)
+                said = r"closed by the peer \(asked for 300 ms\)$"
+                with pytest.raises((ConnectionClosed, RequestTimedOutLocally), match=said):
+                    await call(admin)
+    async with FakeCluster() as cluster:
+        async with quick_admin(cluster) as admin:
+            for _ in range(200):
+                cluster.brokers[1].script(ApiKey.CREATE_TOPICS, refuse)
+            with pytest.raises(ApiError, match=r"NOT_CONTROLLER: .* \(asked for 100 ms\)"):
+                await admin.create_topics(NewTopic("t"), timeout_ms=100)
+
+
 async def test_a_cluster_that_is_briefly_unreachable_is_waited_for(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
