@@ -69,7 +69,8 @@ class LocalCluster(RunningCluster):
     run, in Kafka's names. The brokers have the `racks` in turn. `zookeeper`: ``host:port[/chroot]`` of a
     running ensemble; by default ``BARNABAS_ZOOKEEPER``, else a ZooKeeper of the cluster's own. With `metrics`
     each broker serves metrics on a port of its own (`LocalBroker.metrics_url`). With `replicates` the topics
-    that do not say otherwise survive the death of a broker (`replication_settings`).
+    that do not say otherwise survive the death of a broker (`replication_settings`); an earlier directory
+    keeps what it was made with.
 
     With `first_port` the brokers take that port and the following ones. Otherwise ports of an earlier run
     in the directory are kept where they are free, and a new cluster takes `preferred_ports`, if all of
@@ -117,10 +118,11 @@ class LocalCluster(RunningCluster):
                 racks=list(racks) or base.racks,
                 has_metrics=base.has_metrics if metrics is None else metrics,
                 zookeeper=zookeeper or connect_string_from_environment() or base.zookeeper,
+                # Topics without settings of their own must not change under their users.
+                replicates=last.replicates if last else replicates,
             )
             self._broker_settings = _settings_by_broker(new, broker_settings or {})
             _check_removed_brokers(earlier, new.brokers)
-            self._replicates = replicates
             self.port_notes: list[str] = []
             ports = self._reserve_broker_ports(earlier, first_port, preferred_ports)
             super().__init__(
@@ -202,7 +204,7 @@ class LocalCluster(RunningCluster):
                 "transaction.state.log.replication.factor": str(count),
                 "transaction.state.log.min.isr": str(min(count, _MIN_ISR)),
             }
-        topics = replication_settings(count) if self._replicates else {}
+        topics = replication_settings(count) if self._new_configuration.replicates else {}
         environment = settings_in(os.environ, metrics=self._new_configuration.has_metrics)
         return {
             **few,

@@ -46,7 +46,8 @@ class BrokerRecord:
 class ClusterConfiguration:
     """What a start in the directory continues with, unless it says otherwise.
 
-    `zookeeper` is the connect string of a ZooKeeper that is not the cluster's own.
+    `zookeeper` is the connect string of a ZooKeeper that is not the cluster's own. `replicates`: whether
+    topics that do not say otherwise survive the death of a broker.
     """
 
     brokers: int
@@ -54,6 +55,7 @@ class ClusterConfiguration:
     racks: list[str] = field(default_factory=list)
     has_metrics: bool = False
     zookeeper: str | None = None
+    replicates: bool = True
 
 
 @dataclass(kw_only=True)
@@ -124,8 +126,12 @@ def _record_of(fields: dict[str, Any]) -> ClusterRecord:
         BrokerRecord(**(broker | {"process": _process_of(broker["process"])})) for broker in values["brokers"]
     ]
     if "configuration" not in values:
-        # Earlier versions recorded the settings alone.
-        values["configuration"] = {"brokers": len(values["brokers"]), "settings": values.pop("settings")}
+        # Earlier versions recorded the settings alone, and left Kafka's defaults to the topics.
+        values["configuration"] = {
+            "brokers": len(values["brokers"]),
+            "settings": values.pop("settings"),
+            "replicates": False,
+        }
     if values["configuration"] is not None:
         values["configuration"] = ClusterConfiguration(**values["configuration"])
     return ClusterRecord(**values)

@@ -1,6 +1,7 @@
 """A local cluster's processes, with stand-ins for the brokers and for ZooKeeper."""
 
 import errno
+import json
 import os
 import signal
 import socket
@@ -298,6 +299,25 @@ def test_topics_of_a_replicating_cluster_survive_the_death_of_a_broker(
     config = _config(cluster.broker(1))
     found = (config.default_replication_factor, config.min_insync_replicas, config.num_partitions)
     assert found == expected
+
+
+def test_a_directory_of_an_earlier_version_keeps_the_defaults_of_its_topics(make: Make) -> None:
+    def defaults(cluster: LocalCluster) -> tuple[int, int, int]:
+        cluster.start()
+        config = _config(cluster.broker(1))
+        _stop(cluster)
+        return config.default_replication_factor, config.min_insync_replicas, config.num_partitions
+
+    first = make(replicates=True)
+    assert defaults(first) == (3, 2, 3)
+    path = first.directory / "cluster.json"
+    earlier = json.loads(path.read_text())
+    earlier["settings"] = earlier.pop("configuration")["settings"]
+    path.write_text(json.dumps(earlier))
+    assert defaults(make(replicates=True)) == (1, 1, 1)
+    assert defaults(make(replicates=True)) == (1, 1, 1), "it is recorded now"
+    given = make(replicates=True, settings={"min.insync.replicas": "2"})
+    assert defaults(given) == (1, 2, 1)
 
 
 def test_a_given_setting_beats_the_environment_and_a_restart_keeps_both(

@@ -73,7 +73,9 @@ def test_the_settings_in_a_record_of_an_earlier_version_are_kept(tmp_path: Path)
     path.write_text(json.dumps(fields | {"settings": {"num.partitions": "5"}}))
     record = read_record(tmp_path)
     assert record is not None
-    assert record.configuration == ClusterConfiguration(brokers=2, settings={"num.partitions": "5"})
+    assert record.configuration == ClusterConfiguration(
+        brokers=2, settings={"num.partitions": "5"}, replicates=False
+    )
 
 
 def test_an_unknown_field_is_refused(tmp_path: Path) -> None:
