@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.errors import ApiError, CommitFailed, ErrorCode, InvalidConfiguration
+from barnabas.client.errors import ApiError, BarnabasError, CommitFailed, ErrorCode, InvalidConfiguration
 from barnabas.client.offsets import GroupMetadata
 from barnabas.protocol.messages.offsets import (
     OffsetCommitResponse,
@@ -165,4 +165,18 @@ async def test_a_commit_is_retried_while_the_coordinator_loads(coordinator: Coor
             *[lambda body: refusal(body, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)] * 2,
         )
         await consumer.commit({P[0]: 1})
+        assert coordinator.group("g").offsets["t", 0][0] == 1
+
+
+async def test_a_commit_of_a_partition_that_does_not_exist_names_it_after_the_time(
+    coordinator: Coordinator,
+) -> None:
+    """It is retried until then, because the coordinator may not know of a new partition yet."""
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
+        said = r"UNKNOWN_TOPIC_OR_PARTITION: the offset of t-9 was not committed.* \(asked for 300 ms\)"
+        with pytest.raises(BarnabasError, match=said):
+            await consumer.commit({P[0]: 1, ("t", 9): 1}, timeout_ms=300)
+        requests = coordinator.cluster.requests(ApiKey.OFFSET_COMMIT)
+        assert len(requests) > 1
+        assert [p.partition_index for p in requests[-1].topics[0].partitions] == [9], "the other one is done"
         assert coordinator.group("g").offsets["t", 0][0] == 1
