@@ -18,7 +18,8 @@ from ..cluster.tools import ClusterView
 from .links import CLIENT, ZOOKEEPER, Links
 from .random_faults import Choice
 
-_DELAYS_MS: Final = (5.0, 50.0, 200.0, 600.0)
+_DELAYS_MS: Final = (5.0, 50.0, 150.0, 300.0)
+"""With the jitter, both ways take less than the shortest time-out of a request."""
 _ERRORS: Final = (errno.ECONNREFUSED, errno.EHOSTUNREACH)
 """Those of a firewall, and of a router without a route."""
 

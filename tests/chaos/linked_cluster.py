@@ -14,7 +14,7 @@ from barnabas.protocol.ids import TopicPartition
 from ..cluster.raw_client import RawClient, batch_of
 from ..cluster.tools import ClusterView
 from .history import Acknowledged, Sent, value_of
-from .links import ZOOKEEPER, Links
+from .links import ZOOKEEPER, Links, address_of
 
 PARTITIONS = 3
 SESSION_TIMEOUT_MS = 2_000
@@ -39,7 +39,7 @@ class LinkedCluster:
         self.zookeeper.start()
         self._walls = folder / "walls"
         self._walls.mkdir()
-        self.links = Links(self._broker_pids, self._walls)
+        self.links = Links(self._walls)
         connect = str(self.links.place(ZOOKEEPER, self.zookeeper.endpoint))
         self.cluster = LocalCluster(
             folder / "cluster",
@@ -64,17 +64,11 @@ class LinkedCluster:
         self.view.create_topic("t", partitions, 3, **({"min_insync_replicas": "2"} | configs))
 
     def _command(self, settings_file: Path) -> list[str]:
-        """The command of a broker, behind its wall."""
-        wall = self._walls / settings_file.parent.name.removeprefix("broker-")
+        """The command of a broker, at its own address and behind its wall."""
+        id = settings_file.parent.name.removeprefix("broker-")
+        program = (sys.executable, str(_WALLED_BROKER), address_of(int(id)), str(self._walls / id))
         command = broker_command(settings_file)
-        return [sys.executable, str(_WALLED_BROKER), str(wall), *command[command.index("broker") :]]
-
-    def _broker_pids(self) -> dict[int, int]:
-        return {
-            broker.process.pid: int(broker.id)
-            for broker in self.cluster.brokers
-            if broker.process is not None and broker.is_alive
-        }
+        return [*program, *command[command.index("broker") :]]
 
     def is_fenced(self, client: RawClient, partition: TopicPartition) -> bool:
         """Whether a broker refuses one more record for a partition; if not, its answer is noted."""
@@ -100,6 +94,9 @@ class LinkedCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.cluster.kill_all()
         self.cluster.close()
         self.links.close()

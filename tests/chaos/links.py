@@ -1,7 +1,7 @@
 """Network links that fail while both ends live: TCP proxies before the brokers and before ZooKeeper.
 
-Each broker has a proxy at its advertised address, and ZooKeeper has one too. The process that opened a
-connection is found in the kernel's tables, so that every fault is one of a pair, in one direction:
+Each broker has a proxy at its advertised address, and ZooKeeper has one too. A broker connects from an
+address of its own (`walled_broker.py`), so that every fault is one of a pair, in one direction:
 
 - a cut holds back the bytes from a source to a target, and the end of a connection; neither end gets an
   error. Held bytes arrive when the link is restored, as a network retransmits. Unlike in a network, a
@@ -24,7 +24,7 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -38,7 +38,7 @@ T = TypeVar("T")
 CLIENT = "client"
 ZOOKEEPER = "zookeeper"
 _HOST = "127.0.0.1"
-_HOST_IN_TABLE = b"0100007F"
+_BROKERS = "127.0.1."
 _CHUNK = 1 << 16
 _MOST_CHUNKS = 64
 _TURNS = 10
@@ -47,13 +47,12 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Links:
-    """The links of one cluster. ``brokers`` returns the brokers' present ids by process id.
+    """The links of one cluster.
 
     `walls` is the folder of the files that `walled_broker.py` reads, one for each source of a rejection.
     """
 
-    def __init__(self, brokers: Callable[[], Mapping[int, int]], walls: Path) -> None:
-        self._brokers = brokers
+    def __init__(self, walls: Path) -> None:
         self._walls = walls
         self._cut: set[tuple[str, str]] = set()
         self._mended = asyncio.Event()
@@ -252,10 +251,7 @@ class Links:
     async def _carry(
         self, target: str, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        local, peer = writer.get_extra_info("sockname"), writer.get_extra_info("peername")
-        # On another thread: the kernel may take long to read its tables. If other connections had to wait,
-        # their clients would time out and connect again, ever more often.
-        source = await asyncio.to_thread(self._source, peer[1], local[1]) if peer is not None else CLIENT
+        source = _source(writer.get_extra_info("peername"))
         opened = [writer]
         ends = self._open.setdefault((source, target), set())
         ends.add(writer)
@@ -339,40 +335,17 @@ class Links:
             await server.wait_closed()
         for reserved in self._reserved:
             reserved.close()
-        await asyncio.get_running_loop().shutdown_default_executor()
         # What was aborted is closed in the loop's next turn.
         await asyncio.sleep(0.01)
 
-    def _source(self, port: int, proxy_port: int) -> str:
-        """The broker that opened the connection from this port to a proxy; a client if no broker did."""
-        inode = _inode(port, proxy_port)
-        for pid, broker in self._brokers().items():
-            if inode is not None and inode in _inodes(pid):
-                return str(broker)
+
+def address_of(broker: int) -> str:
+    """The address from which a broker connects."""
+    return f"{_BROKERS}{broker}"
+
+
+def _source(peer: tuple[str, int] | None) -> str:
+    """The broker that opened a connection, or a client; without an address it has ended already."""
+    if peer is None or not peer[0].startswith(_BROKERS):
         return CLIENT
-
-
-def _inode(port: int, remote_port: int) -> str | None:
-    """The socket that is bound to a local port and connected to another one, both of `_HOST`."""
-    table = Path("/proc/net/tcp").read_bytes()
-    # Not line by line: earlier tests may have left thousands of connections.
-    at = table.find(b"%s:%04X %s:%04X " % (_HOST_IN_TABLE, port, _HOST_IN_TABLE, remote_port))
-    # From its local address on: remote address, state, queues, timer, retransmits, user, timeout, inode.
-    return table[at : at + 150].split()[8].decode() if at >= 0 else None
-
-
-def _inodes(pid: int) -> Iterable[str]:
-    """The sockets of a process; none when it has ended."""
-    found = set()
-    try:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                text = entry.readlink().name
-            except FileNotFoundError:
-                # Closed meanwhile.
-                continue
-            if text.startswith("socket:["):
-                found.add(text.removeprefix("socket:[").removesuffix("]"))
-    except (FileNotFoundError, ProcessLookupError):
-        return found
-    return found
+    return peer[0].removeprefix(_BROKERS)

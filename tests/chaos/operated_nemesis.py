@@ -10,6 +10,7 @@ from typing import Final
 
 from barnabas.deploy.local import LocalCluster
 
+from .linked_cluster import LinkedCluster
 from .nemesis import Nemesis
 from .operations import InternalTopic, Operator
 from .random_faults import Choice
@@ -24,15 +25,15 @@ class MovingNemesis(Nemesis):
 
     def __init__(
         self,
-        cluster: LocalCluster,
+        harmed: LocalCluster | LinkedCluster,
         run: Run,
         settle: Callable[[], None],
         topic: str,
         internal: Sequence[InternalTopic],
     ) -> None:
-        super().__init__(cluster, run, settle, topic)
+        super().__init__(harmed, run, settle, topic)
         self._operators = [
-            Operator(cluster, moved, run.chance, run.say, deadline_s=HEALING_S) for moved in internal
+            Operator(self._cluster, moved, run.chance, run.say, deadline_s=HEALING_S) for moved in internal
         ]
 
     def _begin(self, duration_s: float) -> None:

@@ -30,7 +30,7 @@ from barnabas.client.admin.transactions import ONGOING
 from barnabas.client.blocking import Producer as BlockingProducer
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.local_broker import broker_command
+from barnabas.deploy.local_broker import Command, broker_command
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import until
@@ -41,6 +41,7 @@ from ..compat.clients import Unavailable, alone, run_tool
 from . import copier
 from .checker import COPIES, check
 from .history import Acknowledged, Attempted, Committed, Copy, Ended, History, Log, Outcome, Read
+from .linked_cluster import LinkedCluster
 from .mixed_versions import UpgradingNemesis, Versions, unpack_earlier
 from .operated_nemesis import MovingNemesis
 from .operations import InternalTopic
@@ -388,31 +389,35 @@ def make_topics(cluster: LocalCluster) -> ClusterView:
 
 
 async def copy_under_faults(
-    start_cluster: StartCluster, programs: Sequence[Program], versions: Versions | None = None
+    harmed: LocalCluster | LinkedCluster,
+    run: Run,
+    programs: Sequence[Program] = (NATIVE, KAFKA, CONFLUENT),
+    versions: Versions | None = None,
 ) -> None:
-    with chaos_run(SECONDS) as run:
-        command = broker_command if versions is None else versions.command
-        cluster = await asyncio.to_thread(
-            start_cluster, own_zookeeper=True, settings=SETTINGS, command=command
-        )
-        view = await asyncio.to_thread(make_topics, cluster)
+    """Copy while the nemesis harms the cluster, and judge the copies."""
+    cluster = harmed.cluster if isinstance(harmed, LinkedCluster) else harmed
+    view = await asyncio.to_thread(make_topics, cluster)
 
-        def settle() -> None:
-            for topic in (INPUT, OUTPUT):
-                view.wait_isr(topic, 3, HEALING_S)
+    def settle() -> None:
+        for topic in (INPUT, OUTPUT):
+            view.wait_isr(topic, 3, HEALING_S)
 
-        nemesis: MovingNemesis
-        if versions is None:
-            nemesis = MovingNemesis(cluster, run, settle, OUTPUT, INTERNAL)
-        else:
-            nemesis = UpgradingNemesis(cluster, run, settle, OUTPUT, INTERNAL, versions)
+    nemesis: MovingNemesis
+    if versions is None:
+        nemesis = MovingNemesis(harmed, run, settle, OUTPUT, INTERNAL)
+    else:
+        nemesis = UpgradingNemesis(cluster, run, settle, OUTPUT, INTERNAL, versions)
 
-        def harm() -> None:
-            with churning_topics(cluster.bootstrap, run.seed) as churn:
-                nemesis.run(SECONDS)
-            churn.check(HEALING_S)
+    def harm() -> None:
+        with churning_topics(cluster.bootstrap, run.seed) as churn:
+            nemesis.run(SECONDS)
+        churn.check(HEALING_S)
 
-        await Copying(cluster, run, programs).run(asyncio.to_thread(harm))
+    await Copying(cluster, run, programs).run(asyncio.to_thread(harm))
+
+
+async def start(start_cluster: StartCluster, command: Command = broker_command) -> LocalCluster:
+    return await asyncio.to_thread(start_cluster, own_zookeeper=True, settings=SETTINGS, command=command)
 
 
 @chaos_test(SECONDS)
@@ -421,13 +426,27 @@ async def test_copiers_copy_exactly_once_while_versions_are_mixed(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:
     versions = Versions(unpack_earlier(tmp_path))
-    await copy_under_faults(start_cluster, (NATIVE, KAFKA, CONFLUENT), versions)
+    with chaos_run(SECONDS) as run:
+        cluster = await start(start_cluster, versions.command)
+        await copy_under_faults(cluster, run, versions=versions)
 
 
 @chaos_test(SECONDS)
 @takes_turns(0)
 async def test_copiers_copy_exactly_once_under_random_faults(start_cluster: StartCluster) -> None:
-    await copy_under_faults(start_cluster, (NATIVE, KAFKA, CONFLUENT))
+    with chaos_run(SECONDS) as run:
+        await copy_under_faults(await start(start_cluster), run)
+
+
+@chaos_test(SECONDS)
+@thorough
+async def test_copiers_copy_exactly_once_over_links_that_fail(tmp_path: Path) -> None:
+    with chaos_run(SECONDS) as run:
+        linked = await asyncio.to_thread(LinkedCluster, tmp_path, SETTINGS)
+        try:
+            await copy_under_faults(linked, run)
+        finally:
+            await asyncio.to_thread(linked.close)
 
 
 @chaos_test(SECONDS, more_s=900)
@@ -439,4 +458,5 @@ async def test_copiers_of_franz_go_copy_exactly_once_under_random_faults(start_c
             await asyncio.to_thread(run_tool, ["go", "build", "-o", str(program), "."], HERE / "franz_go")
     except Unavailable as error:
         pytest.skip(f"the copier cannot be built: {error}")
-    await copy_under_faults(start_cluster, (Program((str(program),), "kafka"),) * 3)
+    with chaos_run(SECONDS) as run:
+        await copy_under_faults(await start(start_cluster), run, (Program((str(program),), "kafka"),) * 3)

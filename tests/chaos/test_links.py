@@ -6,13 +6,14 @@ random.
 
 import errno
 import gc
-import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,16 @@ from barnabas.protocol.ids import Endpoint, TopicPartition
 from tests.support.waiting import wait_for
 
 from ..cluster.raw_client import RawClient
+from .link_faults import LinkFaults
 from .linked_cluster import PARTITIONS, LinkedCluster
-from .links import ZOOKEEPER, Links
-from .runs import thorough
+from .links import ZOOKEEPER, Links, address_of
+from .random_faults import Choice
+from .runs import chaos_run, chaos_test, seconds, thorough
 from .workload import Load, expect_good, stop_and_judge
 
 pytestmark = pytest.mark.cluster
 
+SECONDS = seconds(15)
 HOST = "127.0.0.1"
 TIMEOUT_S = 30.0
 Act = Callable[[LinkedCluster, Load], None]
@@ -39,7 +43,7 @@ def linked(tmp_path: Path) -> Iterator[LinkedCluster]:
         yield cluster
 
 
-def run_under_load(linked: LinkedCluster, *acts: Act) -> None:
+def run_under_load(linked: LinkedCluster, acts: Iterable[Act]) -> None:
     """Change the links under load, mend them after each act, and check the records."""
     load = Load(
         linked.cluster.bootstrap,
@@ -102,12 +106,12 @@ def refuse_connections(linked: LinkedCluster, load: Load) -> None:
 
 
 def test_a_leader_without_zookeeper_or_without_the_controller_is_replaced(linked: LinkedCluster) -> None:
-    run_under_load(linked, lose_zookeeper, lose_the_controller)
+    run_under_load(linked, [lose_zookeeper, lose_the_controller])
 
 
 @thorough
 def test_a_leader_whose_port_refuses_is_replaced(linked: LinkedCluster) -> None:
-    run_under_load(linked, refuse_connections)
+    run_under_load(linked, [refuse_connections])
 
 
 @thorough
@@ -121,7 +125,7 @@ def test_a_leader_and_one_follower_that_cannot_reach_each_other_continue_with_th
         load.wait_progress("while a leader and a follower are cut off from each other", timeout_s=30)
         load.wait_progress("with a smaller ISR", timeout_s=30, records=300)
 
-    run_under_load(linked, act)
+    run_under_load(linked, [act])
 
 
 @thorough
@@ -146,14 +150,14 @@ def test_a_broker_that_reaches_only_zookeeper_does_no_harm(
         load.wait_progress("on partitions of the other leaders", timeout_s=30, partitions=left)
         load.wait_progress("there, with a smaller ISR", timeout_s=30, partitions=left, records=300)
 
-    run_under_load(linked, act)
+    run_under_load(linked, [act])
 
 
 def test_proxies_that_end_while_connections_begin_leave_no_socket(tmp_path: Path) -> None:
     """An unclosed socket is a warning when it is collected, and so an error of a test."""
     with socket.create_server((HOST, 0)) as target:
         for _ in range(10):
-            links = Links(lambda: {}, tmp_path)
+            links = Links(tmp_path)
             place = links.place(1, Endpoint(*target.getsockname()))
             clients = [socket.create_connection(place) for _ in range(5)]
             links.close()
@@ -162,14 +166,43 @@ def test_proxies_that_end_while_connections_begin_leave_no_socket(tmp_path: Path
     gc.collect()
 
 
+@chaos_test(SECONDS)
+@thorough
+def test_all_partitions_continue_while_one_link_is_broken(linked: LinkedCluster) -> None:
+    with chaos_run(SECONDS) as run:
+        faults = LinkFaults(linked.links, linked.view, run.chance, run.say)
+
+        def acts() -> Iterator[Act]:
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                # A leader whose port refuses everybody is replaced, but after a few errors of the controller
+                # only when its session ends.
+                one_link = [choice for choice in faults.choices() if choice[0] != "refuse"]
+                for choice in run.chance.sample(one_link, len(one_link)):
+                    yield partial(break_one, choice)
+
+        def break_one(choice: Choice, _: LinkedCluster, load: Load) -> None:
+            name, harm = choice
+            run.say(name)
+            harm()
+            load.wait_progress(f"during {name}", timeout_s=30)
+            # Some parts notice a broken link at once, others after a time-out; and the fault lasts.
+            threading.Event().wait(run.chance.choice((0.0, 3.0, 8.0)))
+            load.wait_progress(f"still during {name}", timeout_s=30)
+            faults.mend()
+
+        run_under_load(linked, acts())
+
+
 @contextmanager
 def connected(folder: Path) -> Iterator[tuple[Links, Endpoint, socket.socket, socket.socket]]:
-    """A connection of a broker 1, which is this process, to a broker 2: its proxy's address and both ends."""
-    links = Links(lambda: {os.getpid(): 1}, folder)
+    """A connection of a broker 1 to a broker 2: the address of the proxy, and both ends."""
+    links = Links(folder)
     try:
         with socket.create_server((HOST, 0)) as target:
             place = links.place(2, Endpoint(*target.getsockname()))
-            with socket.create_connection(place, TIMEOUT_S) as source, target.accept()[0] as end:
+            own = address_of(1), 0
+            with socket.create_connection(place, TIMEOUT_S, own) as source, target.accept()[0] as end:
                 end.settimeout(TIMEOUT_S)
                 yield links, place, source, end
     finally:
@@ -200,19 +233,18 @@ def test_a_rejected_source_is_reset_and_walled_off_alone(tmp_path: Path) -> None
         links.reject(1, 2, errno.EHOSTUNREACH)
         with pytest.raises(ConnectionResetError):
             source.recv(1)
-        build = f"from tests.chaos.walled_broker import build; build(Path({str(tmp_path / '1')!r}))"
-        words = f"import socket; from pathlib import Path; {build}; socket.create_connection({place[:]!r})"
+        build = f"build({address_of(1)!r}, pathlib.Path({str(tmp_path / '1')!r}))"
+        words = f"import pathlib, socket; from tests.chaos.walled_broker import build; {build}; "
+        words += f"socket.create_connection({place[:]!r})"
         walled = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=False)
         assert "No route to host" in walled.stderr
-        # No broker opened this one, so it comes from a client.
-        client = [sys.executable, "-c", f"import socket; socket.create_connection({place[:]!r})"]
-        subprocess.run(client, check=True)
+        socket.create_connection(place, TIMEOUT_S).close()
         links.mend()
         assert (tmp_path / "1").read_text() == ""
 
 
 def test_the_proxy_of_an_ended_target_refuses_until_it_listens_again(tmp_path: Path) -> None:
-    links = Links(lambda: {}, tmp_path)
+    links = Links(tmp_path)
 
     def is_refused() -> bool:
         try:

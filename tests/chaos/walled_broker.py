@@ -1,9 +1,10 @@
-"""Runs ``barnabas`` in a process that a firewall or a router keeps from some ports: attempts to connect fail.
+"""Runs ``barnabas`` in a process with an address of its own, which a firewall keeps from some ports.
 
-    python walled_broker.py WALL ARGUMENT…
+    python walled_broker.py ADDRESS WALL ARGUMENT…
 
-WALL is a file with a port and an error number in each line, read at each attempt. Without the file, no port
-is walled off. The errors are those of the operating system, raised where it would raise them.
+All its connections come from ADDRESS. WALL is a file with a port and an error number in each line, read at
+each attempt to connect; without the file, no port is walled off. The errors are those of the operating
+system, raised where it would raise them.
 """
 
 import os
@@ -17,10 +18,9 @@ import uvloop
 from barnabas.cli.main import main
 
 
-def build(wall: Path) -> None:
-    """Put the wall before each way to connect: sockets that block, and both of uvloop's."""
-    connect, loop = socket.socket.connect, uvloop.Loop
-    create_connection, sock_connect = loop.create_connection, loop.sock_connect
+def build(address: str, wall: Path) -> None:
+    """Change both ways to connect: those of sockets and of uvloop."""
+    connect, create_connection = socket.socket.connect, uvloop.Loop.create_connection
 
     def check(port: object) -> None:
         try:
@@ -31,28 +31,22 @@ def build(wall: Path) -> None:
             if walled == port:
                 raise OSError(error, os.strerror(error))
 
-    def checked_connect(self: socket.socket, address: Any) -> None:
-        check(address[1])
-        connect(self, address)
+    def checked_connect(self: socket.socket, target: Any) -> None:
+        check(target[1])
+        self.bind((address, 0))
+        connect(self, target)
 
-    async def checked_create(
-        self: uvloop.Loop, make: Any, host: Any = None, port: Any = None, **more: Any
-    ) -> Any:
+    async def checked_create(self: uvloop.Loop, make: Any, host: str, port: int, **more: Any) -> Any:
         check(port)
-        return await create_connection(self, make, host, port, **more)
-
-    async def checked_sock_connect(self: uvloop.Loop, sock: socket.socket, address: Any) -> Any:
-        check(address[1])
-        return await sock_connect(self, sock, address)
+        return await create_connection(self, make, host, port, local_addr=(address, 0), **more)
 
     for owner, name, checked in (
         (socket.socket, "connect", checked_connect),
-        (loop, "create_connection", checked_create),
-        (loop, "sock_connect", checked_sock_connect),
+        (uvloop.Loop, "create_connection", checked_create),
     ):
         setattr(owner, name, checked)
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
-    sys.exit(main(sys.argv[2:]))
+    build(sys.argv[1], Path(sys.argv[2]))
+    sys.exit(main(sys.argv[3:]))
