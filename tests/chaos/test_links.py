@@ -175,8 +175,8 @@ def test_all_partitions_continue_while_one_link_is_broken(linked: LinkedCluster)
         def acts() -> Iterator[Act]:
             end = time.monotonic() + SECONDS
             while time.monotonic() < end:
-                # A leader whose port refuses everybody is replaced, but after a few errors of the controller
-                # only when its session ends.
+                # A leader whose port refuses everybody is replaced, but after an error the controller waits
+                # longer. By then the leader is alone in the ISR, and nobody can be elected.
                 one_link = [choice for choice in faults.choices() if choice[0] != "refuse"]
                 for choice in run.chance.sample(one_link, len(one_link)):
                     yield partial(break_one, choice)
