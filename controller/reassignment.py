@@ -104,8 +104,9 @@ class Reassignments:
         """What ``/admin/reassign_partitions`` named when it was last read."""
 
     def under_way(self) -> dict[TopicPartition, ReplicaAssignment]:
-        """The partitions that are being reassigned."""
-        found = {tp: self._context.assignment_of(tp) for tp in self._under_way}
+        """The partitions that are being reassigned; those of a topic that is being deleted are not any more."""
+        lasting = (tp for tp in self._under_way if not self._context.is_to_be_deleted(tp.topic))
+        found = {tp: self._context.assignment_of(tp) for tp in lasting}
         return {tp: assignment for tp, assignment in found.items() if assignment and assignment.is_changing}
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:

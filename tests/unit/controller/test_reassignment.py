@@ -424,6 +424,18 @@ def test_a_request_in_zookeeper_stays_until_it_is_done(cluster: Cluster, is_befo
     assert under_way(cluster) == {P0}
 
 
+def test_a_request_in_zookeeper_ends_with_the_deletion_of_its_topic(cluster: Cluster) -> None:
+    """The deletion waits for a dead broker; the next request need not."""
+    cluster.zookeeper.put(paths.REASSIGNMENTS, admin_requests.encode_reassignments({P0: (4, 5)}))
+    cluster.deliver_watches()
+    assert under_way(cluster) == {P0}
+    cluster.die(3)
+    cluster.zookeeper.deletions = ["moved"]
+    cluster.deliver_watches()
+    assert under_way(cluster) == set()
+    assert paths.REASSIGNMENTS not in cluster.zookeeper.server.nodes
+
+
 @pytest.mark.parametrize(
     "data",
     [
