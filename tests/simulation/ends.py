@@ -132,7 +132,8 @@ def owed(world: World) -> Iterator[str]:
 def _owed_by_replicas(world: World, truth: Truth, usable: set[BrokerId]) -> Iterator[str]:
     replicas = usable.intersection(world.replicas_of(truth.tp))
     if not truth.has_state:
-        if replicas:
+        # As in Kafka, a reassignment that adds a live replica does not elect the first leader.
+        if replicas.intersection(world.assignment_of(truth.tp).origin):
             yield f"{truth.tp} has no state, alive are {sorted(replicas)}"
         return
     state = truth.state
@@ -160,15 +161,13 @@ def _owed_to_operators(world: World, usable: set[BrokerId]) -> Iterator[str]:
     nodes = world.zookeeper.nodes
     if paths.PREFERRED_ELECTION in nodes:
         yield f"{paths.PREFERRED_ELECTION} is not carried out"
-    is_changing = False
     for name in topics.names():
         for index, replicas in topics.partitions_of(name).items():
             tp = TopicPartition(name, index)
-            is_changing = is_changing or replicas.is_changing
             has_leader = world.has_state(tp) and world.state_of(tp).leader in usable
             if replicas.is_changing and has_leader and usable.issuperset(replicas.target):
                 yield f"the reassignment of {tp} does not end: {replicas}, {world.state_of(tp)}"
-    if paths.REASSIGNMENTS in nodes and not is_changing:
+    if paths.REASSIGNMENTS in nodes and not any(each.is_changing for each in topics.assignments()):
         yield f"{paths.REASSIGNMENTS} is not carried out"
     for name in world.zookeeper.children(paths.DELETE_TOPICS):
         assigned = topics.assigned_to(name)

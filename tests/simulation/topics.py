@@ -86,6 +86,11 @@ class Topics:
         partitions = {} if topic_id is None else self._replicas[topic_id]
         return {broker for replicas in partitions.values() for broker in replicas.replicas}
 
+    def assignments(self) -> Iterator[ReplicaAssignment]:
+        """Those of all partitions, also of topics that are marked for deletion."""
+        for topic_id in self._ids.values():
+            yield from self._replicas[topic_id].values()
+
     def left_overs(self, brokers: Iterable[BrokerId]) -> Iterator[str]:
         """The logs on these brokers of topics that are deleted, and of partitions that have moved away."""
         deleted = self.marked.difference(self._ids.values())

@@ -425,10 +425,13 @@ class World:
     def has_state(self, tp: TopicPartition) -> bool:
         return paths.partition_state(tp) in self.zookeeper.nodes
 
+    def assignment_of(self, tp: TopicPartition) -> ReplicaAssignment:
+        path = paths.topic(tp.topic)
+        return znodes.decode_topic(path, self.zookeeper.node(path).data).partitions[tp.partition]
+
     def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
         """The replicas in ZooKeeper's assignment."""
-        path = paths.topic(tp.topic)
-        return znodes.decode_topic(path, self.zookeeper.node(path).data).partitions[tp.partition].replicas
+        return self.assignment_of(tp).replicas
 
     def truth_of(self, broker: SimBroker, tp: TopicPartition) -> Truth | None:
         """The truth of the topic whose partition a broker has under this name now."""
