@@ -128,6 +128,9 @@ class TopicDeletion:
         waiting = self._context.topics_ineligible_for_deletion & set(topics)
         self._context.topics_ineligible_for_deletion -= waiting
         self._mark_ineligible(waiting)
+        # The full request of a broker that is back marks the topics, and the broker sets their logs aside. If
+        # the others did not hear of it, they would send markers of transactions to that broker.
+        self._batch.add_metadata_for_all(tp for topic in waiting for tp in self._context.partitions_of(topic))
         self.resume()
 
     def _mark_ineligible(self, topics: Collection[str]) -> None:

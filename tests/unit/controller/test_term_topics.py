@@ -227,6 +227,16 @@ def test_a_deletion_waits_for_a_broker_that_is_down(cluster: Cluster) -> None:
     assert cluster.zookeeper.assignments == {}
 
 
+def test_all_brokers_hear_of_a_waiting_deletion_that_one_hears_of(cluster: Cluster) -> None:
+    """Otherwise a coordinator would send markers to a leader that has set its log aside."""
+    cluster.die(3)
+    request_deletion(cluster, "t")
+    cluster.restart(2)
+    assert cluster.channels.stops(1) == []
+    assert cluster.channels.metadata(2)[T0].leader == LEADER_DURING_DELETE
+    assert cluster.channels.metadata(1)[T0].leader == LEADER_DURING_DELETE
+
+
 def ask_for_roles(cluster: Cluster) -> None:
     """Broker 3 could not delete its replica for a passing reason, and asks for its roles."""
     answer_stops(cluster, 3, error=ErrorCode.KAFKA_STORAGE_ERROR)
