@@ -505,7 +505,8 @@ class Transaction:
             self._used_ms = target.last_update_timestamp_ms
         timeout_at = timeout_at_ms(target)
         if timeout_at is None or timeout_at != timeout_at_ms(former):
-            self._set_timeout(now, target.start_timestamp_ms)
+            # The wall clock may have been set since the append.
+            self._set_timeout(now, now.wall_ms)
         if target.state in DECIDED:
             self._request_markers(target)
             self._complete_if_all_have_markers(now)

@@ -41,6 +41,8 @@ class TransactionRig:
 
     def __init__(self, stored: TransactionMetadata | None = None, *, gives_ids: bool = True) -> None:
         self.now_ms = 0.0
+        self.wall_ahead_ms = 0
+        """How far the wall clock was set ahead."""
         self.limits = TransactionLimits()
         self.answers: dict[str, Any] = {}
         """Answers that the test has not looked at, by token."""
@@ -60,7 +62,7 @@ class TransactionRig:
 
     @property
     def now(self) -> Moment:
-        return Moment(self.now_ms, WALL_MS + int(self.now_ms))
+        return Moment(self.now_ms, WALL_MS + int(self.now_ms) + self.wall_ahead_ms)
 
     @property
     def state(self) -> TransactionState:

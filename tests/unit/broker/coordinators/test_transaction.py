@@ -347,6 +347,18 @@ def test_a_clock_that_differs_aborts_no_fresh_transaction(ahead_ms: int) -> None
     assert rig.state is S.COMPLETE_ABORT
 
 
+def test_a_clock_that_is_set_while_a_transaction_begins_aborts_it_no_earlier() -> None:
+    rig = TransactionRig()
+    rig.do_all(init())
+    assert rig.send(add(0, P0)) is None
+    rig.wall_ahead_ms = 2 * TIMEOUT_MS
+    rig.settle()
+    rig.pass_time(TIMEOUT_MS - 1)
+    assert rig.state is S.ONGOING
+    rig.pass_time(1)
+    assert rig.state is S.PREPARE_EPOCH_FENCE
+
+
 def test_a_transaction_times_out_although_its_coordinator_moves_again_and_again() -> None:
     rig = ongoing()
     while rig.now_ms < TIMEOUT_MS + MAX_CLOCK_SKEW_MS:
