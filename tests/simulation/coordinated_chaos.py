@@ -120,10 +120,7 @@ class CoordinatedChaos(DiskChaos):
     def pause(self) -> None:
         if (broker := self._some_broker()) is not None:
             broker.is_paused = True
-            self.world.at(self._lasts_ms(), lambda: self._resume(broker))
-
-    def _resume(self, broker: SimBroker) -> None:
-        broker.is_paused = False
+            self.world.at(self._lasts_ms(), lambda: self.world.resume(broker))
 
     def stall(self) -> None:
         """A broker reaches no other: what it leads is not replicated."""
@@ -137,8 +134,10 @@ class CoordinatedChaos(DiskChaos):
         self.world.at(self._lasts_ms(), self.world.cut.clear)
 
     def suspect(self) -> None:
-        """A broker is wrongly taken for dead, and leads until the controller reaches it."""
+        """The controller alone cannot reach a broker, perhaps for long, and takes it for dead."""
         broker, lasts_ms = self._some_broker(), self._lasts_ms()
+        if self.random.random() < 0.4:
+            lasts_ms = self.random.uniform(7_000, 20_000)
         if broker is not None and self._may_fall(broker):
             self.world.deaf_until_ms[broker.id] = self.world.now_ms + lasts_ms
             self.world.suspect(broker.id)
@@ -234,12 +233,22 @@ class CoordinatedChaos(DiskChaos):
         """In half of the histories a broker is dead then, and stays so until the others are at rest."""
         self.world.run_until(self.faults_end_ms)
         dead = self._any()
-        if self.random.random() < 0.5 and self._is_another_healthy(dead):
+        if self.random.random() < 0.5 and self._are_others_enough(dead):
             self._restart_all()
+            self.judge.before_fault()
             if dead.is_up:
                 self._end(dead)
             dead.is_lost = True
         self.world.end_faults()
+
+    def _are_others_enough(self, dead: SimBroker) -> bool:
+        """Whether each partition has a healthy leader and enough replicas without this broker."""
+        topics = self.world.topics
+        assert topics is not None
+        least = self.world.min_insync_replicas
+        return self._is_another_healthy(dead) and all(
+            len({*assignment.replicas} - {dead.id}) >= least for assignment in topics.assignments()
+        )
 
     def come_to_rest(self) -> None:
         self._come_to_rest()

@@ -16,6 +16,7 @@ from tests.simulation.coordinated_world import STATES, CoordinatedWorld
 from tests.simulation.promises import Promise, PromiseKeeper
 
 if TYPE_CHECKING:
+    from barnabas.protocol.ids import TopicPartition
     from tests.simulation.broker import SimBroker
     from tests.simulation.timed_world import Token
 
@@ -40,6 +41,9 @@ class CoordinatedJudge(PromiseKeeper):
 
     def check(self, broker: SimBroker) -> None:
         """A broker has turned or handled a request."""
+
+    def acknowledged_alone(self, leader: SimBroker, tp: TopicPartition) -> None:
+        """A leader has acknowledged without its followers."""
 
     def before_fault(self) -> None:
         """A broker is about to be disturbed: what is committed must be known before its process ends."""
@@ -113,6 +117,10 @@ class CoordinatedJudge(PromiseKeeper):
             for partition in broker.replicas.partitions():
                 if partition.last_stable_offset != partition.high_watermark:
                     yield f"broker {broker.id}: {partition.view()} is not stable"
+            current = broker.metadata.current
+            for tp in (truth.tp for truth in world.truths.values()):
+                if tp.partition not in current.partitions_of(tp.topic):
+                    yield f"broker {broker.id} does not know {tp}"
             if not world.parts[broker.id].are_at_rest:
                 yield f"broker {broker.id} has markers or questions left"
         world.forget_lost_requests()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -40,6 +40,7 @@ from barnabas.broker.handlers import (
 from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
+from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ConnectionClosed, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.groups import (
@@ -130,6 +131,15 @@ def _config(broker_id: int, group_max_size: int, group_initial_rebalance_delay_m
         transactional_id_expiration_ms=_EXPIRATION_MS,
         transaction_two_phase_commit_enable=True,
     )
+
+
+class Deposition(NamedTuple):
+    """A broker that leads a partition in an epoch, while ZooKeeper has another leader in a later one."""
+
+    broker: BrokerId
+    partition: TopicPartition
+    leader_epoch: int
+    later_epoch: int
 
 
 class Parts:
@@ -293,11 +303,14 @@ class CoordinatedWorld(TimedWorld):
         self.transaction_version = draw.choice((0, 2))
         self.slow_links = draw.choice((0.04, 0.04, 0.3))
         """The part of the requests between brokers, such as markers, that are late."""
+        self.slow_requests = draw.choice((0.0, 0.1, 0.5))
         self.parts: dict[BrokerId, Parts] = {}
-        self._deposed: dict[tuple[TopicId | None, TopicPartition], tuple[int, dict[BrokerId, float]]] = {}
-        """The newest leader epoch in which a broker has led a partition, and the time of each broker then."""
-        self._began: dict[tuple[BrokerId, TopicId | None, TopicPartition], tuple[int, float]] = {}
-        """The epoch in which each broker has led a partition last, and when it took that role."""
+        self._led: dict[tuple[TopicId | None, TopicPartition], int] = {}
+        """The newest leader epoch in which a broker has led a partition."""
+        self._deposed_ms: dict[Deposition, float] = {}
+        """When the last check, or an earlier one, has found that a leader was deposed."""
+        self._resumed_ms: dict[BrokerId, float] = {}
+        """When a paused broker has last resumed."""
         self._patch = pytest.MonkeyPatch()
         # Member ids must be the same in every run of a seed.
         ids: Any = SimpleNamespace(uuid4=lambda: f"{draw.getrandbits(32):08x}")
@@ -338,45 +351,71 @@ class CoordinatedWorld(TimedWorld):
         self._check_deposed()
 
     def _check_deposed(self) -> None:
-        """A broker acts as a leader only for a short time after another one has begun to lead.
-
-        Each time is by the broker's own clock. A controller's request is news however late it comes, so the
-        time begins with it. One that ZooKeeper names again, in an epoch that it does not know yet, may act:
-        without it nothing was committed meanwhile.
-        """
-        replicas = [
+        """A broker acts as a leader only for a short time after another one has begun to lead."""
+        former, self._deposed_ms = self._deposed_ms, {}
+        leaders = [
             (broker, partition)
             for broker in self.brokers.values()
             if broker.can_act
             for partition in broker.replicas.partitions()
             if partition.is_leader
         ]
-        for _, partition in replicas:
+        for _, partition in leaders:
             key = partition.log.topic_id, partition.partition
-            if partition.leader_epoch > self._deposed.get(key, (-1, {}))[0]:
-                times = {broker.id: broker.now_ms() for broker in self.brokers.values()}
-                self._deposed[key] = int(partition.leader_epoch), times
-        for broker, partition in replicas:
-            key = partition.log.topic_id, partition.partition
-            if self._began.get((broker.id, *key), (-1, 0.0))[0] != partition.leader_epoch:
-                self._began[(broker.id, *key)] = int(partition.leader_epoch), broker.now_ms()
-            epoch, times = self._deposed[key]
-            _, began_ms = self._began[(broker.id, *key)]
-            passed_ms = broker.now_ms() - max(times[broker.id], began_ms)
-            if (
-                partition.leader_epoch < epoch
-                and passed_ms > self.max_lag_ms + _UNNOTICED_MS
-                and broker.replicas.doubt(partition.partition) is None
-                and self.has_state(partition.partition)
-                and self.state_of(partition.partition).leader != broker.id
-            ):
+            self._led[key] = max(self._led.get(key, -1), partition.leader_epoch)
+        for broker, partition in leaders:
+            deposition = self._deposition(broker, partition)
+            if deposition is None:
+                continue
+            self._deposed_ms[deposition] = former.get(deposition, self.now_ms)
+            if not self.may_lead_on(broker, partition) and broker.replicas.doubt(partition.partition) is None:
                 raise Violation(
-                    f"broker {broker.id} acts as the leader of {partition.partition} in epoch "
-                    f"{partition.leader_epoch}, {passed_ms:.0f} ms after epoch {epoch} began"
+                    f"broker {broker.id} still acts as a leader: {deposition}, {partition.view()}"
                 )
+
+    def _deposition(self, broker: SimBroker, partition: Partition) -> Deposition | None:
+        """None for a leader that no other one has followed.
+
+        A broker that ZooKeeper names again, in an epoch that it does not know yet, may act: without it
+        nothing was committed meanwhile. So each leader epoch of ZooKeeper is another deposition.
+        """
+        name = partition.partition
+        if partition.leader_epoch >= self._led.get((partition.log.topic_id, name), -1):
+            return None
+        if not self.has_state(name) or self.state_of(name).leader == broker.id:
+            return None
+        return Deposition(broker.id, name, partition.leader_epoch, self.state_of(name).leader_epoch)
+
+    def may_lead_on(self, broker: SimBroker, partition: Partition) -> bool:
+        """Whether a leader was deposed so lately, if at all, that it need not have noticed.
+
+        One that resumes finds fetches of its followers that are as old as its pause.
+        """
+        deposition = self._deposition(broker, partition)
+        if deposition is None:
+            return True
+        return self.is_lately(broker, self._deposed_ms.get(deposition, self.now_ms))
+
+    def is_lately(self, broker: SimBroker, at_ms: float) -> bool:
+        """Whether a deposed leader may not have noticed what happened at a time."""
+        since_ms = max(at_ms, self._resumed_ms.get(broker.id, 0.0))
+        return self.now_ms - since_ms <= self.max_lag_ms + _UNNOTICED_MS
+
+    def end_faults(self) -> None:
+        for broker in self.brokers.values():
+            if broker.is_paused:
+                self.resume(broker)
+        super().end_faults()
+
+    def resume(self, broker: SimBroker) -> None:
+        broker.is_paused = False
+        self._resumed_ms[broker.id] = self.now_ms
 
     def started(self, broker: SimBroker) -> None:
         self.parts[broker.id] = Parts(self, broker)
+
+    def acknowledged_alone(self, leader: SimBroker, tp: TopicPartition) -> None:
+        self.judge.acknowledged_alone(leader, tp)
 
     def delay(self) -> float:
         is_late = self.chance(0.05)

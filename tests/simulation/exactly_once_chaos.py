@@ -15,12 +15,28 @@ from barnabas.broker.log.appending import parse_produced
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import ProducerEpoch, ProducerId
-from barnabas.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic, DeleteTopicState
+from barnabas.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatePartitionsAssignment,
+    CreatePartitionsTopic,
+    DeleteTopicState,
+)
 from tests.simulation.broker import EPOCH_MS
 from tests.simulation.coordinated_chaos import CoordinatedChaos
 from tests.simulation.coordinated_world import MAX_TIMEOUT_MS, OFFSETS, STATES, CoordinatedWorld
-from tests.simulation.exactly_once_clients import BRIEF, DATA, PROFILE, Kind, OffsetReader, Producer, Reader
+from tests.simulation.exactly_once_clients import (
+    BRIEF,
+    DATA,
+    PROFILE,
+    Kind,
+    OffsetReader,
+    PlainProducer,
+    Producer,
+    Reader,
+)
 from tests.simulation.exactly_once_judge import Judge
+from tests.simulation.topics import Topics
 
 _LAST_MS: Final = 30_000
 _IDS: Final = ("x", "y")
@@ -43,8 +59,9 @@ class Chaos(CoordinatedChaos):
         "start": 6.0,
         "crash_producer": 1.0,
         "pause_producer": 2.0,
-        "delete_topic": 0.6,
-        "create_topic": 1.0,
+        "delete_topic": 2.0,
+        "create_topic": 4.0,
+        "grow_topic": 1.0,
     }
     faults_end_ms = 20_000
     turn_ms = 900
@@ -52,7 +69,7 @@ class Chaos(CoordinatedChaos):
 
     def __init__(self, seed: int) -> None:
         world = CoordinatedWorld(seed, PROFILE)
-        world.sent_again_to = frozenset({BRIEF})
+        world.sent_again_to = frozenset(BRIEF)
         super().__init__(world, Judge(world), DATA)
         self.producers: list[Producer] = []
         self._kinds = self.random.choice(_KINDS)
@@ -62,6 +79,8 @@ class Chaos(CoordinatedChaos):
         self.readers = [Reader(world, tp) for tp in (*DATA, OFFSETS)]
         for transactional_id in _IDS:
             OffsetReader(world, transactional_id)
+        PlainProducer(world)
+        world.at(self.random.uniform(0, 1_000), self.create_topic)
         for _ in range(2):
             self.start()
 
@@ -113,13 +132,42 @@ class Chaos(CoordinatedChaos):
             self.random.choice(self.running).paused_until_ms = until_ms
 
     def delete_topic(self) -> None:
-        self._change_topics(lambda admin: admin.delete_topics([DeleteTopicState(name=BRIEF.topic)]))
+        """Perhaps a broker without a replica hears of it late, from another controller."""
+        topics, world = self._topics(), self.world
+        if BRIEF[0].topic not in topics.names():
+            return
+        without = set(world.brokers) - topics.assigned_to(BRIEF[0].topic)
+        if without and self.random.random() < 0.7:
+            lasts_ms = self.random.uniform(500, 3_000)
+            world.deaf_until_ms[self.random.choice(sorted(without))] = world.now_ms + lasts_ms
+            world.at(lasts_ms * self.random.random(), world.depose_controller)
+        self._change_topics(lambda admin: admin.delete_topics([DeleteTopicState(name=BRIEF[0].topic)]))
 
     def create_topic(self) -> None:
-        replicas = [int(broker) for broker in self.world.brokers if self.world.is_registered(broker)]
-        assigned = CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)
-        topic = CreatableTopic(name=BRIEF.topic, assignments=[assigned])
+        assigned = [
+            CreatableReplicaAssignment(partition_index=index, broker_ids=self._some_replicas(count))
+            for count in [self.random.choice((2, 2, 3))]
+            for index in range(self.random.choice((1, 2)))
+        ]
+        topic = CreatableTopic(name=BRIEF[0].topic, assignments=assigned)
         self._change_topics(lambda admin: admin.create_topics([topic]))
+
+    def grow_topic(self) -> None:
+        topics = self._topics()
+        if BRIEF[0].topic in topics.names() and len(topics.partitions_of(BRIEF[0].topic)) < len(BRIEF):
+            count = len(topics.partitions_of(BRIEF[0].topic)[0].replicas)
+            replicas = CreatePartitionsAssignment(broker_ids=self._some_replicas(count))
+            topic = CreatePartitionsTopic(name=BRIEF[0].topic, count=len(BRIEF), assignments=[replicas])
+            self._change_topics(lambda admin: [grown.result for grown in admin.create_partitions([topic])])
+
+    def _topics(self) -> Topics:
+        topics = self.world.topics
+        assert topics is not None
+        return topics
+
+    def _some_replicas(self, count: int) -> list[int]:
+        live = [int(broker) for broker in self.world.brokers if self.world.is_registered(broker)]
+        return self.random.sample(live, min(count, len(live)))
 
     def _change_topics(self, ask: Callable[[TopicAdmin], Sequence[Any]]) -> None:
         for host in self.world.hosts.values():

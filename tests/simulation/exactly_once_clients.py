@@ -36,11 +36,13 @@ if TYPE_CHECKING:
     from tests.simulation.exactly_once_judge import Attempt, Judge
 
 DATA = tuple(TopicPartition("t", partition) for partition in range(3))
-BRIEF = TopicPartition("u", 0)
-"""The partition of a topic that is deleted and created again."""
+BRIEF = tuple(TopicPartition("u", partition) for partition in range(2))
+"""The partitions of a topic that is deleted, created again and grown."""
+PLAIN = TopicPartition("v", 0)
+"""The partition of records that its leader acknowledges alone."""
 COMMITTED = DATA[0]
 """The partition whose offsets are committed; each transactional id has a group of its own."""
-PROFILE = Profile(topics={"t": len(DATA), "u": 1})
+PROFILE = Profile(topics={"t": len(DATA), "v": 1})
 
 
 class Kind(Enum):
@@ -87,7 +89,7 @@ class Producer(TransactionalClient):
         return self.judge.about(self.attempt, self)
 
     def is_given_up(self, tp: TopicPartition) -> bool:
-        return tp == BRIEF
+        return tp in BRIEF
 
     # Life
 
@@ -112,7 +114,7 @@ class Producer(TransactionalClient):
             attempt = self.attempt = self.judge.prepared[prepared]
             # Any process may end it that knows its id and epoch.
             yield from self._end(attempt.is_commit_sent, self.world.random.choice((prepared, None)))
-            attempt.told = attempt.is_commit_sent
+            self.judge.told(attempt, attempt.is_commit_sent)
         return given
 
     def _change_version(self) -> Generator[Any, Any, None]:
@@ -129,7 +131,8 @@ class Producer(TransactionalClient):
         draw = self.world.random
         self._number += 1
         attempt = self.attempt = self.judge.begin(self, self._number, (self._producer_id, self._epoch))
-        names = draw.sample([*DATA, BRIEF, OFFSETS], draw.randint(2, 4))
+        brief = [name for name in BRIEF if self.world.leader_of(name) is not None]
+        names = draw.sample([*DATA, *brief, OFFSETS], draw.randint(2, 4))
         if self.is_last:
             names = [*DATA, OFFSETS]
         error, has_begun = yield from self._write(attempt, names)
@@ -140,7 +143,7 @@ class Producer(TransactionalClient):
             yield from self._prepare(attempt)
         if has_begun or self.version == 2:
             ended = yield from self._end(is_commit)
-            attempt.told = is_commit
+            self.judge.told(attempt, is_commit)
             self.committed += is_commit
             if ended.producer_id == -1 and self.version == 2:
                 raise Gone
@@ -233,6 +236,22 @@ class Reader:
         if shown:
             world.check()
             world.judge.shows(self._tp, shown)
+
+
+class PlainProducer:
+    """Writes with acks=1 to any broker that may lead."""
+
+    def __init__(self, world: CoordinatedWorld) -> None:
+        self._world = world
+        world.at(0, self._turn)
+
+    def _turn(self) -> None:
+        world = self._world
+        leader = world.leader_of(PLAIN)
+        if leader is not None and world.is_faulty:
+            # The judge sees every acknowledgement.
+            world.produce(leader.id, acks=1, tp=PLAIN)
+        world.at(world.random.uniform(100, 1_500), self._turn)
 
 
 class OffsetReader:

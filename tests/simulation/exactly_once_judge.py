@@ -70,6 +70,7 @@ class Attempt:
     """Whether its producer was told so: then it ends as was decided, if all that use the id keep it."""
     told: bool | None = None
     """The end that the producer was told: True for a commit."""
+    told_ms: float = 0.0
     is_hit: bool = False
     """Whether a late message of version 1 was handled in it."""
 
@@ -106,6 +107,7 @@ class Judge(CoordinatedJudge):
             Promise.OFFSETS,
             Promise.ENDS,
             Promise.TIMEOUTS,
+            Promise.LEADERS,
             Promise.MARKERS,
             Promise.PRODUCERS,
             Promise.REST,
@@ -148,6 +150,15 @@ class Judge(CoordinatedJudge):
     def sends(self, attempt: Attempt, value: int) -> None:
         attempt.sent.setdefault(value, next(self._moments))
         self._attempt_of[value] = attempt
+
+    def told(self, attempt: Attempt, is_commit: bool) -> None:
+        attempt.told, attempt.told_ms = is_commit, self.world.now_ms
+
+    def acknowledged_alone(self, leader: SimBroker, tp: TopicPartition) -> None:
+        partition = leader.partition_of(tp)
+        assert partition is not None
+        text = f"broker {leader.id} acknowledges alone, and another one leads {partition.view()}"
+        self.require(Promise.LEADERS, self.world.may_lead_on(leader, partition), text)
 
     # Requests and answers of brokers
 
@@ -321,6 +332,8 @@ class Judge(CoordinatedJudge):
         if value >= 0:
             self._check_read(value, f"{group_id} has {value}")
             self.seen_offsets.add(value)
+        if request.require_stable and value not in self._strays:
+            self._check_age(broker, group_id, value)
         truth, shard = self.world.truth, self.world.group_shard(broker)
         if not request.require_stable or shard is None or shard.since != truth.state.leader_epoch:
             # A former coordinator does not know of later commits.
@@ -334,6 +347,24 @@ class Judge(CoordinatedJudge):
             is_pending = attempt.producer.group == group_id and each in attempt.acknowledged[OFFSETS]
             text = f"{group_id} shows {value} as stable, and {each} of {attempt} is pending"
             self.require(Promise.OFFSETS, not is_pending, text)
+
+    def _check_age(self, broker: SimBroker, group_id: str, value: int) -> None:
+        """A coordinator that does not know of later commits was deposed; it may show old ones for a while.
+
+        A late commit of a transaction may follow the others of the same transaction in the log.
+        """
+        self.world.truth.check()
+        places = {each: place for place, each in enumerate(self._committed(self.world.truth))}
+        if value >= 0 and value not in places:
+            return
+        for attempt in self.attempts:
+            if attempt.told and not attempt.is_hit and attempt.producer.group == group_id:
+                is_older = any(
+                    places.get(each, -1) > places.get(value, -1) for each in attempt.acknowledged[OFFSETS]
+                )
+                text = f"broker {broker.id} shows {value} of {group_id}, {attempt} has committed a later one"
+                is_right = not is_older or self.world.is_lately(broker, attempt.told_ms)
+                self.require(Promise.LEADERS, is_right, text)
 
     def _ended_at(self, broker: SimBroker, truth: Truth) -> set[int]:
         """The producers with markers in a broker's log that are not committed yet.
@@ -368,7 +399,7 @@ class Judge(CoordinatedJudge):
 
     def check_end(self) -> None:
         """Raises BrokenPromises for all that the history has broken."""
-        truths = self._truths([*DATA, BRIEF, OFFSETS])
+        truths = self._truths([*DATA, *BRIEF, OFFSETS])
         self._check_order(truths)
         fates: dict[Attempt, dict[bool, set[int]]] = defaultdict(lambda: defaultdict(set))
         placed: Counter[int] = Counter()
@@ -466,7 +497,8 @@ class Judge(CoordinatedJudge):
         return {
             value
             for attempt in self.attempts
-            for value in attempt.acknowledged.get(BRIEF, ())
+            for tp in BRIEF
+            for value in attempt.acknowledged.get(tp, ())
             if self.world.past_truths
         }
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.simulation import (  # noqa: F401 - they register their mistakes
     controller_mutations,
+    coordinated_mutations,
     group_mutations,
     mutations,
     transaction_mutations,

@@ -21,6 +21,7 @@ class Promise(Enum):
     PRODUCERS = "each producer of an id gets a later epoch, and one that can be fenced"
     STATES = "the states of an id follow each other as they may, and its epoch never goes back"
     TIMEOUTS = "no transaction is aborted without a request before its time-out has passed"
+    LEADERS = "after replica.lag.time.max.ms a deposed leader acknowledges nothing and shows no offset"
     MARKERS = "a transaction is complete once each of its partitions has a marker"
     GENERATIONS = "a generation has a leader with an answer, and only its members wait for it"
     ASSIGNMENTS = "a generation has one assignment, which is in the log and has each partition once"

@@ -108,7 +108,7 @@ class Repeating(Producer):
                 yield Sleep(2 * _LATE_MS)
         attempt.is_end_sent, attempt.is_commit_sent = True, is_commit
         yield from self._end(is_commit)
-        attempt.told = is_commit
+        self.judge.told(attempt, is_commit)
 
     def _send(self, target: Any, body: Any, answered: Callable[[Any], None], api_version: int | None) -> None:
         super()._send(target, body, answered, api_version)

@@ -44,6 +44,8 @@ class TimedWorld(World):
     """
 
     is_stepped = False
+    slow_requests = 0.0
+    """The part of a controller's requests after which the next one to the broker is late."""
 
     def __init__(
         self, draw: random.Random, broker_count: int, min_insync_replicas: int, **settings: Any
@@ -150,10 +152,8 @@ class TimedWorld(World):
         """Run all threads of a broker once."""
         if not broker.can_act:
             return
-        if self.now_ms >= self.deaf_until_ms.get(broker.id, 0.0):
-            for channels in self.channels:
-                while self.deliver_control(channels, broker.id):
-                    continue
+        while self._hear_control(broker.id):
+            continue
         broker.replicas.wake_followers()
         self.fetch(broker.id, max_wait_ms=_LONG_POLL_MS)
         self.work_off(broker.id)
@@ -161,6 +161,15 @@ class TimedWorld(World):
             # Loading takes time.
             self.run_coordinators(broker)
         self.has_turned(broker)
+
+    def _hear_control(self, broker: BrokerId) -> bool:
+        """The next request of each controller arrives, unless the broker is deaf; False without any."""
+        if self.now_ms < self.deaf_until_ms.get(broker, 0.0):
+            return False
+        has_heard = [self.deliver_control(channels, broker) for channels in list(self.channels)]
+        if any(has_heard) and self.chance(self.slow_requests):
+            self.deaf_until_ms[broker] = self.now_ms + self.random.uniform(0, 3_000)
+        return any(has_heard)
 
     def send(self, source: BrokerId, target: BrokerId, act: Callable[[], None]) -> Message:
         message = super().send(source, target, act)

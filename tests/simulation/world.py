@@ -140,6 +140,9 @@ class World:
     def started(self, broker: SimBroker) -> None:
         """A process has started; a hook for worlds whose brokers have more parts."""
 
+    def acknowledged_alone(self, leader: SimBroker, tp: TopicPartition) -> None:
+        """A leader has acknowledged without its followers; a hook for worlds with a judge of leaders."""
+
     def close(self) -> None:
         """Close and delete the disks; the views of their logs stay."""
         if self in OPEN_WORLDS:
@@ -311,6 +314,8 @@ class World:
         def answer(outcomes: list[PartitionProduceResponse]) -> None:
             if outcomes[0].error_code == ErrorCode.NONE and acks == -1 and truth is not None:
                 truth.acknowledged(Offset(outcomes[0].base_offset), written)
+            elif outcomes[0].error_code == ErrorCode.NONE:
+                self.acknowledged_alone(target, tp)
 
         written = [None if self.is_compacted and is_tombstone(value) else value for value in values]
         records = (encode_batch if is_one_batch else encode)(*values, has_keys=self.is_compacted)

@@ -1,0 +1,82 @@
+"""Known mistakes about leaders that are deposed and topics that change beside transactions; see `planted`."""
+
+from typing import Any
+
+from barnabas.broker.coordinators import transaction_markers
+from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from barnabas.broker.metadata_cache import MetadataCache, _TopicChanges
+from barnabas.broker.replication import replica_manager
+from barnabas.broker.replication.partition import Partition
+from barnabas.protocol import schema
+from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest, UpdateMetadataTopic
+from tests.simulation.mutations import a_deposed_leader_keeps_its_role, a_leader_needs_no_proof
+from tests.simulation.planted import SetAttr, found_in
+from tests.simulation.promises import Promise
+
+
+@found_in("exactly once", 18, alone=Promise.LEADERS)
+def acks_of_the_leader_need_no_proof(setattr_: SetAttr) -> None:
+    """It is coordination alone that asks for one, and a deposed leader keeps its role."""
+    a_deposed_leader_keeps_its_role(setattr_)
+    writable = replica_manager.ReplicaManager._writable
+
+    def careless(self: replica_manager.ReplicaManager, name: Any, acks: int = 1) -> Partition:
+        is_fenced = acks == replica_manager.ACKS_ALL or self.fence.reason is not None
+        return writable(self, name, acks) if is_fenced else self.partition(name)
+
+    setattr_(replica_manager.ReplicaManager, "_writable", careless)
+
+
+@found_in("exactly once", 15)
+def a_deposed_leader_goes_on(setattr_: SetAttr) -> None:
+    """Found in this code: one that only the controller could not reach led on without limit."""
+    a_leader_needs_no_proof(setattr_)
+    a_deposed_leader_keeps_its_role(setattr_)
+
+
+@found_in("exactly once", 0)
+def a_coordinator_trusts_its_own_broker(setattr_: SetAttr) -> None:
+    """Found in this code: it added a partition that its broker led and did not know yet; no marker came."""
+    apply, leader_of = TransactionCoordinator.apply, transaction_markers.MarkerQueue._leader_of
+
+    def trusting(self: TransactionCoordinator, *arguments: Any) -> None:
+        coordinator: Any = self
+        coordinator.unknown = lambda partitions: set()
+        try:
+            apply(self, *arguments)
+        finally:
+            del coordinator.unknown
+
+    def hasty(self: transaction_markers.MarkerQueue, name: Any, sending: Any) -> Any:
+        is_known = self._metadata.current.may_exist(name)
+        return leader_of(self, name, sending) if is_known else transaction_markers._DELETED
+
+    setattr_(TransactionCoordinator, "apply", trusting)
+    setattr_(transaction_markers.MarkerQueue, "_leader_of", hasty)
+
+
+@found_in("exactly once", 145)
+def an_omitted_topic_may_be_unreadable(setattr_: SetAttr) -> None:
+    """Found in this code: who missed the mark of a deletion waited for the topic for ever."""
+    update = MetadataCache.update
+
+    def inferring(self: MetadataCache, request: UpdateMetadataRequest) -> None:
+        request.unreadable_topics = None
+        update(self, request)
+
+    setattr_(MetadataCache, "update", inferring)
+
+
+@found_in("exactly once", 0)
+def a_topic_does_not_grow(setattr_: SetAttr) -> None:
+    """A broker learns of new partitions from full updates alone."""
+    take = _TopicChanges._take
+
+    def partial(self: _TopicChanges, state: UpdateMetadataTopic) -> None:
+        known = self._before.topics.get(state.topic_name)
+        if known is not None and known.topic_id == state.topic_id and not self._request.is_full:
+            states = [each for each in state.partition_states if each.partition_index in known.partitions]
+            state = schema.replace(state, partition_states=states)
+        take(self, state)
+
+    setattr_(_TopicChanges, "_take", partial)
