@@ -19,7 +19,16 @@ from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
+from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.protocol.messages.groups import (
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.messages.offsets import OffsetFetchRequest
+from barnabas.protocol.messages.produce import InitProducerIdRequest
 from barnabas.protocol.record_batch import HEADER_BYTES, write_crc
 from barnabas.protocol.schema import APIS, ApiKey
 from barnabas.protocol.varint import encode_varint
@@ -146,13 +155,8 @@ class Attack:
         batch = bytes(build_batch([(None, b"v")], timestamp_ms=1_700_000_000_000))
         produced = produce_request(batch, acks=-1, topic=chance.choice(wire_fuzz.TOPICS))
         produced.timeout_ms = FOR_EVER
-        join = JoinGroupRequest(
-            group_id="fuzz-group",
-            session_timeout_ms=6_000,
-            rebalance_timeout_ms=FOR_EVER,
-            protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(chance.choice((0, 60_000))))],
-        )
+        join = _joining("fuzz-group", bytes(chance.choice((0, 60_000))))
+        join.rebalance_timeout_ms = FOR_EVER
         made = (
             self._fetch(chance, max_wait_ms=FOR_EVER, min_bytes=FOR_EVER),
             _encoded(chance, produced, 9),
@@ -188,6 +192,24 @@ class Attack:
         async with _Peer(chance, self._endpoints) as peer:
             return await peer.ask(_encoded(chance, request, 9), patience_s=5.0)
 
+    async def dribble(self, chance: random.Random) -> str:
+        """A frame that comes byte by byte."""
+        data = self._frame(chance)[0][:60]
+        async with _Peer(chance, self._endpoints) as peer:
+            for at in range(len(data)):
+                await peer.send(data[at : at + 1])
+                await asyncio.sleep(0.001)
+        return "left"
+
+    async def many_names(self, chance: random.Random) -> str:
+        """Requests that each name a group, a topic or a session that was never named before."""
+        version, make = chance.choice(_OF_A_NEW_NAME)
+        names = [f"fuzz-{chance.getrandbits(64):x}" for _ in range(50)]
+        async with _Peer(chance, self._endpoints) as peer:
+            outcome = await peer.ask(b"".join(_encoded(chance, make(name), version) for name in names))
+            await asyncio.sleep(chance.choice(_HOLDS_S[:3]))
+        return outcome
+
     async def many_elements(self, chance: random.Random) -> str:
         """A head or an array that claims or has as many elements as it can."""
         async with _Peer(chance, self._endpoints) as peer:
@@ -201,8 +223,38 @@ MANNERS: Final[Sequence[Manner]] = (
     *(Attack.parked_and_dropped,) * 5,
     *(Attack.flicker,) * 5,
     *(Attack.bomb,) * 5,
+    *(Attack.dribble,) * 2,
+    *(Attack.many_names,) * 5,
     *(Attack.many_elements,) * 5,
     Attack.crowd,
+)
+
+
+def _joining(group_id: str, metadata: bytes = b"") -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group_id,
+        session_timeout_ms=6_000,
+        rebalance_timeout_ms=1_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
+    )
+
+
+_OF_A_NEW_NAME: Final[Sequence[tuple[int, Callable[[str], Any]]]] = (
+    (3, _joining),
+    (5, _joining),
+    (3, lambda name: HeartbeatRequest(group_id=name, generation_id=1, member_id=name)),
+    (4, lambda name: DescribeGroupsRequest(groups=[name])),
+    (7, lambda name: OffsetFetchRequest(group_id=name, topics=None)),
+    (3, lambda name: FindCoordinatorRequest(key=name)),
+    (4, lambda name: InitProducerIdRequest()),
+    (
+        9,
+        lambda name: MetadataRequest(
+            topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        ),
+    ),
+    (11, lambda name: fetch_request(0, topic=name, version=11, session_epoch=0)),
 )
 
 
