@@ -104,7 +104,7 @@ class Reassignments:
         """What ``/admin/reassign_partitions`` named when it was last read."""
 
     def under_way(self) -> dict[TopicPartition, ReplicaAssignment]:
-        """The partitions that are being reassigned; those of a topic that is being deleted are not any more."""
+        """The partitions that are being reassigned, without those of a topic that is being deleted."""
         lasting = (tp for tp in self._under_way if not self._context.is_to_be_deleted(tp.topic))
         found = {tp: self._context.assignment_of(tp) for tp in lasting}
         return {tp: assignment for tp, assignment in found.items() if assignment and assignment.is_changing}
