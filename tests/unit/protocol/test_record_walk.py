@@ -82,14 +82,24 @@ FORMS = [
 ]
 
 
-@pieces
+ALIKE = {
+    "no key": [record(delta, value=b"v" * 3, time=delta % 60) for delta in range(100)],
+    "keys and long values": [record(delta, key=b"k" * 70, value=b"v" * 80, time=-1) for delta in range(90)],
+    "tombstones": [record(delta, key=b"k", value=None, time=5) for delta in range(90)],
+}
+
+
+@pytest.mark.parametrize(
+    ("forms", "piece_bytes"),
+    [(FORMS, 1), (FORMS, 100), (FORMS, 1 << 16), *((alike, 1 << 16) for alike in ALIKE.values())],
+)
 def test_the_walk_and_the_reader_agree_about_changed_bytes(
-    piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+    forms: list[bytes], piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes are changed, cut and added; what the walk takes, the reader reads, and the other way round."""
     monkeypatch.setattr(record_walk, "PIECE_BYTES", piece_bytes)
     chosen = random.Random(29)
-    raw = b"".join(FORMS)
+    raw = b"".join(forms)
     accepted = 0
     for _ in range(1_000):
         changed = bytearray(raw)
@@ -101,7 +111,7 @@ def test_the_walk_and_the_reader_agree_about_changed_bytes(
             del changed[-chosen.randrange(1, 20) :]
         if chosen.random() < 0.1:
             changed += bytes(chosen.randrange(1, 4))
-        count = len(FORMS) + chosen.choice((0, 0, 0, 0, -1, 1))
+        count = len(forms) + chosen.choice((0, 0, 0, 0, -1, 1))
         found, decoded = outcome(bytes(changed), count), read(bytes(changed), count)
         if decoded is None:
             assert isinstance(found, ErrorCode), changed[:400].hex()
@@ -109,6 +119,24 @@ def test_the_walk_and_the_reader_agree_about_changed_bytes(
             accepted += 1
             assert found == max(max(one.timestamp_ms for one in decoded), -1), changed[:400].hex()
     assert accepted > 200
+
+
+@pytest.mark.parametrize("alike", ALIKE.values(), ids=ALIKE)
+def test_records_of_the_same_lengths_are_walked_over_together(
+    alike: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one loads the bytes, the other one ends the deltas of one byte."""
+    singles: list[int] = []
+    walk_any = record_walk._walk_any
+
+    def walk_one(reader: record_walk._Reader, walk: record_walk._Walk) -> None:
+        singles.append(walk.records)
+        walk_any(reader, walk)
+
+    monkeypatch.setattr(record_walk, "_walk_common", lambda reader, walk, count: None)
+    monkeypatch.setattr(record_walk, "_walk_any", walk_one)
+    outcome(b"".join(alike), len(alike))
+    assert singles == [0, 64]
 
 
 def test_many_records_take_offset_deltas_of_three_bytes() -> None:
@@ -121,7 +149,7 @@ def test_many_records_take_offset_deltas_of_three_bytes() -> None:
 
 def test_a_long_walk_pauses_after_each_run_of_records() -> None:
     count = 10 * record_walk.RUN_RECORDS + 7
-    sent = batch(b"".join(record(delta) for delta in range(count)), count)
+    sent = batch(b"".join(record(delta, value=b"v" * (delta % 7)) for delta in range(count)), count)
     pauses: list[None] = []
     walk_produced(sent, parse_header(sent), pause=lambda: pauses.append(None))
     assert 10 <= len(pauses) <= 12

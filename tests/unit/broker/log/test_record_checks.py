@@ -297,5 +297,5 @@ def test_long_checks_rest_and_quick_ones_do_not(
     """A quick one may run on a network thread, which must not sleep."""
     rested: list[None] = []
     monkeypatch.setattr(record_checks, "Rests", lambda most: lambda: rested.append(None))
-    prepared(batch_of(*[(b"k", b"v", None, 0)] * records))
+    prepared(batch_of(*[(b"k", b"v" * (number % 7), None, 0) for number in range(records)]))
     assert len(rested) == rests
