@@ -55,7 +55,7 @@ class SimBroker:
         self.is_paused = False
         self.is_lost = False
         """Down until all other brokers have returned."""
-        self.disk = Disk(broker_id, world.folder / str(broker_id), lambda topic: world.log_config)
+        self.disk = Disk(broker_id, world.folder / str(broker_id), world.log_config_of)
         self.disk.on_slow = world.pass_time
         self._world = world
         self._clock_factor = 1.0

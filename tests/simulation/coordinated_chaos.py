@@ -34,6 +34,8 @@ FAULTS_OF_BROKERS: Final = {
     "set_wall_clock": 0.7,
     "depose": 0.4,
     "change_level": 1.0,
+    "reassign": 2.0,
+    "clean_log": 3.0,
 }
 
 
@@ -168,6 +170,21 @@ class CoordinatedChaos(DiskChaos):
     def change_level(self) -> None:
         self.world.transaction_version = 2 - self.world.transaction_version
 
+    def clean_log(self) -> None:
+        """A broker cleans its replica of an internal topic."""
+        tp, broker = self.random.choice((*STATES, OFFSETS)), self._some_broker()
+        if broker is not None:
+            self._clean(broker, tp, broker.wall_ms(), is_rolled=self.random.random() < 0.7)
+
+    def reassign(self) -> None:
+        """A partition moves away from a broker, or gets a replica more."""
+        world, tp, topics = self.world, self._some_partition(), self.world.topics
+        least = max(2, world.min_insync_replicas)
+        target = self.random.sample(list(world.brokers), self.random.randint(least, len(world.brokers)))
+        if world.controller is not None and topics is not None:
+            topics.allow(tp, target)
+            world.controller.alter_reassignments({tp: target}, lambda code, outcomes: None)
+
     # Leaders
 
     def move(self) -> None:
@@ -247,7 +264,9 @@ class CoordinatedChaos(DiskChaos):
         assert topics is not None
         least = self.world.min_insync_replicas
         return self._is_another_healthy(dead) and all(
-            len({*assignment.replicas} - {dead.id}) >= least for assignment in topics.assignments()
+            len({*replicas} - {dead.id}) >= least
+            for assignment in topics.assignments()
+            for replicas in (assignment.replicas, assignment.target)
         )
 
     def come_to_rest(self) -> None:

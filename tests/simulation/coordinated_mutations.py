@@ -2,12 +2,15 @@
 
 from typing import Any
 
+from barnabas.broker.compaction import cleaning
+from barnabas.broker.compaction.batch_filter import AbortedTransactions
 from barnabas.broker.coordinators import transaction_markers
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from barnabas.broker.metadata_cache import MetadataCache, _TopicChanges
 from barnabas.broker.replication import replica_manager
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol import schema
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest, UpdateMetadataTopic
 from tests.simulation.mutations import a_deposed_leader_keeps_its_role, a_leader_needs_no_proof
 from tests.simulation.planted import SetAttr, found_in
@@ -67,7 +70,7 @@ def an_omitted_topic_may_be_unreadable(setattr_: SetAttr) -> None:
     setattr_(MetadataCache, "update", inferring)
 
 
-@found_in("exactly once", 0)
+@found_in("exactly once", 22)
 def a_topic_does_not_grow(setattr_: SetAttr) -> None:
     """A broker learns of new partitions from full updates alone."""
     take = _TopicChanges._take
@@ -80,3 +83,21 @@ def a_topic_does_not_grow(setattr_: SetAttr) -> None:
         take(self, state)
 
     setattr_(_TopicChanges, "_take", partial)
+
+
+@found_in("exactly once", 55)
+def a_removed_replica_has_its_marker(setattr_: SetAttr) -> None:
+    """Its broker does not know the partition any more, as if the topic was deleted."""
+    written = frozenset({*transaction_markers._WRITTEN, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    setattr_(transaction_markers, "_WRITTEN", written)
+
+
+@found_in("exactly once", 44)
+def an_aborted_commit_replaces_a_committed_offset(setattr_: SetAttr) -> None:
+    """In the offset map of a cleaning."""
+    add_keys = cleaning._Cleaning._add_keys
+
+    def careless(self: cleaning._Cleaning, chunk: Any, aborted: AbortedTransactions) -> bool:
+        return add_keys(self, chunk, AbortedTransactions([]))
+
+    setattr_(cleaning._Cleaning, "_add_keys", careless)

@@ -8,6 +8,7 @@ lost, or arrive twice. A `Profile` says which topics there are besides the coord
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import random
 import uuid
@@ -38,6 +39,7 @@ from barnabas.broker.handlers import (
     write_txn_markers,
 )
 from barnabas.broker.handlers.metadata import wake_requests
+from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.partition import Partition
@@ -329,6 +331,14 @@ class CoordinatedWorld(TimedWorld):
     def close(self) -> None:
         super().close()
         self._patch.undo()
+
+    def log_config_of(self, topic: str) -> LogConfig:
+        is_internal = topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+        return (
+            dataclasses.replace(self.log_config, cleanup_policy=("compact",))
+            if is_internal
+            else self.log_config
+        )
 
     def _create_topic(self, replicas: list[BrokerId]) -> None:
         controller = self.controller

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from barnabas.broker.pacing import Stopped
 from barnabas.broker.replication.isr import PendingIsr
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from tests.simulation.broker import SimBroker
 from tests.simulation.disk import Fault
 from tests.simulation.truth import Truth
@@ -60,12 +60,13 @@ class DiskChaos:
         self._any().disk.slow_ms = 0.0
 
     def clean(self) -> None:
-        """One replica of a compacted topic cleans its log, or a part of it, perhaps after a roll.
+        """One replica of a compacted topic cleans its log, perhaps after a roll."""
+        broker, is_rolled = self._any(), self.random.random() < 0.3
+        self._clean(broker, self.world.tp, int(broker.now_ms()), is_rolled=is_rolled)
 
-        Meanwhile messages arrive, so the log may grow and change.
-        """
-        world, broker, tp = self.world, self._any(), self.world.tp
-        is_rolled, batches = self.random.random() < 0.3, self.random.choice((3, 10, 1 << 20))
+    def _clean(self, broker: SimBroker, tp: TopicPartition, now_ms: int, *, is_rolled: bool) -> None:
+        """Clean a log, or a part of it. Meanwhile messages arrive, so the log may grow and change."""
+        world, batches = self.world, self.random.choice((3, 10, 1 << 20))
         map_bytes = self.random.choice((_SMALL_MAP_BYTES, 1 << 20))
 
         def pause(bytes_read: int) -> None:
@@ -76,12 +77,12 @@ class DiskChaos:
             if world.messages and self.random.random() < 0.1:
                 world.deliver(self.random.randrange(len(world.messages)))
 
-        log, ends = broker.log, broker.replicas.committed_ends(tp)
+        log, ends = broker.logs.get(tp), broker.replicas.committed_ends(tp)
         if log is not None and ends is not None and broker.can_act and not broker.disk.has_failed:
             with broker.disk_errors(), suppress(Stopped):
                 if is_rolled:
                     log.roll(0)
-                broker.disk.clean(tp, ends, int(broker.now_ms()), map_bytes=map_bytes, pause=pause)
+                broker.disk.clean(tp, ends, now_ms, map_bytes=map_bytes, pause=pause)
 
     def drift(self) -> None:
         """The clock of one broker runs faster or slower than the others."""

@@ -421,6 +421,9 @@ class Judge(CoordinatedJudge):
             (truth,) = self._truths([tp])
             missing = Counter(self._committed(truth))
             missing.subtract(self.seen[tp])
+            for value in self._replaced(truth) if tp == OFFSETS else ():
+                # A cleaning may drop it before the reader comes.
+                missing[value] = min(0, missing[value])
             for value, times in missing.items():
                 self.require(Promise.COMPLETENESS, times <= 0, f"the reader of {tp} has not shown {value}")
                 self.require(Promise.G1A, times >= 0, f"the reader of {tp} has shown {value}")
@@ -466,6 +469,13 @@ class Judge(CoordinatedJudge):
             if not one.is_aborted
             for value in self._values(truth, one)
         ]
+
+    def _replaced(self, truth: Truth) -> set[int]:
+        """The committed offsets of groups that have committed others later."""
+        committed = set(self._committed(truth))
+        values = [value_of(truth.tp, entry) for entry in truth.committed if entry.commits is None]
+        last = {self._attempt_of[value].producer.group: value for value in values if value in committed}
+        return committed.difference(last.values())
 
     def _check_fence(self, attempt: Attempt | None, moment: int, what: str) -> None:
         assert attempt is not None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -90,7 +90,7 @@ class TrueTransactions:
             return True
         return None if one.is_open else not one.is_aborted
 
-    def faults_of(self, partition: Partition) -> Iterator[str]:
+    def faults_of(self, partition: Partition, is_missing: Callable[[int], bool]) -> Iterator[str]:
         """The broken promises of a replica whose records below its high watermark are true."""
         log, stable, mark = partition.log, partition.last_stable_offset, partition.high_watermark
         start = log.log_start_offset
@@ -106,7 +106,7 @@ class TrueTransactions:
         if not least <= stable <= most:
             yield f"the last stable offset is {stable}, expected {least} to {most}"
         elif start < stable:
-            yield from self._aborted_faults(log, start, stable)
+            yield from self._aborted_faults(log, start, stable, is_missing)
 
     def _strangers(self, log: Log, start: Offset) -> set[int]:
         """The producers of batches below a replica's log start that are of another history.
@@ -124,7 +124,9 @@ class TrueTransactions:
             )
         }
 
-    def _aborted_faults(self, log: Log, start: Offset, stable: Offset) -> Iterator[str]:
+    def _aborted_faults(
+        self, log: Log, start: Offset, stable: Offset, is_missing: Callable[[int], bool]
+    ) -> Iterator[str]:
         named = [
             (aborted.producer_id, aborted.first_offset) for aborted in log.aborted_transactions(start, stable)
         ]
@@ -134,7 +136,7 @@ class TrueTransactions:
                 producer_id == one.producer_id and one.offsets[0] <= first <= one.offsets[-1]
                 for producer_id, first in named
             )
-            if offsets and is_named != one.is_aborted:
+            if is_named != one.is_aborted and not all(map(is_missing, offsets)):
                 yield f"{one} is {'' if is_named else 'not '}among the aborted transactions {named}"
 
     def visible(self, records: Sequence[tuple[int, Entry]]) -> list[tuple[int, Entry]]:

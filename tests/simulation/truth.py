@@ -3,15 +3,16 @@
 The truth is the list of records that the high watermark of any replica has ever passed: they are committed,
 and no replica may ever hold others at these offsets. All promises follow from that list.
 
-In a compacted topic a replica may lack a committed record if a later one with its key is committed, or if it
-is a tombstone. So the last value of each key is there, and nothing that was not written.
+In a compacted topic a replica may lack a committed record if a later one with its key counts, if it is a
+tombstone, or if its transaction was aborted. So the last value of each key is there, and nothing that was not
+written.
 
 For the promises about transactions see `log_transactions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.broker.replication.replica_views import Isolation, Role
@@ -65,8 +66,9 @@ class Truth:
         self._new_stable: list[tuple[int, Records, list[tuple[int, int]]]] = []
         self._last_stable: dict[BrokerId, tuple[object, int]] = {}
         """Broker → its process, its log and the truncations so far; and its last stable offset then."""
-        self._last_offsets: dict[bytes | None, int] = {}
-        """Key → the offset of its last committed record, in a compacted topic."""
+        self._is_compacted = world.log_config_of(tp.topic).is_compacted
+        self._offsets_of: dict[bytes | None, list[int]] = {}
+        """Key → the offsets of its committed records, in a compacted topic."""
         self.sequences: dict[int, int] = {}
         """Producer → number of committed batches: sequences 0, 1, 2 and so on, each once, in order."""
         self._sequenced = 0
@@ -233,7 +235,7 @@ class Truth:
     def _check_stable(self, broker: SimBroker, partition: Partition) -> None:
         """The last stable offset and the aborted transactions follow from the committed records."""
         log, stable = partition.log, partition.last_stable_offset
-        for fault in self.transactions.faults_of(partition):
+        for fault in self.transactions.faults_of(partition, self._is_missing_in(broker)):
             raise Violation(f"broker {broker.id}: {fault}")
         place = (broker.life, id(partition), log.bounds.cuts)
         before, least = self._last_stable.get(broker.id, (None, 0))
@@ -242,6 +244,11 @@ class Truth:
             f"broker {broker.id}: the last stable offset went back from {least} to {stable}",
         )
         self._last_stable[broker.id] = (place, stable)
+
+    def _is_missing_in(self, broker: SimBroker) -> Callable[[int], bool]:
+        """Whether a replica lacks a committed record because of a cleaning."""
+        view = self.view(broker) if self._is_compacted else None
+        return lambda offset: view is not None and view.between(offset, offset + 1) == [None]
 
     def _commit(self, entries: list[Entry | None]) -> None:
         """No record is missing where the high watermark is new, and none is of another topic or partition."""
@@ -255,19 +262,28 @@ class Truth:
                 _require(is_kept, f"{entry} of {self.tp} {here} was committed in {place} before")
             self.committed.append(entry)
             self.transactions.add(offset, entry)
-            self._last_offsets[entry.key] = offset
+            if self._is_compacted:
+                self._offsets_of.setdefault(entry.key, []).append(offset)
 
     def _is_kept(self, entries: list[Entry | None], start: int, end: int) -> bool:
         """Whether these are the committed records between two offsets, without some that a cleaning drops."""
         committed = self.committed[start:end]
-        if entries == committed or not self._world.is_compacted:
+        if entries == committed or not self._is_compacted:
             return entries == committed
         return len(entries) == len(committed) and all(
-            entry == other
-            if entry is not None
-            else other.value is None or self._last_offsets[other.key] > offset
+            entry == other if entry is not None else self._may_be_cleaned(offset, other)
             for offset, (entry, other) in enumerate(zip(entries, committed, strict=True), start)
         )
+
+    def _may_be_cleaned(self, offset: int, entry: Entry) -> bool:
+        """Whether a cleaning may drop a record, a tombstone or a marker.
+
+        Of a marker that is missed, later checks of its transaction tell.
+        """
+        outcome = self.transactions.outcome
+        if entry.value is None or entry.commits is not None or outcome(offset) is False:
+            return True
+        return any(later > offset and outcome(later) for later in reversed(self._offsets_of[entry.key]))
 
     def _agrees(self, view: LogView, end: int) -> bool:
         """Whether a log has the committed records from its start up to an offset; compares each once."""

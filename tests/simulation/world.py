@@ -14,9 +14,11 @@ import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
+from barnabas.broker.log.log_config import LogConfig
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.protocol.errors import ErrorCode
@@ -53,6 +55,8 @@ _DELETE_RETENTION_MS = 200
 _MAX_MESSAGES = 48
 ROUNDS = 400
 
+
+_decode_topic = lru_cache(znodes.decode_topic)
 
 OPEN_WORLDS: list[World] = []
 """The worlds that must still be closed."""
@@ -136,6 +140,9 @@ class World:
             continue
         self._create_topic(ids)
         self.settle()
+
+    def log_config_of(self, topic: str) -> LogConfig:
+        return self.log_config
 
     def started(self, broker: SimBroker) -> None:
         """A process has started; a hook for worlds whose brokers have more parts."""
@@ -246,7 +253,7 @@ class World:
         former = self.state_of(tp)
         state = former.with_leader(broker, former.isr, term.epoch, former.broker_epochs)
         term.context.leadership.update(term._writer.update_partition_states({tp: state}).written)
-        term._batch.add_leader_and_isr(term.context.live_brokers, tp)
+        term._batch.add_leader_and_isr(term.context.replicas_of(tp), tp)
         term._flush()
 
     def shut_down(self, broker: BrokerId) -> None:
@@ -432,7 +439,7 @@ class World:
 
     def assignment_of(self, tp: TopicPartition) -> ReplicaAssignment:
         path = paths.topic(tp.topic)
-        return znodes.decode_topic(path, self.zookeeper.node(path).data).partitions[tp.partition]
+        return _decode_topic(path, self.zookeeper.node(path).data).partitions[tp.partition]
 
     def replicas_of(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
         """The replicas in ZooKeeper's assignment."""
