@@ -67,7 +67,7 @@ class Producer(TransactionalClient):
             transactional_id,
             group_of(transactional_id),
             version=2 if kind in (Kind.SECOND, Kind.PREPARING) else 1,
-            timeout_ms=MAX_TIMEOUT_MS if is_last else world.random.choice((1_500, 4_000, 10_000)),
+            timeout_ms=MAX_TIMEOUT_MS if is_last else world.random.choice((800, 2_000, 5_000)),
         )
         self.judge: Judge = world.judge
         self.name = name
