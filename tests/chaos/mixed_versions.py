@@ -38,6 +38,10 @@ class Versions:
         command = broker_command(settings_file)
         if int(settings_file.parent.name.removeprefix("broker-")) in self.new:
             return command
+        return self.earlier(*command)
+
+    def earlier(self, *command: str) -> list[str]:
+        """The command with the earlier version; a client's too."""
         return ["/usr/bin/env", f"PYTHONPATH={self._earlier / 'src'}", *command]
 
 

@@ -428,7 +428,8 @@ async def test_copiers_copy_exactly_once_while_versions_are_mixed(
     versions = Versions(unpack_earlier(tmp_path))
     with chaos_run(SECONDS) as run:
         cluster = await start(start_cluster, versions.command)
-        await copy_under_faults(cluster, run, versions=versions)
+        earlier = Program(tuple(versions.earlier(*NATIVE.words)), NATIVE.wire)
+        await copy_under_faults(cluster, run, (NATIVE, earlier, KAFKA), versions)
 
 
 @chaos_test(SECONDS)
