@@ -168,7 +168,7 @@ async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
             started = time.perf_counter()
             consumer.assign(partitions)
             while count < total:
-                records = await consumer.poll(5_000, _POLL_RECORDS)
+                records = await consumer.poll(5_000, min(_POLL_RECORDS, total - count))
                 if not records:
                     raise CommandError(f"no records came for 5 s after {count:,} of {total:,}")
                 count += len(records)
