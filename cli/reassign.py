@@ -19,10 +19,10 @@ from typing import Any, Final
 from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.log_dirs import partition_of
-from barnabas.cli.output import bytes_progress, print_json, print_table
+from barnabas.cli.output import bytes_progress, count, print_json, print_table
 from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, PartitionReassignment
 from barnabas.client.placement_plan import Move, Placement, plan
-from barnabas.protocol.errors import ApiError
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
@@ -132,13 +132,19 @@ async def _drain(options: argparse.Namespace, bootstrap: str) -> None:
                     "fewer replicas (`barnabas reassign plan --replication-factor`)"
                 )
         moves = plan(placements, allowed, is_balanced=False) if placements else {}
-        await _move(admin, {tp: move.after for tp, move in moves.items()}, options)
+        targets = {tp: move.after for tp, move in moves.items()}
+        deleted = await _move(admin, targets, options, skips_deleted=True)
+    moves = {tp: move for tp, move in moves.items() if tp not in deleted}
     if options.json:
         print_json(_as_plan(moves))
-    elif moves:
-        print(f"{len(moves)} replicas {'have left' if options.wait else 'are leaving'} broker {drained}")
+        return
+    if moves:
+        verb = "left" if options.wait else "began to leave"
+        print(f"{count(len(moves), 'replica')} {verb} broker {drained}")
     else:
         print(f"broker {drained} has no replicas")
+    if deleted:
+        print(f"skipped {count(len(deleted), 'partition')} of topics that are being deleted")
 
 
 async def _status(options: argparse.Namespace, bootstrap: str) -> None:
@@ -232,14 +238,26 @@ async def _copied(
 # Changing it
 
 
-async def _move(admin: Admin, targets: Targets, options: argparse.Namespace) -> None:
-    """Begin the moves, and wait for their end if that is asked for."""
+async def _move(
+    admin: Admin, targets: Targets, options: argparse.Namespace, *, skips_deleted: bool = False
+) -> set[TopicPartition]:
+    """Begin the moves, and wait for their end if that is asked for.
+
+    With ``skips_deleted`` it returns the partitions whose topics have been deleted since `targets` was made.
+    """
     async with AsyncExitStack() as stack:
         if options.throttle is not None:
             await stack.enter_async_context(_throttled(admin, targets, options.throttle))
-        _raise_first(await admin.alter_partition_reassignments(dict(targets)))
+        outcomes = await admin.alter_partition_reassignments(dict(targets))
+        deleted = {tp for tp, error in outcomes.items() if skips_deleted and _is_unknown(error)}
+        _raise_first({tp: error for tp, error in outcomes.items() if tp not in deleted})
         if options.wait:
-            await _wait(admin, targets.keys(), options.timeout)
+            await _wait(admin, targets.keys() - deleted, options.timeout)
+        return deleted
+
+
+def _is_unknown(error: ApiError | None) -> bool:
+    return error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @asynccontextmanager
