@@ -50,7 +50,10 @@ class ConnectionLimits:
     always_bytes: int = 64 * 1024
     """What it may hold even then."""
     longest_hold_ns: int = 30_000_000_000
-    """How long its requests may hold more than that, except those that wait for a worker."""
+    """How long its requests may hold more than that, except those that wait for a worker; and how long an
+    incomplete frame may wait for memory."""
     begun_grace_ns: int = 10_000_000_000
     """After this, a frame that it has begun must have come at the slowest rate or faster."""
-    slowest_bytes_per_s: int = 100_000
+    beyond_grace_ns: int = 2_000_000_000
+    """The same for the frame that is received although the memory is full."""
+    slowest_bytes_per_s: int = 1_000_000

@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
             end_with_silent_host(sock)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.get_buffer(sizehint)
+        return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._ended:

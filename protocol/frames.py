@@ -151,11 +151,15 @@ class FrameReceiver:
         if frame is not None:
             frame.release()
 
-    def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """The memory that the next bytes go to; never empty."""
+    def get_buffer(self, most_in_place: int = -1) -> memoryview:
+        """The memory that the next bytes go to; never empty.
+
+        At most so many bytes, if it is not negative, are received into a large frame in place.
+        """
         frame = self._frame
         if frame is not None and len(frame.view) - self._filled >= _RECEIVED_IN_PLACE_FROM_BYTES:
-            return frame.view[self._filled :]
+            end = self._filled + most_in_place if most_in_place > 0 else len(frame.view)
+            return frame.view[self._filled : end]
         return _shared.to_receive_into
 
     def buffer_updated(self, nbytes: int) -> list[Frame]:

@@ -86,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._thread.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.get_buffer(sizehint)
+        return self._memory.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
@@ -98,11 +98,11 @@ class Connection(asyncio.BufferedProtocol):
         pipeline, memory = self._pipeline, self._memory
         if pipeline.phase is CLOSING:
             return
+        is_short = memory.received(frames, now_ns)
         if not frames:
-            if memory.has_new_frame:
+            if is_short:
                 self._set_reading()
             return
-        is_short = memory.complete(frames)
         peer, lane_of, answer = self._peer, self._lanes.lane_of, self.answer
         resume, give_back = self.resume, memory.give_back
         requests = [
@@ -253,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
     def close_if_overdue(self, now_ns: int) -> None:
         """Close if others wait for the memory that this connection holds for too long."""
         with self._lock:
-            held = self._pipeline.held()
+            held = None if self._queue_is_full else self._pipeline.held()
         if reason := self._memory.overdue(now_ns, held):
             self.close(reason)
 

@@ -228,10 +228,10 @@ class Pipeline:
             self._unsent_bytes -= len(buffer)
         return out
 
-    def held(self) -> list[tuple[int, int]]:
-        """What each unsent request holds, and when it came; nothing while one waits for a worker."""
+    def held(self) -> list[tuple[int, int]] | None:
+        """What each unsent request holds, and when it came; None while one waits for a worker."""
         if self.is_claimed and not self._is_paused:
-            return []
+            return None
         return [(request.held_bytes, request.received_ns) for request in self._unsent]
 
     @property

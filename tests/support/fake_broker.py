@@ -538,7 +538,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.get_buffer(sizehint)
+        return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         for frame in self._receiver.buffer_updated(nbytes):

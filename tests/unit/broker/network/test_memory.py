@@ -4,20 +4,25 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.limits import ConnectionLimits
+from barnabas.broker.network.memory import MemoryShare, RequestMemory
 from barnabas.broker.network.request import Lane, Request
+from barnabas.protocol.frames import BufferPool, FrameReceiver
 from tests.support.socket_server import LENGTH, Client, Served, echo, frame, start_server
 from tests.support.waiting import wait_for
 
-MB = 1 << 20
-MAX_BYTES = 4 * MB
+UNIT = 1 << 18
+MAX_BYTES = 4 * UNIT
 ALWAYS_BYTES = ConnectionLimits().always_bytes
 SOON_NS = 1_000_000
+LATE_NS = 600 * 10**9
+PATIENT = ConnectionLimits(longest_hold_ns=LATE_NS, begun_grace_ns=LATE_NS, beyond_grace_ns=LATE_NS)
 
 Serve = Callable[..., Served]
 
@@ -29,7 +34,7 @@ class Sender:
         self.client = client
         self._rest = memoryview(data)
         # Small, so that the kernel does not take what the server refuses.
-        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32_768)
         client.socket.setblocking(False)
 
     def is_done(self) -> bool:
@@ -53,6 +58,7 @@ def serve() -> Iterator[Serve]:
             "queued_max_request_bytes": MAX_BYTES,
             "socket_receive_buffer_bytes": 16_384,
             "lane_of": lambda view: Lane.NETWORK,
+            "limits": PATIENT,
             **settings,
         }
         running.append(Served(start_server(process, on_fatal=fatal.append, **merged), fatal))
@@ -82,22 +88,19 @@ def received(served: Served) -> int:
     )
 
 
-def half_frames(served: Served, count: int, size: int = MB) -> list[Sender]:
-    """Each client sends a frame without its last byte."""
-    senders = []
-    for _ in range(count):
-        client = served.client()
-        senders.append(Sender(client, frame(bytes(size))[:-1]))
-    return senders
+def part(served: Served, size: int, of: int, port: int | None = None) -> Sender:
+    """A client that sends so many bytes of a frame."""
+    client = served.client() if port is None else Client(port)
+    served.clients.append(client)
+    return Sender(client, LENGTH.pack(of) + bytes(size))
 
 
 def done(senders: list[Sender]) -> list[Sender]:
     return [sender for sender in senders if sender.is_done()]
 
 
-def send_until_full(served: Served, senders: list[Sender]) -> None:
-    wait_for(lambda: len(done(senders)) >= 4 and held(served) >= MAX_BYTES, lambda: f"{held(served)} held")
-    # The turns that a byte takes from a client to the server: what could be received would be by then.
+def let_receive(served: Served, senders: list[Sender]) -> None:
+    """Give the server many times as long as it needs for what it may receive; small requests are served."""
     other = served.client()
     for _ in range(20):
         done(senders)
@@ -105,15 +108,30 @@ def send_until_full(served: Served, senders: list[Sender]) -> None:
         assert other.receive() == b"small"
 
 
+def fill(served: Served, ports: int | None = None) -> tuple[Sender, Sender]:
+    """Two incomplete frames that do not continue: the second one is received beyond the maximum."""
+    first, beyond = part(served, 3 * UNIT, 5 * UNIT, ports), part(served, UNIT + UNIT // 2, 2 * UNIT, ports)
+    wait_for(first.is_done)
+    wait_for(lambda: held(served) == 3 * UNIT)
+    wait_for(beyond.is_done)
+    wait_for(lambda: held(served) == 4 * UNIT + UNIT // 2, lambda: f"{held(served)} bytes held")
+    return first, beyond
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_half_frames_of_many_connections_are_bounded_and_all_complete(serve: Serve, threads: int) -> None:
     served = serve(num_network_threads=threads)
-    senders = half_frames(served, 20)
-    send_until_full(served, senders)
-    most = MAX_BYTES + threads * MB
-    assert MAX_BYTES <= held(served) <= most + 1_000
-    assert received(served) <= most + 20 * ALWAYS_BYTES
-    assert len(done(senders)) < 12
+    senders = [part(served, UNIT - 1, UNIT) for _ in range(20)]
+
+    def is_full() -> bool:
+        done(senders)
+        return held(served) >= MAX_BYTES
+
+    wait_for(is_full, lambda: f"{held(served)} bytes held")
+    let_receive(served, senders)
+    most = MAX_BYTES + threads * UNIT + 20 * ALWAYS_BYTES
+    assert MAX_BYTES <= held(served) <= most
+    assert received(served) <= most
     other = served.client()
     other.send(bytes(ALWAYS_BYTES))
     assert len(other.receive()) == ALWAYS_BYTES
@@ -126,70 +144,104 @@ def test_half_frames_of_many_connections_are_bounded_and_all_complete(serve: Ser
         for sender in ready():
             senders.remove(sender)
             sender.client.socket.sendall(b"\0")
-            assert len(sender.client.receive()) == MB
+            assert len(sender.client.receive()) == UNIT
+
+
+def test_frames_that_are_announced_and_not_sent_take_no_room(serve: Serve) -> None:
+    served = serve()
+    senders = [part(served, 5, MAX_BYTES) for _ in range(20)]
+    assert len(done(senders)) == 20
+    wait_for(lambda: held(served) == 20 * 5)
+    other = served.client()
+    other.send(bytes(UNIT))
+    assert len(other.receive()) == UNIT
 
 
 def test_connections_that_are_lost_give_their_share_back(serve: Serve) -> None:
     served = serve()
-    senders = half_frames(served, 10)
-    send_until_full(served, senders)
-    ready = done(senders)
-    rest = [sender for sender in senders if sender not in ready]
-    for sender in ready:
-        sender.client.reset()
-    wait_for(lambda: len(done(rest)) >= 3)
+    first, beyond = fill(served)
+    last = part(served, UNIT, UNIT)
+    let_receive(served, [last])
+    assert not last.is_done()
+    first.client.reset()
+    wait_for(last.is_done)
+    assert len(last.client.receive()) == UNIT
+    beyond.client.reset()
 
 
 def test_the_maximum_is_no_limit_if_it_is_negative(serve: Serve) -> None:
     served = serve(queued_max_request_bytes=-1)
-    senders = half_frames(served, 10)
+    senders = [part(served, UNIT - 1, UNIT) for _ in range(10)]
     wait_for(lambda: len(done(senders)) == 10)
 
 
-def test_a_peer_that_sends_too_slowly_is_closed_if_others_wait(serve: Serve) -> None:
-    served = serve(limits=ConnectionLimits(begun_grace_ns=SOON_NS, slowest_bytes_per_s=10 * MB))
-    alone = served.client()
-    alone.socket.sendall(LENGTH.pack(MAX_BYTES) + b"x")
-    wait_for(lambda: held(served) == MAX_BYTES)
-    other = served.client()
-    other.send(bytes(MB))
-    assert len(other.receive()) == MB
-    assert alone.is_closed_by_server()
+@pytest.mark.parametrize("slow", ["begun_grace_ns", "beyond_grace_ns"])
+def test_a_peer_that_sends_too_slowly_is_closed_if_others_wait(serve: Serve, slow: str) -> None:
+    served = serve(limits=replace(PATIENT, **{slow: SOON_NS}))
+    first, beyond = fill(served)
+    last = part(served, UNIT, UNIT)
+    wait_for(last.is_done, lambda: f"{held(served)} bytes held")
+    assert len(last.client.receive()) == UNIT
+    closed, stays = (first, beyond) if slow == "begun_grace_ns" else (beyond, first)
+    assert closed.client.is_closed_by_server()
+    assert not stays.client.has_seen_the_end()
+
+
+def test_a_frame_that_waits_for_memory_too_long_is_dropped(serve: Serve) -> None:
+    served = serve(limits=replace(PATIENT, longest_hold_ns=SOON_NS))
+    first, beyond = fill(served)
+    waiting = part(served, UNIT - 1, UNIT)
+
+    def has_ended() -> bool:
+        try:
+            waiting.is_done()
+        except ConnectionError:
+            return True
+        return waiting.client.has_seen_the_end()
+
+    wait_for(has_ended)
+    assert not first.client.has_seen_the_end()
+    assert not beyond.client.has_seen_the_end()
 
 
 class Keeping:
-    """A handler that answers requests of 1 MB only when the test says so, and has released no frame."""
+    """A handler that releases no frame, and answers requests of a unit or more when the test says so."""
 
     def __init__(self) -> None:
         self.requests = queue.SimpleQueue[Request]()
 
     def __call__(self, request: Request) -> None:
-        if request.size_bytes < MB:
+        if request.size_bytes < UNIT:
             echo(request)
         else:
             self.requests.put(request)
+
+    def hold(self, served: Served) -> list[Client]:
+        """Requests that fill the memory, and an incomplete one beyond it."""
+        clients = [served.client() for _ in range(4)]
+        for client in clients:
+            client.send(bytes(UNIT))
+        wait_for(lambda: self.requests.qsize() == 4)
+        beyond = part(served, UNIT, 2 * UNIT)
+        wait_for(beyond.is_done)
+        return clients
 
 
 def test_requests_hold_memory_until_they_are_answered(serve: Serve) -> None:
     keeping = Keeping()
     served = serve(keeping)
-    clients = [served.client() for _ in range(5)]
-    for client in clients[:4]:
-        client.send(bytes(MB))
+    clients = keeping.hold(served)
     kept = [keeping.requests.get(timeout=20) for _ in range(4)]
-    last = Sender(clients[4], frame(bytes(2 * MB)))
-    other = served.client()
-    for _ in range(20):
-        assert not last.is_done()
-        other.send(b"small")
-        assert other.receive() == b"small"
-    # Not its last reference: a test's own list would hold the memory too.
-    kept.pop().respond((frame(b"answer"),))
+    last = part(served, UNIT, UNIT)
+    let_receive(served, [last])
+    assert not last.is_done()
+    # Not one alone: the incomplete request holds as much.
+    for _ in range(2):
+        kept.pop().respond((frame(b"answer"),))
     wait_for(last.is_done)
-    answered = keeping.requests.get(timeout=20)
-    for request in (*kept, answered):
+    for request in (*kept, keeping.requests.get(timeout=20)):
         request.respond((frame(b"answer"),))
-    for client in clients:
+    for client in (*clients, last.client):
         assert client.receive() == b"answer"
 
 
@@ -202,7 +254,7 @@ def test_a_released_frame_does_not_wait_for_the_answer(serve: Serve) -> None:
 
     served = serve(process)
     for _ in range(10):
-        served.client().send(bytes(MB))
+        served.client().send(bytes(UNIT))
     wait_for(lambda: len(waiting) == 10)
     assert held(served) == 0
     waiting.clear()
@@ -210,22 +262,15 @@ def test_a_released_frame_does_not_wait_for_the_answer(serve: Serve) -> None:
 
 def test_a_connection_that_keeps_memory_for_an_answer_is_closed_if_others_wait(serve: Serve) -> None:
     keeping = Keeping()
-    served = serve(keeping, limits=ConnectionLimits(longest_hold_ns=SOON_NS))
-    holders = [served.client() for _ in range(4)]
-    for client in holders:
-        client.send(bytes(MB))
-    wait_for(lambda: keeping.requests.qsize() == 4)
-    other = served.client()
-    sender = Sender(other, frame(bytes(MB)))
-    assert not sender.is_done()
-    for client in holders:
+    served = serve(keeping, limits=replace(PATIENT, longest_hold_ns=SOON_NS))
+    clients = keeping.hold(served)
+    last = part(served, UNIT, UNIT)
+    assert not last.is_done()
+    for client in clients:
         assert client.is_closed_by_server()
     while not keeping.requests.empty():
         keeping.requests.get().respond(())
-    wait_for(sender.is_done)
-    request = keeping.requests.get(timeout=20)
-    request.respond((frame(b"answer"),))
-    assert other.receive() == b"answer"
+    last.client.socket.close()
 
 
 def test_requests_that_wait_for_workers_are_not_closed_for_the_memory_that_they_hold(serve: Serve) -> None:
@@ -239,31 +284,78 @@ def test_requests_that_wait_for_workers_are_not_closed_for_the_memory_that_they_
         process,
         num_io_threads=1,
         lane_of=lambda view: Lane.GENERAL,
-        limits=ConnectionLimits(longest_hold_ns=SOON_NS),
+        limits=replace(PATIENT, longest_hold_ns=SOON_NS, begun_grace_ns=SOON_NS),
     )
-    clients = [served.client() for _ in range(6)]
-    senders = [Sender(client, frame(bytes(MB))) for client in clients]
-    wait_for(lambda: len(done(senders)) >= 4 and held(served) >= MAX_BYTES)
+    senders = [part(served, UNIT, UNIT) for _ in range(4)]
+    wait_for(lambda: len(done(senders)) == 4)
+    beyond = part(served, UNIT, 2 * UNIT)
+    wait_for(beyond.is_done)
+    waiting = part(served, UNIT, UNIT)
     network = served.server.network_threads[0]
     checked = threading.Event()
     check = network._close_overdue
-    network.memory._on_short = lambda now_ns: (check(now_ns), checked.set())
+
+    def check_and_tell(now_ns: int) -> None:
+        check(now_ns)
+        checked.set()
+
+    network.memory._on_short = check_and_tell
+    assert not waiting.is_done()
     assert checked.wait(20)
     go.set()
     for sender in senders:
-        wait_for(sender.is_done)
-        assert len(sender.client.receive()) == MB
+        assert len(sender.client.receive()) == UNIT
 
 
 def test_the_brokers_own_listener_does_not_wait(serve: Serve) -> None:
     served = serve()
     plain, added = Listener("PLAINTEXT", "127.0.0.1", 0), Listener("ADDED", "127.0.0.1", 0)
     served.server.change_listeners([plain, added])
-    for _ in range(5):
-        client = Client(served.server.ports["ADDED"])
-        served.clients.append(client)
-        client.socket.sendall(LENGTH.pack(MB) + b"x")
-    wait_for(lambda: held(served) >= MAX_BYTES)
+    fill(served, served.server.ports["ADDED"])
     broker = served.client()
     broker.send(bytes(MAX_BYTES))
     assert len(broker.receive()) == MAX_BYTES
+
+
+class Receiving:
+    """One connection's share of a memory without threads, of which a part of a frame has come."""
+
+    def __init__(self, memory: RequestMemory, size: int, of: int) -> None:
+        self.receiver = FrameReceiver(BufferPool())
+        self.resumed = 0
+        self.share = MemoryShare(memory, self.receiver, ConnectionLimits(), False, self._resume)
+        rest = memoryview(LENGTH.pack(of) + bytes(size))
+        while rest:
+            into = self.receiver.get_buffer()
+            count = min(len(into), len(rest))
+            into[:count] = rest[:count]
+            self.share.received(self.receiver.buffer_updated(count), 0)
+            rest = rest[count:]
+
+    def _resume(self) -> None:
+        self.resumed += 1
+
+
+def test_no_more_is_received_at_once_than_there_is_room_for() -> None:
+    memory = RequestMemory(MAX_BYTES, lambda delay, tick: None, lambda now_ns: None)
+    share = Receiving(memory, 10, 2 * MAX_BYTES).share
+    assert len(share.get_buffer()) == MAX_BYTES - 10
+    memory.take(MAX_BYTES)
+    assert len(share.get_buffer()) == ALWAYS_BYTES
+
+
+def test_the_frame_that_lacks_least_is_received_beyond_the_maximum() -> None:
+    ticks: list[Callable[[], None]] = []
+    memory = RequestMemory(MAX_BYTES, lambda delay, tick: ticks.append(tick), lambda now_ns: None)
+    more, less = Receiving(memory, 2 * UNIT, 4 * UNIT), Receiving(memory, 2 * UNIT, 3 * UNIT)
+    assert not more.share.may_receive(0)
+    assert not less.share.may_receive(0)
+    for _ in range(2):
+        ticks.pop()()
+        assert (more.resumed, less.resumed) == (0, 1)
+    assert less.share.may_receive(0)
+    assert len(less.share.get_buffer()) == UNIT
+    less.share.lose()
+    ticks.pop()()
+    assert more.resumed == 1
+    assert ticks == []
