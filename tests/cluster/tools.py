@@ -145,14 +145,14 @@ def complaint(client: RawSocket, log: Path, data: bytes) -> str:
     return line
 
 
-def writes_and_reads(bootstrap: str, topic: str) -> bool:
+def writes_and_reads(bootstrap: str, topic: str, value: bytes = b"still there") -> bool:
     """Whether a record of our own client goes in and comes out at its offset."""
     with Producer(bootstrap_servers=bootstrap, acks="all") as producer:
-        where = producer.send_and_wait(topic, b"still there")
+        where = producer.send_and_wait(topic, value)
     with Consumer(bootstrap_servers=bootstrap) as consumer:
         consumer.assign([TopicPartition(*where[:2])])
         consumer.seek((where.topic, where.partition), where.offset)
-        return consumer.getone().value == b"still there"
+        return consumer.getone().value == value
 
 
 _PASSING: Final = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.REQUEST_TIMED_OUT)
