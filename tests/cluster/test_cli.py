@@ -300,6 +300,15 @@ def test_perf_writes_and_reads_the_chosen_number(barnabas: Barnabas, topic: str)
         assert (read["records"], read["value_bytes"]) == (records, records * 100)
 
 
+def test_perf_reads_a_topic_whose_offsets_have_gaps_to_its_end(barnabas: Barnabas, topic: str) -> None:
+    """The end of a transaction takes an offset, and a poll that moves over it returns nothing."""
+    barnabas("topics", "create", topic, "--partitions", "2", "--replication-factor", "3")
+    for _ in range(2):
+        barnabas("produce", topic, "--transactional-id", topic, stdin="a\nb\nc\n")
+    read = json.loads(barnabas("perf", "consume", topic, "--json").stdout)
+    assert (read["records"], read["value_bytes"]) == (6, 6)
+
+
 def test_a_log_of_a_running_broker_can_be_dumped(
     barnabas: Barnabas, topic: str, shared_cluster: LocalCluster
 ) -> None:
