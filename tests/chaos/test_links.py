@@ -233,9 +233,15 @@ def test_a_rejected_source_is_reset_and_walled_off_alone(tmp_path: Path) -> None
         with pytest.raises(ConnectionResetError):
             source.recv(1)
         build = f"build({address_of(1)!r}, pathlib.Path({str(tmp_path / '1')!r}))"
-        words = f"import pathlib, socket; from tests.chaos.walled_broker import build; {build}; "
+        words = f"import pathlib, socket; from walled_broker import build; {build}; "
         words += f"socket.create_connection({place[:]!r})"
-        walled = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=False)
+        walled = subprocess.run(
+            [sys.executable, "-c", words],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert "No route to host" in walled.stderr
         socket.create_connection(place, TIMEOUT_S).close()
         links.mend()
