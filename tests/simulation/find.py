@@ -52,6 +52,14 @@ def seed_of(hunt: Hunt, seeds: Iterable[int]) -> int | None:
         return next((seed for seed in seeds if is_found(hunt, seed)), None)
 
 
+def _search(hunt: Hunt) -> int | None:
+    """The first seed, from the present one on, whose history fails only if the mistake is planted."""
+    seeds = iter(range(hunt.seed, hunt.seed + _HISTORIES_OF_A_SEARCH))
+    while (seed := seed_of(hunt, seeds)) is not None and is_found(hunt._replace(alone=None), seed):
+        print(f"{hunt.kind}, seed {seed} fails without any mistake", flush=True)
+    return seed
+
+
 def _write(hunt: Hunt, seed: int) -> None:
     path = Path(inspect.getsourcefile(hunt.mistake) or "")
     source = path.read_text()
@@ -74,7 +82,7 @@ def main() -> int:
         if arguments.names and hunt.mistake.__name__ not in arguments.names:
             continue
         began = time.process_time()
-        seed = seed_of(hunt, range(hunt.seed, hunt.seed + _HISTORIES_OF_A_SEARCH))
+        seed = _search(hunt)
         missing += seed is None
         print(f"{hunt}: seed {seed}, was {hunt.seed}, {time.process_time() - began:.1f} s", flush=True)
         if arguments.write and seed is not None and seed != hunt.seed:
