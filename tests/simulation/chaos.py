@@ -103,11 +103,12 @@ class Chaos(DiskChaos, TopicChaos, TransactionChaos):
         # Separate generators, so that the steps do not depend on them.
         self._leaves_dead = random.Random(f"end of {seed}").random() < 0.5
         topics = random.Random(f"topics of {seed}")
-        if profile.has_moves or (profile is USUAL and topics.random() < 0.5):
+        if profile.has_topics or profile.has_moves or (profile is USUAL and topics.random() < 0.5):
             self.topics = Topics(self.world)
             weights |= TOPIC_WORK | TOPIC_CURES | (MOVE_WORK if profile.has_moves else {})
             for fault, weight in TOPIC_FAULTS.items():
                 weights[fault] = weight * topics.choice((0.0, 0.5, 2.0))
+            weights |= profile.weights
         self._names = list(weights)
         self._weights = list(weights.values())
 

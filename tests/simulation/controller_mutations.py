@@ -369,7 +369,7 @@ def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
     setattr_(BrokerBatch, "_is_another", lambda self, topic, later: False)
 
 
-@found_in("usual", 2389)
+@found_in("topics", 4)
 def followers_fetch_by_name(setattr_: SetAttr) -> None:
     """Found in this code, as in Kafka before KIP-516: a leader of the old topic served the new one."""
     setattr_(fetch_wait, "find", lambda partition_of, item: partition_of(item.partition))

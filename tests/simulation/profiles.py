@@ -39,8 +39,10 @@ class Profile:
     weights: Mapping[str, float] = field(default_factory=dict)
     is_compacted: bool = False
     has_transactions: bool = False
+    has_topics: bool = False
+    """Topics are created, grown, deleted and removed by hand."""
     has_moves: bool = False
-    """Topics are created, grown, deleted and reassigned."""
+    """Topics are reassigned, too."""
     is_min_isr_strict: bool = False
 
 
@@ -206,6 +208,23 @@ MOVES: Final = Profile(
 )
 """Partitions get other leaders and replicas, under the faults that lose no data."""
 
+TOPICS: Final = Profile(
+    name="topics",
+    has_topics=True,
+    weights={
+        **_NO_FAULTS,
+        "create_topic": 16.0,
+        "delete_topic": 0.5,
+        "hide_topic": 8.0,
+        "restore_topic": 0.3,
+        "let_be": 8.0,
+        "control": 30.0,
+        "fetch": 60.0,
+        "produce": 30.0,
+    },
+)
+"""Topics are removed by hand and created again, while brokers still have the roles of the former ones."""
+
 STRICT: Final = Profile(
     name="strict",
     is_min_isr_strict=True,
@@ -217,6 +236,6 @@ PROFILES: Final = {
     profile.name: profile
     for profile in (
         *(REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS),
-        *(COMPACTION, MARKERS, MOVES, STRICT),
+        *(COMPACTION, MARKERS, MOVES, TOPICS, STRICT),
     )
 }
