@@ -7,6 +7,7 @@ fault, so that some histories are nearly calm and others are full of one kind of
 import random
 from collections.abc import Callable
 
+from barnabas.broker.replication.isr import PendingIsr
 from barnabas.protocol.errors import ConnectionClosed, ConnectionRefused, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from tests.simulation.broker import SimBroker
@@ -321,7 +322,18 @@ class Chaos(DiskChaos, TopicChaos, TransactionChaos):
 
     def die_midway(self) -> None:
         """A broker dies between the requests of an ISR change, perhaps before it notifies the controller."""
-        broker = self._any()
+        self._die_midway(self._any())
+
+    def die_while_changing(self) -> None:
+        """The same, of a broker with an ISR change to write."""
+        changing = [
+            broker
+            for broker in self.world.brokers.values()
+            if broker.is_up and any(isinstance(each.isr, PendingIsr) for each in broker.replicas.partitions())
+        ]
+        self._die_midway(self.random.choice(changing) if changing else self._any())
+
+    def _die_midway(self, broker: SimBroker) -> None:
         if broker.can_act and self._may_fall(broker):
             broker.member.client.break_after(self.random.randint(0, 4), is_last_done=True)
             self.world.work_off(broker.id)

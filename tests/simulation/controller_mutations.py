@@ -28,13 +28,6 @@ from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment
 from tests.simulation.planted import SetAttr, found_in
 
 _ANY_VERSION: Final = -1
-_FAILURES: Final = (
-    events.BrokerSuspected,
-    events.ControlledShutdown,
-    events.LeaderAndIsrAnswered,
-    events.LogDirFailureNotified,
-)
-"""Events that lead to elections."""
 
 
 @found_in("usual", 104)
@@ -209,7 +202,7 @@ def a_reassignment_ends_with_its_controller(setattr_: SetAttr) -> None:
     setattr_(Reassignments, "resume", lambda self, partitions: None)
 
 
-@found_in("moves", 36)
+@found_in("moves", 1093)
 def a_reassignment_hinders_a_deletion(setattr_: SetAttr) -> None:
     """Found in this code: it ended while the deletion waited for the replica that it removed."""
     check = Reassignments._is_target_in_sync
@@ -224,23 +217,36 @@ def a_reassignment_hinders_a_deletion(setattr_: SetAttr) -> None:
     setattr_(Reassignments, "_is_target_in_sync", hindering)
 
 
-@found_in("moves", 36)
+@found_in("deaths", 567)
 def a_reassignment_waits_for_its_leaders_notification(setattr_: SetAttr) -> None:
     """Found in this code: an election reads the ISR, but nothing compares that with the target."""
-    handle, check = ControllerTerm.handle, Reassignments.check_progress
-    is_failure = False
+    handle, isr_changed = ControllerTerm.handle, ControllerTerm._isr_changed
+    started, is_in_sync = ControllerTerm._brokers_started, Reassignments._is_target_in_sync
+    looks_at_all, told = False, set()
 
     def handling(self: ControllerTerm, event: events.Event) -> None:
-        nonlocal is_failure
-        is_failure = isinstance(event, _FAILURES)
+        nonlocal looks_at_all
+        looks_at_all = isinstance(event, events.AssignmentChange | events.StopReplicaAnswered)
+        told.clear()
         handle(self, event)
 
-    def deaf(self: Reassignments) -> None:
-        if not is_failure:
-            check(self)
+    def starting(self: ControllerTerm, brokers: Collection[BrokerId]) -> None:
+        nonlocal looks_at_all
+        looks_at_all = True
+        started(self, brokers)
+
+    def hearing(self: ControllerTerm) -> None:
+        before = dict(self.context.leadership)
+        isr_changed(self)
+        told.update(tp for tp, state in self.context.leadership.items() if before.get(tp) is not state)
+
+    def deaf(self: Reassignments, tp: TopicPartition) -> bool:
+        return (looks_at_all or tp in told) and is_in_sync(self, tp)
 
     setattr_(ControllerTerm, "handle", handling)
-    setattr_(Reassignments, "check_progress", deaf)
+    setattr_(ControllerTerm, "_brokers_started", starting)
+    setattr_(ControllerTerm, "_isr_changed", hearing)
+    setattr_(Reassignments, "_is_target_in_sync", deaf)
 
 
 @found_in("usual", 36)

@@ -208,6 +208,14 @@ MOVES: Final = Profile(
 )
 """Partitions get other leaders and replicas, under the faults that lose no data."""
 
+DEATHS: Final = Profile(
+    name="deaths",
+    steps=300,
+    has_moves=True,
+    weights={"die_while_changing": 4.0, **MOVES.weights, "die_midway": 0.0},
+)
+"""Leaders die while they write the ISRs of partitions that are reassigned."""
+
 TOPICS: Final = Profile(
     name="topics",
     has_topics=True,
@@ -236,6 +244,6 @@ PROFILES: Final = {
     profile.name: profile
     for profile in (
         *(REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS),
-        *(COMPACTION, MARKERS, MOVES, TOPICS, STRICT),
+        *(COMPACTION, MARKERS, MOVES, DEATHS, TOPICS, STRICT),
     )
 }

@@ -12,7 +12,7 @@ from tests.simulation.kinds import ONE_SEED, USUAL_SEEDS, chunks, run, seeds_of
 from tests.simulation.profiles import PROFILES, USUAL, Profile
 
 _TIME_S: Final = max(180, USUAL_SEEDS // 10)
-_A_PROFILE: Final = 1 / 44
+_A_PROFILE: Final = 1 / 48
 
 
 def _histories(kind: str, seeds: range) -> list[Any]:
