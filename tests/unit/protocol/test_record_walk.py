@@ -135,8 +135,10 @@ def test_records_of_the_same_lengths_are_walked_over_together(
 
     monkeypatch.setattr(record_walk, "_walk_common", lambda reader, walk, count: None)
     monkeypatch.setattr(record_walk, "_walk_any", walk_one)
-    outcome(b"".join(alike), len(alike))
+    sent = batch(b"".join(alike), len(alike))
+    walked = walk_produced(sent, parse_header(sent))
     assert singles == [0, 64]
+    assert walked.keyless == sum(one.key is None for one in decode_records(sent))
 
 
 def test_many_records_take_offset_deltas_of_three_bytes() -> None:
