@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from barnabas.protocol.ids import NO_BROKER, TopicPartition
+from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
 from tests.simulation.broker import SimBroker
 from tests.simulation.coordinated_judge import CoordinatedJudge
 from tests.simulation.coordinated_world import OFFSETS, STATES, CoordinatedWorld
@@ -101,10 +101,10 @@ class CoordinatedChaos(DiskChaos):
             self.world.suspect(broker.id)
 
     def _restart_all(self) -> None:
-        for broker in self.world.brokers.values():
-            if not broker.is_up and not broker.is_lost:
-                broker.start()
-                self.world.clear_suspicion(broker.id)
+        for host in self.world.hosts.values():
+            if not host.is_up and not host.is_lost:
+                host.start()
+                self.world.clear_suspicion(host.id)
 
     def lose_power(self) -> None:
         self.power_loss()
@@ -128,12 +128,19 @@ class CoordinatedChaos(DiskChaos):
         """A broker reaches no other: what it leads is not replicated."""
         world, broker = self.world, self._some_broker()
         if broker is not None:
-            world.cut |= {frozenset((broker.id, other)) for other in world.hosts if other != broker.id}
-            world.at(self._lasts_ms(), world.cut.clear)
+            links = {frozenset((broker.id, other)) for other in world.hosts if other != broker.id}
+            self._cut(links, self._lasts_ms())
 
     def cut(self) -> None:
-        self.world.cut.add(frozenset(self.random.sample(list(self.world.hosts), 2)))
-        self.world.at(self._lasts_ms(), self.world.cut.clear)
+        """Two brokers do not reach each other, perhaps for long; ZooKeeper and clients reach both."""
+        lasts_ms = self._lasts_ms()
+        if self.random.random() < 0.2:
+            lasts_ms = self.random.uniform(7_000, 20_000)
+        self._cut({frozenset(self.random.sample(list(self.world.hosts), 2))}, lasts_ms)
+
+    def _cut(self, links: set[frozenset[BrokerId]], lasts_ms: float) -> None:
+        self.world.cut |= links
+        self.world.at(lasts_ms, lambda: self.world.cut.difference_update(links))
 
     def suspect(self) -> None:
         """The controller alone cannot reach a broker, perhaps for long, and takes it for dead."""
@@ -165,7 +172,16 @@ class CoordinatedChaos(DiskChaos):
             self.world.skew(broker)
 
     def depose(self) -> None:
-        self.world.depose_controller()
+        """Another controller is elected, perhaps because one dies; the requests that wait are lost."""
+        world, controller = self.world, self.world.controller
+        host = None if controller is None else world.hosts[controller.broker_id]
+        if host is None or self.random.random() < 0.5 or not self._may_fall(host):
+            world.depose_controller()
+            return
+        self.judge.before_fault()
+        host.crash()
+        world.expire(host.id)
+        world.at(self._lasts_ms(), self._restart_all)
 
     def change_level(self) -> None:
         self.world.transaction_version = 2 - self.world.transaction_version
@@ -206,12 +222,12 @@ class CoordinatedChaos(DiskChaos):
         if first == NO_BROKER or len(others) < 2:
             return
         second, third = draw.sample(others, 2)
-        world.cut |= {frozenset((third, first)), frozenset((third, second))}
+        links = {frozenset((third, first)), frozenset((third, second))}
         at_ms = draw.uniform(20, 400)
         world.at(at_ms, lambda: self._elect(tp, world.brokers[second]))
         at_ms += draw.uniform(100, 900)
         world.at(at_ms, lambda: self._elect(tp, world.brokers[third]))
-        world.at(at_ms, world.cut.clear)
+        self._cut(links, at_ms)
 
     def _some_partition(self) -> TopicPartition:
         tp = self.random.choice(self._partitions)

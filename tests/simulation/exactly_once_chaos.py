@@ -140,7 +140,7 @@ class Chaos(CoordinatedChaos):
         if without and self.random.random() < 0.7:
             lasts_ms = self.random.uniform(500, 3_000)
             world.deaf_until_ms[self.random.choice(sorted(without))] = world.now_ms + lasts_ms
-            world.at(lasts_ms * self.random.random(), world.depose_controller)
+            world.at(lasts_ms * self.random.random(), self.depose)
         self._change_topics(lambda admin: admin.delete_topics([DeleteTopicState(name=BRIEF[0].topic)]))
 
     def create_topic(self) -> None:
