@@ -37,7 +37,7 @@ def a_deposed_leader_goes_on(setattr_: SetAttr) -> None:
     a_deposed_leader_keeps_its_role(setattr_)
 
 
-@found_in("exactly once", 0)
+@found_in("exactly once", 31)
 def a_coordinator_trusts_its_own_broker(setattr_: SetAttr) -> None:
     """Found in this code: it added a partition that its broker led and did not know yet; no marker came."""
     apply, leader_of = TransactionCoordinator.apply, transaction_markers.MarkerQueue._leader_of
