@@ -50,7 +50,7 @@ def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
     setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
 
 
-@found_in("exactly once", 2, alone=Promise.TIMEOUTS)
+@found_in("exactly once", 32, alone=Promise.TIMEOUTS)
 def stamps_of_other_clocks_are_believed(setattr_: SetAttr) -> None:
     """As in Kafka: a coordinator whose clock is ahead aborts transactions that have just begun."""
     setattr_(Moment, "latest", lambda self, stamp_ms: min(stamp_ms, self.wall_ms))
@@ -353,7 +353,7 @@ def pending_offsets_count_after_an_abort(setattr_: SetAttr) -> None:
     _end_offsets(setattr_, is_commit=True)
 
 
-@found_in("exactly once", 0, alone=Promise.OFFSETS)
+@found_in("exactly once", 0)
 def pending_offsets_are_dropped_by_a_commit(setattr_: SetAttr) -> None:
     _end_offsets(setattr_, is_commit=False)
 
