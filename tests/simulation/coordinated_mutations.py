@@ -17,7 +17,7 @@ from tests.simulation.planted import SetAttr, found_in
 from tests.simulation.promises import Promise
 
 
-@found_in("exactly once", 18, alone=Promise.LEADERS)
+@found_in("exactly once", 26, alone=Promise.LEADERS)
 def acks_of_the_leader_need_no_proof(setattr_: SetAttr) -> None:
     """It is coordination alone that asks for one, and a deposed leader keeps its role."""
     a_deposed_leader_keeps_its_role(setattr_)
@@ -30,7 +30,7 @@ def acks_of_the_leader_need_no_proof(setattr_: SetAttr) -> None:
     setattr_(replica_manager.ReplicaManager, "_writable", careless)
 
 
-@found_in("exactly once", 15)
+@found_in("exactly once", 2)
 def a_deposed_leader_goes_on(setattr_: SetAttr) -> None:
     """Found in this code: one that only the controller could not reach led on without limit."""
     a_leader_needs_no_proof(setattr_)
@@ -85,7 +85,7 @@ def a_topic_does_not_grow(setattr_: SetAttr) -> None:
     setattr_(_TopicChanges, "_take", partial)
 
 
-@found_in("exactly once", 55)
+@found_in("exactly once", 157)
 def a_removed_replica_has_its_marker(setattr_: SetAttr) -> None:
     """Its broker does not know the partition any more, as if the topic was deleted."""
     written = frozenset({*transaction_markers._WRITTEN, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})

@@ -38,7 +38,7 @@ def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None
     setattr_(Group, "sync", hasty)
 
 
-@found_in("groups", 528)
+@found_in("groups", 88)
 def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     sync = Group.sync
 
@@ -76,7 +76,7 @@ def a_request_given_up_is_forgotten(setattr_: SetAttr) -> None:
     setattr_(Rebalance, "wait_for_join", careless)
 
 
-@found_in("groups", 0, alone=Promise.REST)
+@found_in("groups", 10, alone=Promise.REST)
 def sessions_never_end(setattr_: SetAttr) -> None:
     setattr_(Member, "deadline_ms", property(lambda self: float("inf")))
 
@@ -98,7 +98,7 @@ def a_shard_outlives_its_leadership(setattr_: SetAttr) -> None:
     setattr_(LedShards, "role_changed", hoarding)
 
 
-@found_in("groups", 19)
+@found_in("groups", 6)
 def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
     """A new leader's high watermark may lag behind acknowledged commits."""
 
@@ -114,7 +114,7 @@ def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
     setattr_(LedShards, "_last_records", short)
 
 
-@found_in("groups", 84)
+@found_in("groups", 115)
 def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
     def serving(self: GroupShard) -> None:
         if self.state is ShardState.CLOSED:
@@ -123,7 +123,7 @@ def requests_are_served_while_groups_are_loaded(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "check_serving", serving)
 
 
-@found_in("groups", 10, alone=Promise.COMMITS)
+@found_in("groups", 13, alone=Promise.COMMITS)
 def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
     def first(log: Any, is_wanted: Any) -> Any:
         found = last_records(log, is_wanted)
@@ -168,7 +168,7 @@ def offsets_of_transactions_are_valid_at_once(setattr_: SetAttr) -> None:
     setattr_(GroupOffsets, "load_pending", hasty)
 
 
-@found_in("exactly once", 3)
+@found_in("exactly once", 1)
 def loading_forgets_pending_offsets(setattr_: SetAttr) -> None:
     def forgetful(log: Any, is_wanted: Any) -> Any:
         found = last_records(log, is_wanted)
@@ -187,7 +187,7 @@ def members_are_not_fenced_in_transactions(setattr_: SetAttr) -> None:
     setattr_(Group, "_commit_error", credulous)
 
 
-@found_in("groups", 2, alone=Promise.G1A)
+@found_in("groups", 0, alone=Promise.G1A)
 def aborted_offsets_become_valid(setattr_: SetAttr) -> None:
     ended = GroupOffsets.transaction_ended
 

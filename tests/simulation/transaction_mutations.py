@@ -71,7 +71,7 @@ def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
-@found_in("exactly once", 222)
+@found_in("exactly once", 4)
 def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
     resume = Transaction.resume
 
@@ -103,7 +103,7 @@ def epochs_are_not_checked(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_identity_error", trusting)
 
 
-@found_in("exactly once", 0, alone=Promise.PRODUCERS)
+@found_in("exactly once", 3, alone=Promise.PRODUCERS)
 def a_new_producer_keeps_the_epoch(setattr_: SetAttr) -> None:
     make = transaction_rules._next_incarnation
 
@@ -115,7 +115,7 @@ def a_new_producer_keeps_the_epoch(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
-@found_in("exactly once", 34)
+@found_in("exactly once", 10)
 def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -166,7 +166,7 @@ def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_is_end_of_prepared", credulous)
 
 
-@found_in("exactly once", 29, alone=Promise.ENDS)
+@found_in("exactly once", 17, alone=Promise.ENDS)
 def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     def impatient(stored: TransactionMetadata) -> int | None:
         timeout_ms = stored.prepared_timeout_ms if stored.is_prepared else stored.timeout_ms
@@ -175,7 +175,7 @@ def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     setattr_(transaction, "timeout_at_ms", impatient)
 
 
-@found_in("exactly once", 0, alone=Promise.REST)
+@found_in("exactly once", 3, alone=Promise.REST)
 def transactions_never_time_out(setattr_: SetAttr) -> None:
     setattr_(transaction, "timeout_at_ms", lambda stored: None)
 
@@ -219,7 +219,7 @@ def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
-@found_in("exactly once", 36)
+@found_in("exactly once", 2)
 def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     fenced = transaction_rules.fenced
 
@@ -233,7 +233,7 @@ def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     setattr_(transaction, "fenced", same)
 
 
-@found_in("exactly once", 12)
+@found_in("exactly once", 20)
 def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
     handle = Transaction._handle
 
@@ -285,19 +285,19 @@ def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -
     setattr_(transaction_shard, "read_value", forgetful)
 
 
-@found_in("exactly once", 178)
+@found_in("exactly once", 5)
 def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
     """By a broker that does not lead the partition any more."""
     written = frozenset({*transaction_markers._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
     setattr_(transaction_markers, "_WRITTEN", written)
 
 
-@found_in("exactly once", 5)
+@found_in("exactly once", 9)
 def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
     setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
 
-@found_in("exactly once", 46, alone=Promise.G1A)
+@found_in("exactly once", 1, alone=Promise.G1A)
 def every_transaction_is_committed(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=True))
 
@@ -322,7 +322,7 @@ def _mark(setattr_: SetAttr, change: Callable[[TransactionMarker], TransactionMa
     setattr_(transaction_markers._Part, "marker", lambda self: change(marker(self)))
 
 
-@found_in("exactly once", 26, alone=Promise.G1B)
+@found_in("exactly once", 0, alone=Promise.G1B)
 def pending_offsets_are_shown(setattr_: SetAttr) -> None:
     fetch = GroupOffsets.fetch
 
