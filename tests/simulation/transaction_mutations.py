@@ -31,7 +31,7 @@ from tests.simulation.planted import SetAttr, found_in
 from tests.simulation.promises import Promise
 
 
-@found_in("exactly once", 15)
+@found_in("exactly once", 75)
 def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> None:
     append, request = Transaction._append, Transaction._request_markers
 
@@ -44,7 +44,7 @@ def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> Non
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 19, alone=Promise.STATES)
+@found_in("exactly once", 70, alone=Promise.STATES)
 def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
     """Kafka decides again."""
     setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
@@ -143,7 +143,7 @@ def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 57)
+@found_in("exactly once", 30)
 def an_end_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     """Version 1 of transactions: a delayed EndTxn ends the next one."""
     end = transaction_rules._decide_end
