@@ -41,7 +41,7 @@ def writes_are_not_bound_to_the_epoch(setattr_: SetAttr) -> None:
     setattr_(ControllerWriter, "__init__", unbound)
 
 
-@found_in("usual", 0)
+@found_in("usual", 2)
 def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
     """The czxid is ignored: a broker that restarts before the controller reads counts as never away."""
     changed = ControllerTerm._brokers_changed

@@ -85,14 +85,14 @@ def a_topic_does_not_grow(setattr_: SetAttr) -> None:
     setattr_(_TopicChanges, "_take", partial)
 
 
-@found_in("exactly once", 157)
+@found_in("exactly once", 306)
 def a_removed_replica_has_its_marker(setattr_: SetAttr) -> None:
     """Its broker does not know the partition any more, as if the topic was deleted."""
     written = frozenset({*transaction_markers._WRITTEN, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     setattr_(transaction_markers, "_WRITTEN", written)
 
 
-@found_in("exactly once", 44)
+@found_in("exactly once", 227)
 def an_aborted_commit_replaces_a_committed_offset(setattr_: SetAttr) -> None:
     """In the offset map of a cleaning."""
     add_keys = cleaning._Cleaning._add_keys

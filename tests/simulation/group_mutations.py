@@ -49,7 +49,7 @@ def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     setattr_(Group, "sync", forgetful)
 
 
-@found_in("groups", 10, alone=Promise.COMMITTERS)
+@found_in("groups", 12, alone=Promise.COMMITTERS)
 def commits_of_any_generation_are_taken(setattr_: SetAttr) -> None:
     def credulous(self: Group, commit: Any) -> ErrorCode:
         return self._members.error_of(commit.member_id, commit.instance_id)
@@ -68,7 +68,7 @@ def instances_are_not_fenced(setattr_: SetAttr) -> None:
     setattr_(Members, "error_of", trusting)
 
 
-@found_in("groups", 4)
+@found_in("groups", 12)
 def a_request_given_up_is_forgotten(setattr_: SetAttr) -> None:
     def careless(self: Rebalance, member: Member, token: Any) -> None:
         self._members.set_join_token(member, token)
@@ -76,17 +76,17 @@ def a_request_given_up_is_forgotten(setattr_: SetAttr) -> None:
     setattr_(Rebalance, "wait_for_join", careless)
 
 
-@found_in("groups", 10, alone=Promise.REST)
+@found_in("groups", 29, alone=Promise.REST)
 def sessions_never_end(setattr_: SetAttr) -> None:
     setattr_(Member, "deadline_ms", property(lambda self: float("inf")))
 
 
-@found_in("groups", 18, alone=Promise.GENERATIONS)
+@found_in("groups", 20, alone=Promise.GENERATIONS)
 def the_leader_need_not_have_joined(setattr_: SetAttr) -> None:
     setattr_(Members, "elect_joined_leader", lambda self: self.leader_id is not None)
 
 
-@found_in("groups", 4)
+@found_in("groups", 6)
 def a_shard_outlives_its_leadership(setattr_: SetAttr) -> None:
     """The coordinator keeps its shard when the broker no longer leads the partition."""
     changed = LedShards.role_changed
@@ -160,7 +160,7 @@ def timers_expire_once(setattr_: SetAttr) -> None:
     setattr_(GroupShard, "_timer_expired", silent)
 
 
-@found_in("groups", 2)
+@found_in("groups", 3)
 def offsets_of_transactions_are_valid_at_once(setattr_: SetAttr) -> None:
     def hasty(self: GroupOffsets, producer_id: int, partition: Any, committed: Any) -> None:
         self.load(partition, committed)
@@ -177,7 +177,7 @@ def loading_forgets_pending_offsets(setattr_: SetAttr) -> None:
     setattr_(led_shards, "last_records", forgetful)
 
 
-@found_in("groups", 10)
+@found_in("groups", 12)
 def members_are_not_fenced_in_transactions(setattr_: SetAttr) -> None:
     commit_error = Group._commit_error
 
@@ -187,7 +187,7 @@ def members_are_not_fenced_in_transactions(setattr_: SetAttr) -> None:
     setattr_(Group, "_commit_error", credulous)
 
 
-@found_in("groups", 0, alone=Promise.G1A)
+@found_in("groups", 5, alone=Promise.G1A)
 def aborted_offsets_become_valid(setattr_: SetAttr) -> None:
     ended = GroupOffsets.transaction_ended
 

@@ -31,7 +31,7 @@ from tests.simulation.planted import SetAttr, found_in
 from tests.simulation.promises import Promise
 
 
-@found_in("exactly once", 75)
+@found_in("exactly once", 135)
 def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> None:
     append, request = Transaction._append, Transaction._request_markers
 
@@ -44,7 +44,7 @@ def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> Non
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 70, alone=Promise.STATES)
+@found_in("exactly once", 73, alone=Promise.STATES)
 def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
     """Kafka decides again."""
     setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
@@ -56,7 +56,7 @@ def stamps_of_other_clocks_are_believed(setattr_: SetAttr) -> None:
     setattr_(Moment, "latest", lambda self, stamp_ms: min(stamp_ms, self.wall_ms))
 
 
-@found_in("exactly once", 185)
+@found_in("exactly once", 374)
 def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     """Kafka sends the markers at once."""
     resume = Transaction.resume
@@ -71,7 +71,7 @@ def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
-@found_in("exactly once", 4)
+@found_in("exactly once", 180)
 def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
     resume = Transaction.resume
 
@@ -82,7 +82,7 @@ def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
-@found_in("exactly once", 6, alone=Promise.MARKERS)
+@found_in("exactly once", 8, alone=Promise.MARKERS)
 def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     written = Transaction.markers_written
 
@@ -94,7 +94,7 @@ def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     setattr_(Transaction, "markers_written", hasty)
 
 
-@found_in("exactly once", 18, alone=Promise.FENCING)
+@found_in("exactly once", 20, alone=Promise.FENCING)
 def epochs_are_not_checked(setattr_: SetAttr) -> None:
     def trusting(stored: TransactionMetadata, request: Any) -> ErrorCode:
         is_known = stored.producer_id not in (NO_PRODUCER_ID, request.producer_id)
@@ -129,7 +129,7 @@ def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 123)
+@found_in("exactly once", 194)
 def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -166,7 +166,7 @@ def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_is_end_of_prepared", credulous)
 
 
-@found_in("exactly once", 17, alone=Promise.ENDS)
+@found_in("exactly once", 37, alone=Promise.ENDS)
 def prepared_transactions_time_out(setattr_: SetAttr) -> None:
     def impatient(stored: TransactionMetadata) -> int | None:
         timeout_ms = stored.prepared_timeout_ms if stored.is_prepared else stored.timeout_ms
@@ -196,7 +196,7 @@ def any_id_expires(setattr_: SetAttr) -> None:
     setattr_(transaction, "has_expired", lambda stored, limits, used_ms, now: True)
 
 
-@found_in("exactly once", 7)
+@found_in("exactly once", 12)
 def a_record_does_not_tell_that_it_is_prepared(setattr_: SetAttr) -> None:
     _forget_on_loading(setattr_, prepared_timeout_ms=-1)
 
@@ -206,7 +206,7 @@ def _forget_on_loading(setattr_: SetAttr, **fields: Any) -> None:
     setattr_(transaction_shard, "read_value", lambda data: read(data)._replace(**fields))
 
 
-@found_in("exactly once", 6)
+@found_in("exactly once", 7)
 def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     """A new producer that keeps a prepared transaction gets that one's epoch."""
     make = transaction_rules._next_incarnation
@@ -245,7 +245,7 @@ def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_handle", hasty)
 
 
-@found_in("exactly once", 2)
+@found_in("exactly once", 3)
 def producers_get_the_epoch_of_the_last_fence(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "LAST_EPOCH", transaction_rules.LAST_EPOCH + 1)
 
@@ -273,7 +273,7 @@ def readers_get_no_aborted_transactions(setattr_: SetAttr) -> None:
     setattr_(Log, "aborted_transactions", lambda self, start, end, **_: [])
 
 
-@found_in("exactly once", 1)
+@found_in("exactly once", 2)
 def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -> None:
     read = transaction_shard.read_value
 
@@ -285,14 +285,14 @@ def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -
     setattr_(transaction_shard, "read_value", forgetful)
 
 
-@found_in("exactly once", 5)
+@found_in("exactly once", 12)
 def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
     """By a broker that does not lead the partition any more."""
     written = frozenset({*transaction_markers._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
     setattr_(transaction_markers, "_WRITTEN", written)
 
 
-@found_in("exactly once", 9)
+@found_in("exactly once", 14)
 def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
     setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
@@ -307,7 +307,7 @@ def every_transaction_is_aborted(setattr_: SetAttr) -> None:
     _mark(setattr_, lambda marker: marker._replace(committed=False))
 
 
-@found_in("exactly once", 0, alone=Promise.ATOMICITY)
+@found_in("exactly once", 1, alone=Promise.ATOMICITY)
 def one_partition_gets_an_abort(setattr_: SetAttr) -> None:
     """If its leader gets no other markers."""
 
@@ -322,7 +322,7 @@ def _mark(setattr_: SetAttr, change: Callable[[TransactionMarker], TransactionMa
     setattr_(transaction_markers._Part, "marker", lambda self: change(marker(self)))
 
 
-@found_in("exactly once", 0, alone=Promise.G1B)
+@found_in("exactly once", 10, alone=Promise.G1B)
 def pending_offsets_are_shown(setattr_: SetAttr) -> None:
     fetch = GroupOffsets.fetch
 
@@ -406,7 +406,7 @@ def only_transactions_that_begin_in_the_range_are_aborted(setattr_: SetAttr) -> 
 
 
 @found_in("markers", 0)
-@found_in("exactly once", 19)
+@found_in("exactly once", 20)
 def a_marker_is_answered_before_it_is_replicated(setattr_: SetAttr) -> None:
     """Its transaction stays open if the next leader does not have it."""
     setattr_(markers, "_ACKS_ALL", 1)
