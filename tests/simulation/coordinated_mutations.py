@@ -58,7 +58,7 @@ def a_coordinator_trusts_its_own_broker(setattr_: SetAttr) -> None:
     setattr_(transaction_markers.MarkerQueue, "_leader_of", hasty)
 
 
-@found_in("exactly once", 145)
+@found_in("exactly once", 523)
 def an_omitted_topic_may_be_unreadable(setattr_: SetAttr) -> None:
     """Found in this code: who missed the mark of a deletion waited for the topic for ever."""
     update = MetadataCache.update
