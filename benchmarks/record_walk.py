@@ -1,7 +1,8 @@
 """What it costs a broker to look into the records of produced batches, and what it does to others.
 
 One broker, one replica, acks=1: batches of 256 KB before compression, with values of 100 B, 1 KB and 10 KB of
-JSON-like text, in each of three compressions; CPU seconds of the broker for each GB of values. Then three
+JSON-like text, in each of three compressions; CPU seconds of the broker for each GB of values. Keys have
+different lengths, so records have; uncompressed, records of one length are measured too. Then three
 brokers with three replicas and acks=all: 1,000 requests/s, alone and beside a producer of batches of small
 records whose partition has the same leader.
 
@@ -38,6 +39,11 @@ from benchmarks.support import (
 
 _VALUES = (100, 1_000, 10_000)
 _COMPRESSIONS = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
+_CASES = [
+    *((value_bytes, compression, False) for value_bytes in _VALUES for compression in _COMPRESSIONS),
+    *((value_bytes, Compression.NONE, True) for value_bytes in _VALUES),
+]
+"""The size of values, the compression, and whether all records have one length."""
 _PLAIN_BYTES = 256 * 1024
 _DEPTH = 4
 _WARM_UP = 50
@@ -45,7 +51,7 @@ _SMALL_BATCH_BYTES = 300
 _BESIDE_PER_SECOND = 20
 
 
-def _batch(value_bytes: int, compression: Compression) -> tuple[bytes, int]:
+def _batch(value_bytes: int, compression: Compression, *, alike: bool = False) -> tuple[bytes, int]:
     """A batch, and the bytes of its values."""
     chosen = random.Random(value_bytes)
     words = [b'"%s":%d,' % (os.urandom(3).hex().encode(), number) for number in range(300)]
@@ -53,20 +59,18 @@ def _batch(value_bytes: int, compression: Compression) -> tuple[bytes, int]:
     total = 0
     while True:
         value = b"".join(chosen.choices(words, k=value_bytes // 8))[:value_bytes]
-        if (
-            builder.append(b"key-%d" % chosen.randrange(1_000), value, None, time.time_ns() // 1_000_000)
-            is None
-        ):
+        key = b"key-%d" % chosen.randrange(100 if alike else 0, 1_000)
+        if builder.append(key, value, None, time.time_ns() // 1_000_000) is None:
             return bytes(builder.build()), total
         total += len(value)
 
 
 async def _cpu_s_per_gb(
-    cluster: LocalCluster, value_bytes: int, compression: Compression, total: int
+    cluster: LocalCluster, value_bytes: int, compression: Compression, alike: bool, total: int
 ) -> float:
     topic = f"bench-{os.urandom(4).hex()}"
     await create_topic(cluster.bootstrap, topic, [1], [1])
-    batch, in_batch = _batch(value_bytes, compression)
+    batch, in_batch = _batch(value_bytes, compression, alike=alike)
     targets = [Target(cluster.broker(1).endpoint, [encoded_request(topic, 0, batch, 1)])]
     await load(targets, _WARM_UP, _DEPTH)
     count = max(_WARM_UP, total // in_batch)
@@ -77,18 +81,21 @@ async def _cpu_s_per_gb(
 
 
 def _costs(options: Options) -> list[Figure]:
-    found: dict[tuple[int, Compression], list[float]] = {}
+    found: dict[tuple[int, Compression, bool], list[float]] = {}
     total = options.amount(400 * MB, 60 * MB)
     for number in range(options.rounds):
         tell(f"1 broker, round {number + 1} of {options.rounds}")
         with running_cluster(options, brokers=1) as cluster:
-            for value_bytes in _VALUES:
-                for compression in _COMPRESSIONS:
-                    cost = uvloop.run(_cpu_s_per_gb(cluster, value_bytes, compression, total))
-                    found.setdefault((value_bytes, compression), []).append(cost)
+            for case in _CASES:
+                cost = uvloop.run(_cpu_s_per_gb(cluster, *case, total))
+                found.setdefault(case, []).append(cost)
     return [
-        Figure.of(f"values of {value_bytes} B, {compression.name.lower()}", costs, "CPU s/GB")
-        for (value_bytes, compression), costs in found.items()
+        Figure.of(
+            f"values of {value_bytes} B, {compression.name.lower()}{', of one length' if alike else ''}",
+            costs,
+            "CPU s/GB",
+        )
+        for (value_bytes, compression, alike), costs in found.items()
     ]
 
 
