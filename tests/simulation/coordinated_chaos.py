@@ -285,6 +285,16 @@ class CoordinatedChaos(DiskChaos):
             for replicas in (assignment.replicas, assignment.target)
         )
 
+    def heal_if_too_few(self) -> None:
+        """Let the dead return if a reassignment that was requested before has made them needed."""
+        lost = [broker for broker in self.world.brokers.values() if broker.is_lost]
+        if not all(map(self._are_others_enough, lost)):
+            heal(self.world)
+
+    def _is_done(self) -> bool:
+        self.heal_if_too_few()
+        return self.is_at_rest()
+
     def come_to_rest(self) -> None:
         self._come_to_rest()
         if self._is_any_lost:
@@ -293,7 +303,7 @@ class CoordinatedChaos(DiskChaos):
 
     def _come_to_rest(self) -> None:
         world = self.world
-        world.run_until(world.now_ms + _CALM_MS, self.is_at_rest)
+        world.run_until(world.now_ms + _CALM_MS, self._is_done)
         world.check()
         assert self.is_calm, "\n".join(["the cluster is not whole:", *owed(world), world.describe()])
         for fault in self.judge.faults_at_rest():

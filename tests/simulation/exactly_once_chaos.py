@@ -185,6 +185,7 @@ class Chaos(CoordinatedChaos):
         if Kind.PREPARING in self._kinds:
             # A prepared transaction stays until a producer comes that ends it.
             self.world.run_until(self.world.now_ms + MAX_TIMEOUT_MS)
+            self.heal_if_too_few()
         else:
             self.come_to_rest()
         for transactional_id in _IDS:

@@ -195,8 +195,13 @@ class Judge(CoordinatedJudge):
         if isinstance(token.request, EndTxnRequest):
             # It may have waited in the coordinator.
             self._excuse_later(about)
-            # Any process may end a prepared transaction.
-            if error is ErrorCode.NONE and about.attempt not in self.prepared.values():
+            # Any process may end a prepared transaction. A deposed coordinator may still answer, from memory,
+            # that a transaction has ended; it cannot end one.
+            if (
+                error is ErrorCode.NONE
+                and about.attempt not in self.prepared.values()
+                and not self.world.is_deposed_coordinator(token.broker, about.producer.transactional_id)
+            ):
                 self._check_fence(about.attempt, about.at, "ended")
         if isinstance(response, InitProducerIdResponse | EndTxnResponse) and error is ErrorCode.NONE:
             self._check_given((response.producer_id, response.producer_epoch), about.producer)
