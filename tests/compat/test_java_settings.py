@@ -62,6 +62,7 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("create.topic.policy.class.name", "type"): "a class of Python by its module",
     ("min.insync.replicas.strict", "name"): "Kafka's rule cannot be switched",
     ("transaction.state.log.segment.bytes", "default"): "a new coordinator reads the newest segment whole",
+    ("queued.max.request.bytes", "default"): "peers without credentials must not fill the memory",
     ("num.network.threads", "default"): ONE_THREAD,
     ("num.network.threads", "is dynamic"): RESTART,
     ("num.io.threads", "is dynamic"): RESTART,
