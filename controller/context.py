@@ -65,6 +65,8 @@ class ControllerContext:
     topic_configs: dict[str, StoredConfig] = field(default_factory=dict)
     unreadable_topics: set[str] = field(default_factory=set)
     """Topics with an unreadable znode; while there are any, brokers get no full requests."""
+    not_fully_told: set[BrokerId] = field(default_factory=set)
+    """Brokers that started and got no full request, because the context was not complete for them."""
     assignments: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     leadership: dict[TopicPartition, LeadershipState] = field(default_factory=dict)
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)

@@ -342,9 +342,10 @@ class ControllerTerm:
         affected = self.context.replicas_on(brokers)
         self._replicas.move(self._not_deleted(affected), ReplicaState.ONLINE)
         self._partitions.trigger_online()
-        for broker in brokers:
-            if self._is_complete_for(broker):
-                self._batch.mark_full(broker)
+        complete = [broker for broker in brokers if self._is_complete_for(broker)]
+        self.context.not_fully_told = (self.context.not_fully_told | set(brokers)).difference(complete)
+        for broker in complete:
+            self._batch.mark_full(broker)
         self._deletion.retry({replica.tp.topic for replica in affected})
 
     def _is_complete_for(self, broker: BrokerId) -> bool:
@@ -452,9 +453,12 @@ class ControllerTerm:
         self._send_all_if_readable(were_all_readable)
 
     def _send_all_if_readable(self, were_all_readable: bool) -> None:
-        """Send full requests once all topics are readable; see `_is_complete_for`."""
-        if not were_all_readable and not self.context.unreadable_topics:
-            self._brokers_started(self.context.live_or_shutting_down)
+        """Send full requests once they can be complete; see `_is_complete_for`."""
+        if not self.context.unreadable_topics:
+            live = self.context.live_or_shutting_down
+            owed = {broker for broker in self.context.not_fully_told & live if self._is_complete_for(broker)}
+            if owed or not were_all_readable:
+                self._brokers_started(owed if were_all_readable else live)
 
     def _topic_configs_changed(self, topics: Collection[str]) -> None:
         """Brokers read the settings themselves; the controller needs only the ones that affect elections."""
