@@ -46,6 +46,8 @@ class Topics:
         self._replicas: dict[TopicId, dict[int, ReplicaAssignment]] = {}
         self._allowed: dict[tuple[TopicId, int], set[frozenset[BrokerId]]] = {}
         """The sets of replicas that a partition may have at rest."""
+        self._requested: dict[TopicPartition, set[frozenset[BrokerId]]] = {}
+        """All targets so far, by name: a request under ``/admin`` may wait until a topic is created again."""
         self._broken: list[str] = []
         self._is_by_hand = False
         world.topics = self
@@ -67,7 +69,9 @@ class Topics:
 
     def allow(self, tp: TopicPartition, target: Iterable[BrokerId]) -> None:
         """From now on a reassignment to these replicas is expected."""
-        self._allowed[self._ids[tp.topic], tp.partition].add(frozenset(target))
+        replicas = frozenset(target)
+        self._allowed[self._ids[tp.topic], tp.partition].add(replicas)
+        self._requested.setdefault(tp, set()).add(replicas)
 
     @property
     def is_settled(self) -> bool:
@@ -211,7 +215,9 @@ class Topics:
         for index, replicas in topic.partitions.items():
             if index not in assigned:
                 assigned[index] = replicas
-                self._allowed[topic.topic_id, index] = {frozenset(replicas.replicas)}
+                allowed = self._allowed[topic.topic_id, index] = {frozenset(replicas.replicas)}
+                if paths.REASSIGNMENTS in self._world.zookeeper.nodes:
+                    allowed |= self._requested.get(TopicPartition(name, index), set())
                 if topic.topic_id not in self.marked:
                     self._world.add_truth(TopicPartition(name, index), topic.topic_id)
 
