@@ -1,4 +1,4 @@
-"""What a peer may hold, ask and cost: the bounds of the broker, all in one place.
+"""The bounds of the broker, all in one place: how much a peer may hold, ask and cost.
 
 `ConnectionLimits` is what one connection may; the others are what all of them may together, beside the
 settings (`queued.max.request.bytes`, `queued.max.requests`, `socket.request.max.bytes`, `max.connections` …).
@@ -48,7 +48,7 @@ class ConnectionLimits:
 
     # While connections wait for memory
     always_bytes: int = 64 * 1024
-    """What it may hold even then."""
+    """It may hold so much even then."""
     longest_hold_ns: int = 30_000_000_000
     """How long its requests may hold more than that, except those that wait for a worker; and how long an
     incomplete frame may wait for memory."""

@@ -1,4 +1,4 @@
-"""The memory for requests: what all connections of a network thread hold of received frames.
+"""The memory for requests: the received bytes of frames that a network thread's connections hold.
 
 The received bytes of a frame count until its memory is free: a pooled buffer when it is released, other
 memory with its request. Bytes that a peer only announces take no room. While the sum is
@@ -119,7 +119,7 @@ class RequestMemory:
 
 
 class MemoryShare:
-    """What one connection holds for the frame that it receives. Its network thread calls everything.
+    """The memory of one connection for the frame that it receives. Its network thread calls everything.
 
     ``on_room`` is called when `may_receive` may be true again. An exempt connection never waits.
     """
@@ -160,7 +160,7 @@ class MemoryShare:
 
     @property
     def missing_bytes(self) -> int:
-        """What the incomplete frame lacks; 0 if there is none."""
+        """The bytes that the incomplete frame lacks; 0 if there is none."""
         return self._receiver.announced_bytes - self._counted_bytes
 
     def get_buffer(self) -> memoryview:

@@ -229,7 +229,7 @@ class Pipeline:
         return out
 
     def held(self) -> list[tuple[int, int]] | None:
-        """What each unsent request holds, and when it came; None while one waits for a worker."""
+        """The held bytes and the arrival of each unsent request; None while one waits for a worker."""
         if self.is_claimed and not self._is_paused:
             return None
         return [(request.held_bytes, request.received_ns) for request in self._unsent]

@@ -286,8 +286,8 @@ class Partition(ReplicaRole):
         """Read as far as the isolation allows.
 
         ``from_any_replica`` allows a read from a follower. A leader may send a ``consumer`` to a replica
-        that is nearer. Raises NOT_LEADER_OR_FOLLOWER,
-        FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or OFFSET_OUT_OF_RANGE.
+        that is nearer. Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or
+        OFFSET_OUT_OF_RANGE.
         """
         with self._lock:
             if from_any_replica:
@@ -300,6 +300,7 @@ class Partition(ReplicaRole):
                 bound = end
             else:
                 bound = last_stable_offset if isolation is _READ_COMMITTED else high_watermark
+            offsets = (high_watermark, last_stable_offset, start, end, bound)
             # The newest epoch ends at the log's end: within it nothing can diverge.
             if last_fetched_epoch >= 0 and not (
                 last_fetched_epoch == self.log.epoch_cache.latest_epoch and fetch_offset <= end
@@ -307,10 +308,7 @@ class Partition(ReplicaRole):
                 epoch = LeaderEpoch(last_fetched_epoch)
                 answer = EpochEnd(*self.log.epoch_cache.end_offset_for(epoch, end))
                 if answer.epoch >= 0 and rules.diverges(epoch, fetch_offset, answer):
-                    return PartitionRead(
-                        _EMPTY, high_watermark, last_stable_offset, start, end, bound, answer
-                    )
-            offsets = (high_watermark, last_stable_offset, start, end, bound)
+                    return PartitionRead(_EMPTY, *offsets, answer)
             if consumer is not None and self.role is _LEADER:
                 replica = self._followers.send_consumer(consumer, fetch_offset)
                 if replica != NO_BROKER:

@@ -277,10 +277,9 @@ class ReplicaManager:
     ) -> Cancel | None:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
-        The result, if there is one, ends the wait for all in sync without an answer.
-        The record bytes are not used after this returns. ``since``, ``origin`` and ``guards``: see
-        `Partition.append_as_leader`. With ``below_min_isr`` records are written even to too few replicas, and
-        the answer of acks=all then has the error.
+        The result, if there is one, ends the wait for all in sync without an answer. The record bytes are not
+        used after this returns. ``since``, ``origin`` and ``guards``: see `Partition.append_as_leader`. With
+        ``below_min_isr`` records are written even to too few replicas; the answer of acks=all has the error.
         """
         now_ms, wall_ms = self._now_ms(), wall_clock_ms()
         require_all = acks == ACKS_ALL and not below_min_isr
@@ -316,17 +315,15 @@ class ReplicaManager:
                 unacknowledged.append(_Unacknowledged(partition, appended, response))
             if partition.high_watermark != high_watermark:
                 moved.append(name)
-        delayed: DelayedProduce | None = None
-        if unacknowledged:
-            delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
-            self.produce_purgatory.try_complete_else_watch(
-                delayed, [append.partition.partition for append in unacknowledged]
-            )
+        if not unacknowledged:
+            self._appended(written, moved)
+            answer(responses)
+            return None
+        delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
+        watched = [append.partition.partition for append in unacknowledged]
+        self.produce_purgatory.try_complete_else_watch(delayed, watched)
         self._appended(written, moved)
-        if delayed is not None:
-            return delayed.cancel
-        answer(responses)
-        return None
+        return delayed.cancel
 
     def _appended(self, written: list[TopicPartition], moved: list[TopicPartition]) -> None:
         """Wake the readers of these partitions; in the ``moved`` ones the high watermark has moved too."""

@@ -335,7 +335,7 @@ class Links:
             await server.wait_closed()
         for reserved in self._reserved:
             reserved.close()
-        # What was aborted is closed in the loop's next turn.
+        # An aborted connection is closed in the loop's next turn.
         await asyncio.sleep(0.01)
 
 

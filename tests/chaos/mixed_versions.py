@@ -46,7 +46,10 @@ class Versions:
 
 
 def unpack_earlier(folder: Path) -> Path:
-    """The earlier version's files; skips the test where there is no history."""
+    """The earlier version's files. Without the history nothing provides them: the test is skipped.
+
+    A clone has it; a source archive or a shallow clone has not.
+    """
     if shutil.which("git") is None:
         pytest.skip("an earlier version comes from the history, and there is no git")
     archive = folder / "earlier.tar"

@@ -87,7 +87,7 @@ class Attack:
             self.running.discard(number)
             self.outcomes[f"{manner.__name__}: {outcome}"] += 1
 
-    # What is sent
+    # Frames
 
     def _frame(self, chance: random.Random) -> tuple[bytes, tuple[int, bool] | None]:
         """A frame of any API, more often than not damaged; what it is if it is not."""
@@ -103,7 +103,7 @@ class Attack:
     def _fetch(self, chance: random.Random, **fields: Any) -> bytes:
         return _encoded(chance, fetch_request(0, topic=self._topic, version=11, **fields), 11)
 
-    # How
+    # Manners. A sleep holds a connection open: that is the harm, nothing is waited for.
 
     async def frame(self, chance: random.Random) -> str:
         """One frame, and a moment for its answer."""

@@ -407,9 +407,11 @@ class CoordinatedWorld(TimedWorld):
         return self.is_lately(broker, self._deposed_ms.get(deposition, self.now_ms))
 
     def is_deposed_coordinator(self, broker: SimBroker, transactional_id: str) -> bool:
-        tp = STATES[self.parts[broker.id].transactions.topic.partition_of(transactional_id)]
-        partition = broker.partition_of(tp)
+        partition = broker.partition_of(self.state_partition_of(broker, transactional_id))
         return partition is None or self._deposition(broker, partition) is not None
+
+    def state_partition_of(self, broker: SimBroker, transactional_id: str) -> TopicPartition:
+        return STATES[self.parts[broker.id].transactions.topic.partition_of(transactional_id)]
 
     def is_lately(self, broker: SimBroker, at_ms: float) -> bool:
         """Whether a deposed leader may not have noticed what happened at a time."""

@@ -111,11 +111,11 @@ def _heal_topics(world: World) -> None:
         world.take_turns()
 
 
-# What the living owe
+# The debts of the living
 
 
 def owed(world: World) -> Iterator[str]:
-    """What the living brokers have not done yet, although they need no other broker for it.
+    """The work that the living brokers have not done yet, although they need no other broker for it.
 
     A partition without a living member of its ISR owes nothing. Nor does one with a replica that has lost
     data, because its ISR may not shrink to that one.

@@ -24,7 +24,7 @@ from barnabas.protocol.messages.topics import (
 )
 from tests.simulation.broker import EPOCH_MS
 from tests.simulation.coordinated_chaos import CoordinatedChaos
-from tests.simulation.coordinated_world import MAX_TIMEOUT_MS, OFFSETS, STATES, CoordinatedWorld
+from tests.simulation.coordinated_world import MAX_TIMEOUT_MS, OFFSETS, CoordinatedWorld
 from tests.simulation.exactly_once_clients import (
     BRIEF,
     DATA,
@@ -99,7 +99,7 @@ class Chaos(CoordinatedChaos):
             )
             builder = RecordBatchBuilder()
             builder.append(*to_bytes(TransactionRecord(transactional_id, stored), 0), None, 0)
-            tp = STATES[world.parts[broker.id].transactions.topic.partition_of(transactional_id)]
+            tp = world.state_partition_of(broker, transactional_id)
             leader = world.brokers[world.state_of(tp).leader]
             leader.replicas.append(-1, 0, [(tp, parse_produced(builder.build()))], lambda outcomes: None)
         world.settle()

@@ -68,19 +68,19 @@ def serve() -> Iterator[Serve]:
     for served in running:
         for client in served.clients:
             client.socket.close()
-        # What every request and every connection has taken is given back in the end.
+        # Every request and every connection gives back all that it has taken.
         wait_for(lambda served=served: held(served) == 0, lambda served=served: f"{held(served)} bytes held")
         served.server.stop(drain_timeout_ms=200)
         assert served.fatal == []
 
 
 def held(served: Served) -> int:
-    """What is counted."""
+    """The counted bytes."""
     return sum(thread.memory.held_bytes for thread in served.server.network_threads)
 
 
 def received(served: Served) -> int:
-    """What connections have really received of incomplete frames."""
+    """The bytes of incomplete frames that connections have really received."""
     return sum(
         connection._receiver.buffered_bytes
         for thread in served.server.network_threads
