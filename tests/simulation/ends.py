@@ -167,7 +167,8 @@ def _owed_to_operators(world: World, usable: set[BrokerId]) -> Iterator[str]:
             has_leader = world.has_state(tp) and world.state_of(tp).leader in usable
             if replicas.is_changing and has_leader and usable.issuperset(replicas.target):
                 yield f"the reassignment of {tp} does not end: {replicas}, {world.state_of(tp)}"
-    if paths.REASSIGNMENTS in nodes and not any(each.is_changing for each in topics.assignments()):
+    lasting = (each for name in topics.names() for each in topics.partitions_of(name).values())
+    if paths.REASSIGNMENTS in nodes and not any(each.is_changing for each in lasting):
         yield f"{paths.REASSIGNMENTS} is not carried out"
     for name in world.zookeeper.children(paths.DELETE_TOPICS):
         assigned = topics.assigned_to(name)
