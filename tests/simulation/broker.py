@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.handlers.services import RequestOrder
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
@@ -30,21 +31,6 @@ if TYPE_CHECKING:
 EPOCH_MS: Final = 1_700_000_000_000
 
 
-class SimTopicSettings:
-    """Every topic has the same settings."""
-
-    def __init__(self, min_insync_replicas: int, is_min_isr_strict: bool) -> None:
-        self._settings = SimpleNamespace(
-            min_insync_replicas=min_insync_replicas, is_min_isr_strict=is_min_isr_strict
-        )
-
-    def update(self, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
-        return False
-
-    def of(self, topic: str) -> SimpleNamespace:
-        return self._settings
-
-
 class SimBroker:
     """`life` counts the processes of this broker."""
 
@@ -55,7 +41,11 @@ class SimBroker:
         self.is_paused = False
         self.is_lost = False
         """Down until all other brokers have returned."""
-        self.disk = Disk(broker_id, world.folder / str(broker_id), world.log_config_of)
+        self.settings = TopicSettingsTable(world.config_of(broker_id))
+        """What the last process knows about the settings of topics."""
+        self.disk = Disk(
+            broker_id, world.folder / str(broker_id), lambda topic: self.settings.log_config(topic)
+        )
         self.disk.on_slow = world.pass_time
         self._world = world
         self._clock_factor = 1.0
@@ -112,6 +102,7 @@ class SimBroker:
         self.life += 1
         # A starting process would wait for ZooKeeper without limit.
         world.doors[self.id] = Door.OPEN
+        self.settings = TopicSettingsTable(world.config_of(self.id))
         self.member = SimMember(world, self.id)
         self.metadata = MetadataCache()
         self.fetchers = SimFetchers(world, self)
@@ -122,7 +113,7 @@ class SimBroker:
             self.metadata,
             self.member.store,
             self.reaper,
-            topic_settings=SimTopicSettings(world.min_insync_replicas, world.is_min_isr_strict),
+            topic_settings=self.settings,
             make_fetchers=lambda manager: self.fetchers,
             max_lag_ms=world.max_lag_ms,
             max_fetch_sessions=10,

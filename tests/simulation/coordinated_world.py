@@ -8,19 +8,16 @@ lost, or arrive twice. A `Profile` says which topics there are besides the coord
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import pytest
 
-from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators import group as group_module
 from barnabas.broker.coordinators import transaction_coordinator
 from barnabas.broker.coordinators.effects import Moment
@@ -39,7 +36,6 @@ from barnabas.broker.handlers import (
     write_txn_markers,
 )
 from barnabas.broker.handlers.metadata import wake_requests
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.partition import Partition
@@ -69,7 +65,6 @@ from tests.simulation.timed_world import TimedWorld, Token
 from tests.simulation.topics import Topics
 from tests.simulation.truth import Violation
 from tests.simulation.world import TOPIC_ID
-from tests.support.defaults import make_config
 from tests.support.grouping import run_once
 
 OFFSETS: Final = TopicPartition(OFFSETS_TOPIC, 0)
@@ -116,23 +111,18 @@ class Profile:
     group_initial_rebalance_delay_ms: int = 0
 
 
-@lru_cache
-def _config(broker_id: int, group_max_size: int, group_initial_rebalance_delay_ms: int) -> BrokerConfig:
-    return make_config(
-        broker_id=broker_id,
-        listeners=f"{LISTENER}://127.0.0.1:0",
-        listener_security_protocol_map=f"{LISTENER}:PLAINTEXT",
-        inter_broker_listener_name=LISTENER,
-        offsets_topic_num_partitions=1,
-        offsets_retention_minutes=_RETENTION_MINUTES,
-        group_max_size=group_max_size,
-        group_initial_rebalance_delay_ms=group_initial_rebalance_delay_ms,
-        transaction_state_log_num_partitions=len(STATES),
-        offsets_commit_timeout_ms=_APPEND_TIMEOUT_MS,
-        transaction_max_timeout_ms=MAX_TIMEOUT_MS,
-        transactional_id_expiration_ms=_EXPIRATION_MS,
-        transaction_two_phase_commit_enable=True,
-    )
+_SETTINGS: Final[Mapping[str, object]] = {
+    "listeners": f"{LISTENER}://127.0.0.1:0",
+    "listener_security_protocol_map": f"{LISTENER}:PLAINTEXT",
+    "inter_broker_listener_name": LISTENER,
+    "offsets_topic_num_partitions": 1,
+    "offsets_retention_minutes": _RETENTION_MINUTES,
+    "transaction_state_log_num_partitions": len(STATES),
+    "offsets_commit_timeout_ms": _APPEND_TIMEOUT_MS,
+    "transaction_max_timeout_ms": MAX_TIMEOUT_MS,
+    "transactional_id_expiration_ms": _EXPIRATION_MS,
+    "transaction_two_phase_commit_enable": True,
+}
 
 
 class Deposition(NamedTuple):
@@ -152,7 +142,7 @@ class Parts:
             return Moment(broker.now_ms(), broker.wall_ms())
 
         profile = world.profile
-        config = _config(broker.id, profile.group_max_size, profile.group_initial_rebalance_delay_ms)
+        config = world.config_of(broker.id)
         common = config, broker.replicas, broker.metadata, broker.reaper
         links: Any = SimLinks(world, broker)
         slow_work: Any = SimpleNamespace(submit=lambda failed, work: work())
@@ -332,13 +322,16 @@ class CoordinatedWorld(TimedWorld):
         super().close()
         self._patch.undo()
 
-    def log_config_of(self, topic: str) -> LogConfig:
-        is_internal = topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
-        return (
-            dataclasses.replace(self.log_config, cleanup_policy=("compact",))
-            if is_internal
-            else self.log_config
-        )
+    def settings_of(self, broker: BrokerId) -> dict[str, object]:
+        return {
+            **super().settings_of(broker),
+            **_SETTINGS,
+            "group_max_size": self.profile.group_max_size,
+            "group_initial_rebalance_delay_ms": self.profile.group_initial_rebalance_delay_ms,
+        }
+
+    def overrides_of(self, topic: str) -> Mapping[str, str]:
+        return {"cleanup.policy": "compact"} if topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) else {}
 
     def _create_topic(self, replicas: list[BrokerId]) -> None:
         controller = self.controller
@@ -353,7 +346,7 @@ class CoordinatedWorld(TimedWorld):
                     for at in [(partition + number) % len(replicas)]
                 },
             )
-            assert controller.writer.create_topic(name, topic, {})
+            assert controller.writer.create_topic(name, topic, self.overrides_of(name))
         Topics(self)
 
     def check(self) -> None:

@@ -66,7 +66,7 @@ class Truth:
         self._new_stable: list[tuple[int, Records, list[tuple[int, int]]]] = []
         self._last_stable: dict[BrokerId, tuple[object, int]] = {}
         """Broker → its process, its log and the truncations so far; and its last stable offset then."""
-        self._is_compacted = world.log_config_of(tp.topic).is_compacted
+        self._is_compacted = world.is_compacted or "cleanup.policy" in world.overrides_of(tp.topic)
         self._offsets_of: dict[bytes | None, list[int]] = {}
         """Key → the offsets of its committed records, in a compacted topic."""
         self.sequences: dict[int, int] = {}

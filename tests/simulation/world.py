@@ -12,13 +12,13 @@ from __future__ import annotations
 import random
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.handlers import fetch as fetch_handler
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.protocol.errors import ErrorCode
@@ -41,7 +41,7 @@ from tests.simulation.log_transactions import seen_by_a_client
 from tests.simulation.member import SESSION_TIMEOUT_MS
 from tests.simulation.requests import SimRequest
 from tests.simulation.truth import Records, Truth, Violation
-from tests.support.defaults import log_config
+from tests.support.defaults import make_config
 from tests.support.zookeeper import SimZooKeeper
 from tests.support.zookeeper_client import Door
 
@@ -57,6 +57,7 @@ ROUNDS = 400
 
 
 _decode_topic = lru_cache(znodes.decode_topic)
+_config = lru_cache(make_config)
 
 OPEN_WORLDS: list[World] = []
 """The worlds that must still be closed."""
@@ -99,12 +100,14 @@ class World:
         self.folder = new_folder()
         self.is_compacted = is_compacted
         """Whether the records have keys, and replicas may clean their logs."""
-        self.log_config = log_config(
-            segment_bytes=segment_bytes,
-            segment_index_bytes=SMALL_INDEX_BYTES,
-            cleanup_policy=("compact",) if is_compacted else ("delete",),
-            delete_retention_ms=_DELETE_RETENTION_MS,
-        )
+        self._settings = {
+            "min_insync_replicas": min_insync_replicas,
+            "min_insync_replicas_strict": is_min_isr_strict,
+            "log_segment_bytes": segment_bytes,
+            "log_index_size_max_bytes": SMALL_INDEX_BYTES,
+            "log_cleanup_policy": "compact" if is_compacted else "delete",
+            "log_cleaner_delete_retention_ms": _DELETE_RETENTION_MS,
+        }
         self.has_transactions = False
         """Whether stable offsets are checked too."""
         self.now_ms = 0.0
@@ -141,8 +144,16 @@ class World:
         self._create_topic(ids)
         self.settle()
 
-    def log_config_of(self, topic: str) -> LogConfig:
-        return self.log_config
+    def settings_of(self, broker: BrokerId) -> dict[str, object]:
+        """The settings that a broker starts with, with underscores."""
+        return {"broker_id": broker, **self._settings}
+
+    def config_of(self, broker: BrokerId) -> BrokerConfig:
+        return _config(**self.settings_of(broker))
+
+    def overrides_of(self, topic: str) -> Mapping[str, str]:
+        """The settings that a topic of this world is created with."""
+        return {}
 
     def started(self, broker: SimBroker) -> None:
         """A process has started; a hook for worlds whose brokers have more parts."""
@@ -169,7 +180,9 @@ class World:
             topic_id=TOPIC_ID, partitions={self.tp.partition: ReplicaAssignment(tuple(replicas))}
         )
         controller = self.controller
-        if controller is None or not controller.writer.create_topic(self.tp.topic, topic, {}):
+        if controller is None or not controller.writer.create_topic(
+            self.tp.topic, topic, self.overrides_of(self.tp.topic)
+        ):
             raise AssertionError("no controller could create the topic")
 
     # Controllers
@@ -544,7 +557,7 @@ class World:
         return "\n".join(lines)
 
     def _describe(self, truth: Truth) -> str:
-        lines = [f"{truth.tp}: {truth.state if self.has_state(truth.tp) else None}"]
+        lines = [f"{truth.tp}: {truth.state if truth.has_state else None}"]
         for broker in self.brokers.values():
             partition, view = truth.partition(broker), truth.view(broker)
             epochs = () if view is None or partition is None else view.log.epoch_cache.entries
