@@ -167,9 +167,9 @@ class LiveSettings:
             self._take_layers()
 
     def _take_topics(self, configs: Mapping[str, StoredConfig]) -> None:
-        changed = [
+        changed = {
             name for name, config in configs.items() if self._table.update(name, config.values, config.zxid)
-        ]
+        }
         if changed:
             self._topics_changed(changed)
         if configs:

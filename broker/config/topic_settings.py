@@ -63,7 +63,9 @@ class TopicSettingsTable:
         validate_topic_config(overrides, self._defaults)
 
     def update(self, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
-        """Apply a topic's overrides, written at ``zxid``; returns whether the settings changed.
+        """Apply a topic's overrides, written at ``zxid``; returns whether the settings are new.
+
+        They are new also after `forget`: a replica may still have the settings from before.
 
         Another program may have written overrides that this broker does not understand. They are logged and
         ignored; the topic is hosted with the others.
@@ -75,10 +77,9 @@ class TopicSettingsTable:
             values, problems = usable_topic_config(overrides)
             if problems:
                 logger.error("settings of topic %s are not all usable: %s", topic, "; ".join(problems))
-            before = self._default if entry is None else entry.settings
             settings = self._settings({**self._defaults, **values}) if values else self._default
             self._by_topic[topic] = _Entry(values, zxid, settings)
-            return before != settings
+            return entry is None or entry.settings != settings
 
     def forget(self, topic: str) -> None:
         """The topic was deleted; another one of its name starts with the defaults."""

@@ -9,7 +9,7 @@ all its logs; the others go on. A damaged log is kept out and remembered in `off
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -208,11 +208,11 @@ class LogManager:
             self._adopt(log)
             return log
 
-    def update_config(self, topic: str | None = None) -> None:
-        """Apply the current configuration to the logs of a topic, or with None to all logs."""
+    def update_config(self, topics: Collection[str] | None = None) -> None:
+        """Apply the current configuration to the logs of these topics, or with None to all logs."""
         for log in self._table.open_logs():
             name = log.topic_partition.topic
-            if topic is None or name == topic:
+            if topics is None or name in topics:
                 log.config = self._config_of(name)
 
     def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> Path | None:

@@ -221,6 +221,7 @@ class RoleChanges:
                 for topic in request.topic_states
                 for state in topic.partition_states
             }
+            named = dict.fromkeys(given) | dict.fromkeys(self._take_settings(request.topic_states))
             failures = self._create_missing(given, is_full=request.is_full)
             errors = []
             follow: dict[TopicPartition, FollowedLeader] = {}
@@ -244,9 +245,8 @@ class RoleChanges:
                     follow[name] = role
                 elif role is Role.LEADER:
                     leading.append(name)
-            named = dict.fromkeys(given)
             if request.is_full:
-                named |= dict.fromkeys(self._set_strays_aside(named))
+                named |= dict.fromkeys(self._set_strays_aside(given))
             self._fetchers.unfollow(leading)
             self._fetchers.follow(follow)
         for name in named:
@@ -354,10 +354,6 @@ class RoleChanges:
     def _provide(
         self, name: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool
     ) -> None:
-        overrides = {config.name: config.value for config in topic.configs}
-        if self._topic_settings.update(name.topic, overrides, topic.config_zxid):
-            self._logs.update_config(name.topic)
-        settings = self._topic_settings.of(name.topic)
         topic_id = TopicId(topic.topic_id)
         partition = self.partitions.get(name)
         log = partition.log if partition is not None else self._logs.get(name)
@@ -370,8 +366,8 @@ class RoleChanges:
             self._set_aside(name)
             partition = None
         if partition is not None:
-            partition.min_insync_replicas = settings.min_insync_replicas
             return
+        settings = self._topic_settings.of(name.topic)
         log = self._logs.get_or_create_without_id(name, topic_id, wall_clock_ms(), is_new=is_new)
         self.partitions[name] = Partition(
             name,
@@ -415,17 +411,36 @@ class RoleChanges:
             "broker %d: %s is no longer hosted; kept as %s", self.broker_id, name, folder
         )
 
+    # Settings
+
     def settings_changed(self, topics: Collection[str] | None) -> None:
         """Apply the changed settings of these topics, or with None of all topics."""
         with self._lock:
-            for topic in topics if topics is not None else (None,):
-                self._logs.update_config(topic)
-            names = [name for name in self.partitions if topics is None or name.topic in topics]
-            for name in names:
-                settings = self._topic_settings.of(name.topic)
-                self.partitions[name].min_insync_replicas = settings.min_insync_replicas
+            names = self._apply_settings(topics)
         for name in names:
             self._role_changed(name)
+
+    def _take_settings(self, topics: Iterable[LeaderAndIsrTopic]) -> list[TopicPartition]:
+        """Put the settings that come with roles into force; returns the replicas of changed topics.
+
+        All replicas of a topic, also those without a new role: a later notification of the same change finds
+        the settings known and changes nothing.
+        """
+        changed = set()
+        for topic in topics:
+            overrides = {config.name: config.value for config in topic.configs}
+            if self._topic_settings.update(topic.topic_name, overrides, topic.config_zxid):
+                changed.add(topic.topic_name)
+        return self._apply_settings(changed) if changed else []
+
+    def _apply_settings(self, topics: Collection[str] | None) -> list[TopicPartition]:
+        """Returns the replicas of these topics, or with None all replicas, which have these settings now."""
+        self._logs.update_config(topics)
+        names = [name for name in self.partitions if topics is None or name.topic in topics]
+        for name in names:
+            settings = self._topic_settings.of(name.topic)
+            self.partitions[name].min_insync_replicas = settings.min_insync_replicas
+        return names
 
     # StopReplica.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -271,7 +271,7 @@ class MemoryLogs:
             self.logs[name] = self.strays.pop(key) if key in self.strays else MemoryLog(name, topic_id)
         return self.logs[name]
 
-    def update_config(self, topic: str) -> None:
+    def update_config(self, topics: Collection[str] | None) -> None:
         return
 
     def set_aside(self, name: TopicPartition, now_ms: int) -> None:

@@ -36,12 +36,13 @@ class Desk:
 
 def test_topics_with_changed_settings_are_named_once() -> None:
     desk = Desk()
+    desk.table.update("b", {}, 9)
     found = topics(
         a=StoredConfig({"retention.ms": "5"}, 10, 0), b=StoredConfig({}, 11, 0), gone=StoredConfig()
     )
     desk.live.take(found)
     desk.live.take(found)
-    assert desk.changed == [["a"]]
+    assert desk.changed == [{"a"}]
     assert desk.written == [["a", "b"], ["a", "b"]]
     assert desk.table.log_config("a").retention_ms == 5
 

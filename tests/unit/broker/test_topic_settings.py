@@ -24,12 +24,15 @@ def test_overrides_replace_the_defaults_of_their_names_only(table: TopicSettings
     assert (default.min_insync_replicas, default.throttled_leaders) == (2, frozenset())
 
 
-def test_an_update_returns_whether_the_settings_changed(table: TopicSettingsTable) -> None:
+def test_an_update_returns_whether_the_settings_are_new(table: TopicSettingsTable) -> None:
     overrides = {"retention.ms": "5000"}
     assert table.update("topic", overrides)
     assert not table.update("topic", dict(overrides))
     assert table.update("topic", {})
     assert table.log_config("topic") == table.log_config("another")
+    assert not table.update("topic", {}, 7)
+    table.forget("topic")
+    assert table.update("topic", {})
 
 
 @pytest.mark.parametrize("wrong", [{"min.insync.replicas": "many"}, {"no.such.setting": "1"}])

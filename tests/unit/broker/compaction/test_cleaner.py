@@ -232,7 +232,7 @@ def test_a_marked_log_is_tried_at_once_when_the_cause_may_be_gone(
         log.increment_log_start_offset(5)
     else:
         rig.configs["t"] = log_config(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.2)
-        rig.logs.update_config("t")
+        rig.logs.update_config(["t"])
     rig.now_ms += SETTINGS.backoff_ms
     assert rig.clean_all() == 1
     assert log.cleaning_problem is None
@@ -254,7 +254,7 @@ def test_a_mark_goes_when_the_topic_is_no_longer_compacted(rig: CleanerRig, clea
     cleanings.work["t"] = raising(ValueError("a bug"))
     rig.clean_all()
     rig.configs["t"] = log_config()
-    rig.logs.update_config("t")
+    rig.logs.update_config(["t"])
     rig.now_ms += SETTINGS.backoff_ms
     rig.clean_all()
     assert log.cleaning_problem is None
@@ -483,7 +483,7 @@ def test_a_topic_that_is_no_longer_compacted_ends_its_cleaning(rig: CleanerRig, 
     rig.cleaner.start()
     wait_for(lambda: rig.cleaner.figures().in_progress)
     rig.configs["t"] = log_config()
-    rig.logs.update_config("t")
+    rig.logs.update_config(["t"])
     wait_for(lambda: not rig.cleaner.figures().in_progress)
     assert log.cleaning_problem is None
 

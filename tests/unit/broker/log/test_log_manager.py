@@ -345,7 +345,7 @@ def test_a_truncation_writes_a_checkpoint_only_if_one_names_a_higher_offset(
 def test_a_new_configuration_reaches_the_logs(managers: Managers, manager: LogManager) -> None:
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
     managers.configs[KEY.topic] = log_config(max_message_bytes=80)
-    manager.update_config(KEY.topic)
+    manager.update_config([KEY.topic])
     with refused(ErrorCode.MESSAGE_TOO_LARGE):
         append_batches(log, batch(20))
 

@@ -253,6 +253,17 @@ def test_a_role_request_has_the_settings_of_its_topic(managed: Managed) -> None:
     assert partition.min_insync_replicas == 3
 
 
+def test_settings_in_a_role_request_reach_the_replicas_that_it_does_not_name(managed: Managed) -> None:
+    other = TopicPartition(TP.topic, 1)
+    managed.tell(state(), state(index=1))
+    waken: list[TopicPartition] = []
+    managed.manager.role_listeners.append(waken.append)
+    managed.tell(state(epoch=1), min_insync_replicas=2)
+    # A notification of the same change finds the settings known, and changes nothing.
+    assert managed.manager.partition(other).min_insync_replicas == 2
+    assert waken == [TP, other]
+
+
 # Strays and recreated topics
 
 
