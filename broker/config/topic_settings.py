@@ -10,13 +10,15 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.broker.config.load import usable_topic_config, validate_topic_config
 from barnabas.broker.config.settings import BrokerConfig, SettingValue
 from barnabas.broker.log.log_config import LogConfig
 
 logger = logging.getLogger(__name__)
+
+_MOST_FORGOTTEN: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,12 @@ class TopicSettingsTable:
         self._default = self._settings(self._defaults)
         self._lock = threading.Lock()
         self._by_topic: dict[str, _Entry] = {}
+        self._forgotten: dict[str, _Entry] = {}
+        """The settings of the topics that were deleted last.
+
+        A broker may hear of a deletion after a notification about the next topic of the name. Then these are
+        the settings of that one, and a request that was made before the notification must not replace them.
+        """
 
     def of(self, topic: str) -> TopicSettings:
         """The settings of a topic; the broker's defaults if its overrides are unknown."""
@@ -77,6 +85,9 @@ class TopicSettingsTable:
             values, problems = usable_topic_config(overrides)
             if problems:
                 logger.error("settings of topic %s are not all usable: %s", topic, "; ".join(problems))
+            forgotten = self._forgotten.pop(topic, None)
+            if forgotten is not None and forgotten.zxid > zxid > 0:
+                values, zxid = dict(forgotten.overrides), forgotten.zxid
             settings = self._settings({**self._defaults, **values}) if values else self._default
             self._by_topic[topic] = _Entry(values, zxid, settings)
             return entry is None or entry.settings != settings
@@ -84,7 +95,11 @@ class TopicSettingsTable:
     def forget(self, topic: str) -> None:
         """The topic was deleted; another one of its name starts with the defaults."""
         with self._lock:
-            self._by_topic.pop(topic, None)
+            if (entry := self._by_topic.pop(topic, None)) is not None:
+                self._forgotten.pop(topic, None)
+                self._forgotten[topic] = entry
+                if len(self._forgotten) > _MOST_FORGOTTEN:
+                    del self._forgotten[next(iter(self._forgotten))]
 
     def set_defaults(self, defaults: Mapping[str, SettingValue]) -> bool:
         """Replace the broker's defaults, by topic-level name; returns whether they changed."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from barnabas.broker.config import topic_settings
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.settings import LONG_MAX
@@ -33,6 +34,29 @@ def test_an_update_returns_whether_the_settings_are_new(table: TopicSettingsTabl
     assert not table.update("topic", {}, 7)
     table.forget("topic")
     assert table.update("topic", {})
+
+
+def test_a_late_notice_of_a_deletion_does_not_bring_older_settings_back(table: TopicSettingsTable) -> None:
+    table.update("topic", {"retention.ms": "1"}, 10)
+    # The next topic of the name was created at 20 and changed at 30; its deletion is the former one's.
+    table.update("topic", {"retention.ms": "3"}, 30)
+    table.forget("topic")
+    assert table.update("topic", {"retention.ms": "2"}, 20)
+    assert table.log_config("topic").retention_ms == 3
+    table.forget("topic")
+    table.update("topic", {"retention.ms": "4"}, 40)
+    assert table.log_config("topic").retention_ms == 4
+
+
+def test_few_forgotten_topics_are_kept(table: TopicSettingsTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_settings, "_MOST_FORGOTTEN", 2)
+    for topic in ("a", "b", "c"):
+        table.update(topic, {"retention.ms": "9"}, 9)
+        table.forget(topic)
+        assert table.log_config(topic) == table.log_config("another")
+    for topic in ("a", "b", "c"):
+        table.update(topic, {"retention.ms": "8"}, 8)
+    assert [table.log_config(topic).retention_ms for topic in ("a", "b", "c")] == [8, 9, 9]
 
 
 @pytest.mark.parametrize("wrong", [{"min.insync.replicas": "many"}, {"no.such.setting": "1"}])
