@@ -30,6 +30,7 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from barnabas.protocol.settings import LONG_MAX
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -81,6 +82,12 @@ def partition_of(partition: Partition) -> TopicPartition:
     raise TypeError(f"partition {partition!r}: expected a topic and a number, such as ('orders', 0)")
 
 
+def check_offset(offset: object, where: str = "") -> None:
+    """Raises ValueError for what is not an offset of a log; `where` says which one it is."""
+    if type(offset) is not int or not 0 <= offset <= LONG_MAX:
+        raise ValueError(f"offset {offset!r}{where}: expected 0 or more, below 2**63")
+
+
 def checked_offsets(offsets: OffsetsToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
     """The offsets that a user wants to commit. Raises ValueError naming an invalid one."""
     checked: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -88,8 +95,7 @@ def checked_offsets(offsets: OffsetsToCommit) -> dict[TopicPartition, OffsetAndM
         offset = (
             OffsetAndMetadata(*to_commit) if isinstance(to_commit, tuple) else OffsetAndMetadata(to_commit)
         )
-        if type(offset.offset) is not int or offset.offset < 0:
-            raise ValueError(f"offset {offset.offset!r} of {tp}: expected 0 or more")
+        check_offset(offset.offset, f" of {tp}")
         checked[partition_of(tp)] = offset
     return checked
 

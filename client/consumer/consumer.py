@@ -50,6 +50,7 @@ from barnabas.client.offsets import (
     OffsetsToCommit,
     Partition,
     Timestamps,
+    check_offset,
     checked_offsets,
     list_offsets,
     partition_of,
@@ -214,8 +215,7 @@ class Consumer(Client):
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Continue from an offset; records fetched ahead are dropped. Raises NotAssigned and ValueError."""
-        if type(offset) is not int or offset < 0:
-            raise ValueError(f"offset {offset!r}: expected 0 or more")
+        check_offset(offset)
         self._seek(partition, offset, None)
 
     def seek_to_beginning(self, *partitions: Partition) -> None:

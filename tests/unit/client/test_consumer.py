@@ -396,7 +396,7 @@ async def test_a_wrong_partition_is_refused_by_name(cluster: FakeCluster, wrong:
         assert consumer.assignment() == {T0}
 
 
-@pytest.mark.parametrize("offset", [-1, 1.5, "0", None])
+@pytest.mark.parametrize("offset", [-1, 1.5, "0", None, 2**63])
 async def test_a_wrong_offset_is_refused(cluster: FakeCluster, offset: Any) -> None:
     async with reading(cluster) as consumer:
         with pytest.raises(ValueError, match="expected 0 or more"):
