@@ -1,7 +1,6 @@
 """Retried tests and their report: runs of pytest over tests made for it."""
 
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,15 +52,16 @@ def _run(directory: Path, *arguments: str, ignoring_sigint: bool = False) -> tup
     (directory / "conftest.py").write_text(_CONFTEST)
     (directory / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     root = Path(__file__).parents[2]
+    # Not by `preexec_fn`, which runs Python in a child of a process that may have other threads.
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$0" "$@"'] if ignoring_sigint else []
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", "pytest.ini", *arguments],
+        [*ignoring, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", "pytest.ini", *arguments],
         cwd=directory,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
         env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
-        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignoring_sigint else None,
     )
     return done.returncode, done.stdout
 
