@@ -141,7 +141,7 @@ class BackgroundWork:
                 "high watermark checkpoint",
                 replicas.checkpoint_high_watermarks,
             ),
-            (config.log_retention_check_interval_ms, "retention", replicas.retain),
+            (config.log_retention_check_interval_ms, "retention", lambda: replicas.retain(wall_clock_ms())),
             (
                 config.log_flush_offset_checkpoint_interval_ms,
                 "recovery point checkpoint",

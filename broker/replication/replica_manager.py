@@ -578,15 +578,15 @@ class ReplicaManager:
         partition = self.roles.partitions.get(name)
         return None if partition is None else (partition.last_stable_offset, partition.high_watermark)
 
-    def retain(self) -> None:
-        """Apply time and size retention to every log."""
+    def retain(self, now_ms: int) -> None:
+        """Apply time and size retention to every log, at this time of the wall clock."""
 
         def high_watermark_of(name: TopicPartition) -> int | None:
             partition = self.roles.partitions.get(name)
             return None if partition is None else partition.high_watermark
 
         before = [(partition, partition.log.log_start_offset) for partition in self.partitions()]
-        deleted = self.logs.retention_pass(wall_clock_ms(), high_watermark_of)
+        deleted = self.logs.retention_pass(now_ms, high_watermark_of)
         if deleted:
             logger.info("retention deleted %d segments", deleted)
         for partition, log_start_offset in before:

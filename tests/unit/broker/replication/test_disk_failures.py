@@ -262,7 +262,7 @@ def test_without_any_disk_the_broker_still_answers(broker: Broker, caplog: pytes
     assert error is ErrorCode.KAFKA_STORAGE_ERROR
     broker.replicas.checkpoint_high_watermarks()
     broker.replicas.shrink_isrs()
-    broker.replicas.retain()
+    broker.replicas.retain(0)
 
 
 def test_described_replicas_include_offline_ones_and_their_dirs(broker: Broker) -> None:
