@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -41,7 +41,9 @@ class SimBroker:
         self.is_paused = False
         self.is_lost = False
         """Down until all other brokers have returned."""
-        self.settings = TopicSettingsTable(world.config_of(broker_id))
+        self.config = world.config_of(broker_id)
+        """What the last process was started with."""
+        self.settings = TopicSettingsTable(self.config)
         """What the last process knows about the settings of topics."""
         self.disk = Disk(
             broker_id, world.folder / str(broker_id), lambda topic: self.settings.log_config(topic)
@@ -102,9 +104,11 @@ class SimBroker:
         self.life += 1
         # A starting process would wait for ZooKeeper without limit.
         world.doors[self.id] = Door.OPEN
-        self.settings = TopicSettingsTable(world.config_of(self.id))
+        self.config = world.config_of(self.id)
+        self.settings = TopicSettingsTable(self.config)
         self.member = SimMember(world, self.id)
         self.metadata = MetadataCache()
+        self.metadata.on_deletion(self._topics_deleted)
         self.fetchers = SimFetchers(world, self)
         self.reaper = Reaper(on_fatal=raise_it, clock_ms=self.now_ms)
         self.replicas = ReplicaManager(
@@ -128,7 +132,12 @@ class SimBroker:
         )
         self.is_up, self.is_paused = True, False
         world.started(self)
-        self.member.start(self.replicas)
+        self.member.start(self.replicas, self.config, self.settings)
+
+    def _topics_deleted(self, topics: Mapping[str, object]) -> None:
+        """As `barnabas.broker.app` does."""
+        for name in topics.keys() - self.metadata.current.topics.keys():
+            self.settings.forget(name)
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:

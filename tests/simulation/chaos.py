@@ -16,6 +16,7 @@ from tests.simulation.disk_chaos import DISK_CURES, DISK_FAULTS, DiskChaos
 from tests.simulation.ends import heal, heal_the_living
 from tests.simulation.log_transactions import TRANSACTION_WORK, TransactionChaos
 from tests.simulation.profiles import USUAL, Profile
+from tests.simulation.settings_chaos import SETTINGS_WORK, SettingsChaos
 from tests.simulation.topic_chaos import MOVE_WORK, TOPIC_CURES, TOPIC_FAULTS, TOPIC_WORK, TopicChaos
 from tests.simulation.topics import Topics
 from tests.simulation.world import World
@@ -67,7 +68,7 @@ LOST = (ConnectionClosed, ConnectionRefused, RequestTimedOutLocally)
 """The errors of a fetch that gets no answer."""
 
 
-class Chaos(DiskChaos, TopicChaos, TransactionChaos):
+class Chaos(DiskChaos, SettingsChaos, TopicChaos, TransactionChaos):
     """One history; a profile says which weights differ from the usual ones.
 
     In half of the usual histories topics are created and deleted.
@@ -85,6 +86,7 @@ class Chaos(DiskChaos, TopicChaos, TransactionChaos):
             is_controller_apart=self.random.random() < 0.4,
             is_compacted=profile.is_compacted,
             is_min_isr_strict=profile.is_min_isr_strict,
+            has_settings=profile.has_settings,
         )
         self.ids = list(self.world.brokers)
         self.hosts = list(self.world.hosts)
@@ -110,6 +112,8 @@ class Chaos(DiskChaos, TopicChaos, TransactionChaos):
             for fault, weight in TOPIC_FAULTS.items():
                 weights[fault] = weight * topics.choice((0.0, 0.5, 2.0))
             weights |= profile.weights
+        if profile.has_settings:
+            weights |= SETTINGS_WORK
         self._names = list(weights)
         self._weights = list(weights.values())
 

@@ -15,6 +15,7 @@ from tests.simulation.coordinated_world import OFFSETS, STATES, CoordinatedWorld
 from tests.simulation.disk_chaos import DiskChaos
 from tests.simulation.ends import heal, owed
 from tests.simulation.promises import Promise
+from tests.simulation.settings_chaos import SETTINGS_WORK, SettingsChaos
 
 _CALM_MS: Final = 100_000
 FAULTS_OF_BROKERS: Final = {
@@ -39,7 +40,7 @@ FAULTS_OF_BROKERS: Final = {
 }
 
 
-class CoordinatedChaos(DiskChaos):
+class CoordinatedChaos(DiskChaos, SettingsChaos):
     """Runs one history: injects faults into brokers and clients, and moves the leaders of `partitions`."""
 
     faults: ClassVar[Mapping[str, float]]
@@ -47,6 +48,12 @@ class CoordinatedChaos(DiskChaos):
     faults_end_ms: ClassVar[float]
     turn_ms: ClassVar[float]
     """The mean time between two faults."""
+    of_topics: ClassVar = {
+        "min.insync.replicas": (1, 2),
+        "segment.bytes": (10_000, 1 << 20),
+        "segment.ms": (500, 1 << 20),
+    }
+    of_brokers: ClassVar = {"min.insync.replicas": (1, 2)}
     judge: CoordinatedJudge
 
     def __init__(self, world: CoordinatedWorld, judge: Any, partitions: tuple[TopicPartition, ...]) -> None:
@@ -60,6 +67,8 @@ class CoordinatedChaos(DiskChaos):
             fault: weight * (draw.choice((0.0, 0.5, 1.0, 2.0)) if at else 1.0)
             for at, (fault, weight) in enumerate({**self.faults, **FAULTS_OF_BROKERS}.items())
         }
+        if world.settings is not None:
+            self._weights |= {name: SETTINGS_WORK[name] for name in ("change_settings", "change_defaults")}
         world.at(0, self._fault)
 
     def _any(self) -> SimBroker:
@@ -195,7 +204,7 @@ class CoordinatedChaos(DiskChaos):
     def reassign(self) -> None:
         """A partition moves away from a broker, or gets a replica more."""
         world, tp, topics = self.world, self._some_partition(), self.world.topics
-        least = max(2, world.min_insync_replicas)
+        least = max(2, self._least)
         target = self.random.sample(list(world.brokers), self.random.randint(least, len(world.brokers)))
         if world.controller is not None and topics is not None:
             topics.allow(tp, target)
@@ -278,12 +287,18 @@ class CoordinatedChaos(DiskChaos):
         """Whether each partition has a healthy leader and enough replicas without this broker."""
         topics = self.world.topics
         assert topics is not None
-        least = self.world.min_insync_replicas
+        least = self._least
         return self._is_another_healthy(dead) and all(
             len({*replicas} - {dead.id}) >= least
             for assignment in topics.assignments()
             for replicas in (assignment.replicas, assignment.target)
         )
+
+    @property
+    def _least(self) -> int:
+        """As many replicas in sync as any topic needs."""
+        changing = max(self.of_brokers["min.insync.replicas"]) if self.world.settings is not None else 0
+        return max(self.world.min_insync_replicas, changing)
 
     def heal_if_too_few(self) -> None:
         """Let the dead return if a reassignment that was requested before has made them needed."""

@@ -92,7 +92,7 @@ def a_removed_replica_has_its_marker(setattr_: SetAttr) -> None:
     setattr_(transaction_markers, "_WRITTEN", written)
 
 
-@found_in("exactly once", 227)
+@found_in("exactly once", 376)
 def an_aborted_commit_replaces_a_committed_offset(setattr_: SetAttr) -> None:
     """In the offset map of a cleaning."""
     add_keys = cleaning._Cleaning._add_keys

@@ -125,6 +125,15 @@ _SETTINGS: Final[Mapping[str, object]] = {
 }
 
 
+_OTHER_SETTINGS: Final[Mapping[str, tuple[int, ...]]] = {
+    "offsets_retention_minutes": (_RETENTION_MINUTES, 3 * _RETENTION_MINUTES),
+    "transaction_max_timeout_ms": (MAX_TIMEOUT_MS, 3 * MAX_TIMEOUT_MS),
+    "transactional_id_expiration_ms": (_EXPIRATION_MS, 3 * _EXPIRATION_MS),
+}
+_CHANGING_SETTINGS: Final = 1 / 3
+"""The part of the histories in which settings change."""
+
+
 class Deposition(NamedTuple):
     """A broker that leads a partition in an epoch, while ZooKeeper has another leader in a later one."""
 
@@ -142,7 +151,7 @@ class Parts:
             return Moment(broker.now_ms(), broker.wall_ms())
 
         profile = world.profile
-        config = world.config_of(broker.id)
+        config = broker.config
         common = config, broker.replicas, broker.metadata, broker.reaper
         links: Any = SimLinks(world, broker)
         slow_work: Any = SimpleNamespace(submit=lambda failed, work: work())
@@ -308,7 +317,16 @@ class CoordinatedWorld(TimedWorld):
         ids: Any = SimpleNamespace(uuid4=lambda: f"{draw.getrandbits(32):08x}")
         self._patch.setattr(group_module, "uuid", ids)
         self._patch.setattr(transaction_coordinator, "APPEND_TIMEOUT_MS", _APPEND_TIMEOUT_MS)
-        super().__init__(draw, 3, draw.choice((1, 2, 2)), tp=OFFSETS, is_controller_apart=draw.random() < 0.5)
+        # A generator of its own, so that the other histories do not depend on it.
+        self._restarts = random.Random(f"settings of {seed}")
+        super().__init__(
+            draw,
+            3,
+            draw.choice((1, 2, 2)),
+            tp=OFFSETS,
+            is_controller_apart=draw.random() < 0.5,
+            has_settings=self._restarts.random() < _CHANGING_SETTINGS,
+        )
         self.has_transactions = True
         for broker in self.brokers.values():
             self.skew(broker)
@@ -323,9 +341,16 @@ class CoordinatedWorld(TimedWorld):
         self._patch.undo()
 
     def settings_of(self, broker: BrokerId) -> dict[str, object]:
+        """Where settings change, a process may be given others than the one before."""
+        given = (
+            {}
+            if self.settings is None
+            else {name: self._restarts.choice(choices) for name, choices in _OTHER_SETTINGS.items()}
+        )
         return {
             **super().settings_of(broker),
             **_SETTINGS,
+            **given,
             "group_max_size": self.profile.group_max_size,
             "group_initial_rebalance_delay_ms": self.profile.group_initial_rebalance_delay_ms,
         }

@@ -69,9 +69,9 @@ class Entry(NamedTuple):
         return self.value >> SEQUENCE_BITS, self.value & ((1 << SEQUENCE_BITS) - 1)
 
 
-def encode_batch(*values: int, has_keys: bool = False) -> ProducedBatches:
+def encode_batch(*values: int, has_keys: bool = False, timestamp_ms: int = 0) -> ProducedBatches:
     """One batch as a producer sends it."""
-    return parse_produced(_build_batch(*values, has_keys=has_keys))
+    return parse_produced(_build_batch(*values, has_keys=has_keys, timestamp_ms=timestamp_ms))
 
 
 def is_tombstone(value: int) -> bool:
@@ -79,24 +79,25 @@ def is_tombstone(value: int) -> bool:
     return value % 4 == 3
 
 
-def _build_batch(*values: int, has_keys: bool = False) -> bytearray:
+def _build_batch(*values: int, has_keys: bool = False, timestamp_ms: int = 0) -> bytearray:
     builder = RecordBatchBuilder(max_bytes=_READ_BYTES)
     for value in values:
         if has_keys:
             data = None if is_tombstone(value) else value.to_bytes(8)
             # A third of the records have keys of their own and stay; the others share one key.
-            builder.append(b"%b%d" % (_KEY, 0 if value % 3 else value), data, None, 0)
+            builder.append(b"%b%d" % (_KEY, 0 if value % 3 else value), data, None, timestamp_ms)
         else:
-            builder.append(None, value.to_bytes(8), None, 0)
+            builder.append(None, value.to_bytes(8), None, timestamp_ms)
     producer = Entry(-1, None, values[0]).producer
     if producer is None:
         return builder.build()
     return builder.build(producer_id=producer[0], producer_epoch=0, base_sequence=producer[1])
 
 
-def encode(*values: int, has_keys: bool = False) -> ProducedBatches:
+def encode(*values: int, has_keys: bool = False, timestamp_ms: int = 0) -> ProducedBatches:
     """A batch for each value."""
-    return parse_produced(bytearray().join(_build_batch(value, has_keys=has_keys) for value in values))
+    batches = (_build_batch(value, has_keys=has_keys, timestamp_ms=timestamp_ms) for value in values)
+    return parse_produced(bytearray().join(batches))
 
 
 def encode_in_transaction(value: int, producer_id: int, producer_epoch: int) -> ProducedBatches:

@@ -124,6 +124,9 @@ def owed(world: World) -> Iterator[str]:
     for truth in world.truths.values():
         if not truth.is_hidden and not truth.lossy:
             yield from _owed_by_replicas(world, truth, usable)
+    if world.settings is not None:
+        behind = (world.settings.behind(world.brokers[broker], is_at_rest=True) for broker in usable)
+        yield from filter(None, behind)
     if world.topics is not None:
         yield from _owed_to_operators(world, usable)
         yield from world.topics.left_overs(usable)
@@ -149,7 +152,8 @@ def _owed_by_replicas(world: World, truth: Truth, usable: set[BrokerId]) -> Iter
             yield f"{truth.tp}: broker {replica} does not know {state}"
             return
         marks |= {partition.high_watermark, partition.log_end_offset}
-    may_commit = not world.is_min_isr_strict or len(state.isr) >= world.min_insync_replicas
+    least = world.min_insync_replicas_of(world.brokers[state.leader], truth.tp.topic)
+    may_commit = not world.is_min_isr_strict or len(state.isr) >= least
     if may_commit and len(marks) > 1:
         yield f"{truth.tp}: the ISR has the high watermarks and ends {sorted(marks)}"
 

@@ -19,6 +19,7 @@ from tests.simulation import (  # noqa: F401 - they register their mistakes
     coordinated_mutations,
     group_mutations,
     mutations,
+    settings_mutations,
     transaction_mutations,
 )
 from tests.simulation.kinds import KINDS, run

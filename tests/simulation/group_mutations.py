@@ -38,7 +38,7 @@ def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None
     setattr_(Group, "sync", hasty)
 
 
-@found_in("groups", 88)
+@found_in("groups", 357)
 def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     sync = Group.sync
 

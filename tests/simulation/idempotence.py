@@ -47,7 +47,9 @@ class IdempotentProducer:
         def answer(outcomes: list[PartitionProduceResponse]) -> None:
             if outcomes[0].error_code != ErrorCode.NONE:
                 return
-            self._world.truth.acknowledged(Offset(outcomes[0].base_offset), [value])
+            self._world.truth.acknowledged(
+                Offset(outcomes[0].base_offset), [value], self._world.min_insync_replicas
+            )
             if not is_answer_lost and sequence in self.unanswered:
                 self.unanswered.remove(sequence)
 

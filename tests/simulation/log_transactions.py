@@ -190,7 +190,9 @@ class TransactionalProducer:
 
         def answer(outcomes: list[PartitionProduceResponse]) -> None:
             if outcomes[0].error_code == ErrorCode.NONE:
-                self._world.truth.acknowledged(Offset(outcomes[0].base_offset), [value])
+                self._world.truth.acknowledged(
+                    Offset(outcomes[0].base_offset), [value], self._world.min_insync_replicas
+                )
 
         try:
             guard = partition.log.begin_verification(self._id, self._epoch)

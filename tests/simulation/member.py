@@ -9,11 +9,16 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.broker.config.dynamic import LiveSettings
+from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.membership import Membership
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller.controller import Controller
 from barnabas.controller.events import Event
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
+from barnabas.zookeeper.configs import NOTICE_LIFETIME_MS, ConfigChanges
+from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.session import Threads
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
@@ -55,6 +60,11 @@ class SimMember:
 
     def __init__(self, world: World, broker_id: BrokerId) -> None:
         self.id = broker_id
+        self.configs: ConfigChanges | None = None
+        self.live: LiveSettings | None = None
+        """In a world whose settings change."""
+        self._must_load: bool | None = None
+        """After a failed attempt to read settings: whether to read all of them."""
         self.channels: SimChannels | None = None
         """The channels of the last election that this process has won."""
         self._world = world
@@ -77,15 +87,40 @@ class SimMember:
             threads=self._threads,
         )
 
-    def start(self, replicas: ReplicaManager) -> None:
+    def start(self, replicas: ReplicaManager, config: BrokerConfig, table: TopicSettingsTable) -> None:
         """Connect, register and run for controller, in the order of `barnabas.broker.app`."""
         self.membership = Membership(self.store, replicas, on_fatal=raise_it)
         self.store.start()
+        if self._world.settings is not None:
+            self._watch_settings(replicas, config, table)
         earlier = self.store.brokers().get(self.id)
         if earlier is not None:
             replicas.roles.registered(BrokerEpoch(earlier.broker_epoch + 1))
         self.membership.join(self._registration())
         self.controller.start()
+
+    def _watch_settings(
+        self, replicas: ReplicaManager, config: BrokerConfig, table: TopicSettingsTable
+    ) -> None:
+        """Read the settings and watch them; the logs that are open before in a simulation take them over."""
+        world = self._world
+        live = self.live = LiveSettings(
+            config,
+            table,
+            topics_changed=replicas.roles.settings_changed,
+            topics_written=self.controller.topic_configs_changed,
+            layers_changed=lambda layers: None,
+        )
+        # Here a notification is removed sooner, but later than a session ends without a connection.
+        earlier_ms = NOTICE_LIFETIME_MS - 3 * SESSION_TIMEOUT_MS
+        self.configs = ConfigChanges(
+            self.store.configs,
+            apply=live.take,
+            now_ms=lambda: int(world.now_ms) + earlier_ms,
+            on_fatal=raise_it,
+        )
+        self.configs.load()
+        replicas.logs.update_config(None)
 
     def vanish(self) -> None:
         """The process and its connections end; its session remains."""
@@ -117,9 +152,29 @@ class SimMember:
             steps.append(self.watch)
         if not self.session._states.empty():
             steps.append(self.session_event)
+        if self.must_read_settings:
+            steps.append(self.read_settings)
         if len(self.controller._queue):
             steps.append(self.control)
         return steps
+
+    @property
+    def must_read_settings(self) -> bool:
+        return self.configs is not None and self.configs._must_read
+
+    @property
+    def has_heard_all(self) -> bool:
+        """Whether its connection has told it of all changes, and its settings are read."""
+        configs, client = self.configs, self.client
+        return (
+            configs is not None
+            and client.client_id is not None
+            and client.session in self._world.zookeeper.sessions
+            and not client.has_callbacks
+            and self.session._states.empty()
+            and not configs._must_read
+            and self._must_load is None
+        )
 
     def connection(self) -> None:
         """The connection's thread checks the connection."""
@@ -133,6 +188,17 @@ class SimMember:
         """The library's thread calls one triggered watch."""
         return self.client.run_callback()
 
+    def read_settings(self) -> bool:
+        """The thread that watches settings reads them; it tries again later without ZooKeeper."""
+        configs = self.configs
+        assert configs is not None
+        must_load, configs._must_read, configs._must_reload = configs._must_reload, False, False
+        try:
+            (configs.load if must_load else configs.read_changes)()
+        except (ZooKeeperUnavailable, SessionLost):
+            self._must_load = must_load
+        return True
+
     def control(self) -> bool:
         """The controller's thread handles one event."""
         return self.controller.step(0)
@@ -141,6 +207,8 @@ class SimMember:
         """Take one ready step; False without one."""
         if self.watch() or self.session_event():
             return True
+        if self.must_read_settings:
+            return self.read_settings()
         return len(self.controller._queue) > 0 and self.control()
 
     def sentinel(self) -> None:
@@ -155,6 +223,9 @@ class SimMember:
             self.session_event()
         if not len(self.controller._queue):
             self.control()
+        if self.configs is not None and self._must_load is not None:
+            must_load, self._must_load = self._must_load, None
+            self.configs._wake(reload=must_load)
 
     # Factories for the parts
 

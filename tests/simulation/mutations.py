@@ -233,7 +233,7 @@ def any_fetch_confirms_the_leader(setattr_: SetAttr) -> None:
     setattr_(rules, "are_witnesses", lambda *seen, **now: are_witnesses(*seen, **{**now, "max_lag_ms": 1e12}))
 
 
-@found_in("groups", 2)
+@found_in("groups", 14)
 def a_leader_needs_no_proof(setattr_: SetAttr) -> None:
     """While ZooKeeper answers, it serves acks=1 and coordinates however long its followers are silent."""
     setattr_(Partition, "is_proven", lambda *_: True)

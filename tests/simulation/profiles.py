@@ -43,6 +43,8 @@ class Profile:
     """Topics are created, grown, deleted and removed by hand."""
     has_moves: bool = False
     """Topics are reassigned, too."""
+    has_settings: bool = False
+    """Settings of topics change."""
     is_min_isr_strict: bool = False
 
 
@@ -240,10 +242,19 @@ STRICT: Final = Profile(
 )
 """Records with acks=1 are written while the ISR is too small, and leaders change meanwhile."""
 
+SETTINGS: Final = Profile(
+    name="settings",
+    steps=300,
+    has_topics=True,
+    has_settings=True,
+    weights={"retain": 0.2, "produce": 25.0, "fetch": 50.0, "deliver": 60.0, "control": 40.0, "restart": 6.0},
+)
+"""The settings of topics change under load, and retention follows them."""
+
 PROFILES: Final = {
     profile.name: profile
     for profile in (
         *(REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS),
-        *(COMPACTION, MARKERS, MOVES, DEATHS, TOPICS, STRICT),
+        *(COMPACTION, MARKERS, MOVES, DEATHS, TOPICS, STRICT, SETTINGS),
     )
 }

@@ -45,10 +45,16 @@ def test_every_history_of_a_profile_keeps_the_promises(profile: Profile) -> None
     worlds = [history.world for history in _histories(profile.name, seeds_of(0, 1, _A_PROFILE))]
     views = [broker.view for world in worlds for broker in world.brokers.values()]
     missing = sum(view.missing for view in views if view is not None)
+    changes = [
+        (world.settings.changes, world.settings.deleted_segments) for world in worlds if world.settings
+    ]
     aborted = sum(one.is_aborted for world in worlds for one in world.truth.transactions.all)
     if ONE_SEED is None:
         # Without cleanings, logs of compacted topics would keep every promise.
         assert (missing > 0) == profile.is_compacted
+        # Without changes, or segments that retention deletes, settings would keep theirs.
+        assert all(map(sum, zip(*changes, strict=True)))
+        assert bool(changes) == profile.has_settings
         # Without transactions, everything committed would be stable.
         assert (aborted > 0) == profile.has_transactions
 

@@ -50,7 +50,7 @@ def an_append_that_timed_out_has_failed(setattr_: SetAttr) -> None:
     setattr_(transaction, "_NOT_APPENDED", frozenset(ErrorCode))
 
 
-@found_in("exactly once", 32, alone=Promise.TIMEOUTS)
+@found_in("exactly once", 38, alone=Promise.TIMEOUTS)
 def stamps_of_other_clocks_are_believed(setattr_: SetAttr) -> None:
     """As in Kafka: a coordinator whose clock is ahead aborts transactions that have just begun."""
     setattr_(Moment, "latest", lambda self, stamp_ms: min(stamp_ms, self.wall_ms))
@@ -71,7 +71,7 @@ def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
-@found_in("exactly once", 180)
+@found_in("exactly once", 185)
 def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
     resume = Transaction.resume
 
@@ -82,7 +82,7 @@ def a_loaded_state_is_taken_for_replicated(setattr_: SetAttr) -> None:
     setattr_(Transaction, "resume", trusting)
 
 
-@found_in("exactly once", 8, alone=Promise.MARKERS)
+@found_in("exactly once", 12, alone=Promise.MARKERS)
 def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     written = Transaction.markers_written
 
@@ -129,7 +129,7 @@ def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_append", hasty)
 
 
-@found_in("exactly once", 194)
+@found_in("exactly once", 737)
 def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
     append = Transaction._append
 
@@ -219,7 +219,7 @@ def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     setattr_(transaction_rules, "_next_incarnation", same)
 
 
-@found_in("exactly once", 2)
+@found_in("exactly once", 5)
 def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     fenced = transaction_rules.fenced
 
@@ -273,7 +273,7 @@ def readers_get_no_aborted_transactions(setattr_: SetAttr) -> None:
     setattr_(Log, "aborted_transactions", lambda self, start, end, **_: [])
 
 
-@found_in("exactly once", 2)
+@found_in("exactly once", 6)
 def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -> None:
     read = transaction_shard.read_value
 

@@ -60,7 +60,7 @@ class Truth:
         self._last_marks: list[object] = []
         self._last_leader_epoch = -1
         self._last_controller_epoch = 0
-        self._new_acknowledged: list[tuple[int, list[int | None]]] = []
+        self._new_acknowledged: list[tuple[int, list[int | None], int]] = []
         self._new_consumed: list[tuple[int, int, list[tuple[int, Entry]]]] = []
         self.transactions = TrueTransactions()
         self._new_stable: list[tuple[int, Records, list[tuple[int, int]]]] = []
@@ -118,9 +118,9 @@ class Truth:
             return where
         return (*where, partition.role, partition.leader_epoch, partition.high_watermark)
 
-    def acknowledged(self, base_offset: Offset, values: Sequence[int | None]) -> None:
-        """A producer received the acknowledgement of its records."""
-        self._new_acknowledged.append((base_offset, list(values)))
+    def acknowledged(self, base_offset: Offset, values: Sequence[int | None], least: int) -> None:
+        """A producer received the acknowledgement of its records, which so many replicas must hold."""
+        self._new_acknowledged.append((base_offset, list(values), least))
 
     def disk_has_lost(self, broker: BrokerId) -> None:
         """A broker has lost all or some of its data."""
@@ -220,8 +220,9 @@ class Truth:
         if mark > end:
             _require(start <= end, f"broker {broker.id} starts at {start}, but only {end} are committed")
             self._commit(view.between(end, mark))
-            if self._world.is_min_isr_strict:
-                self._require_held(end, mark, "committed")
+            if (world := self._world).is_min_isr_strict:
+                needed = [world.min_insync_replicas_of(each, self.tp.topic) for each, _ in self._leading()]
+                self._require_held(end, mark, "committed", min(needed, default=0))
         _require(
             self._agrees(view, mark),
             f"broker {broker.id} has other records below its high watermark {mark} than were committed",
@@ -317,14 +318,14 @@ class Truth:
         _require(has_all, f"no member of the ISR {isr} has all {end} records")
 
     def _check_clients(self) -> None:
-        for base, values in self._new_acknowledged:
+        for base, values, least in self._new_acknowledged:
             end = base + len(values)
             committed = [entry.value for entry in self.committed[base:end]]
             _require(
                 committed == values,
                 f"acknowledged at {base}: {values}, committed: {committed}",
             )
-            self._require_held(base, end, "acknowledged")
+            self._require_held(base, end, "acknowledged", least)
             self.acknowledged_end = max(self.acknowledged_end, end)
         self._new_acknowledged.clear()
         for start, end, records in self._new_consumed:
@@ -361,8 +362,13 @@ class Truth:
                 self.sequences[producer_id] = due + 1
         self._sequenced = len(self.committed)
 
-    def _require_held(self, base: int, end: int, what: str) -> None:
-        """Enough replicas hold records that are newly committed or acknowledged.
+    def _leading(self) -> list[tuple[SimBroker, Partition]]:
+        """The brokers that believe they lead, with their replicas."""
+        replicas = [(broker, self.partition(broker)) for broker in self._world.brokers.values()]
+        return [(broker, its) for broker, its in replicas if its is not None and its.is_leader]
+
+    def _require_held(self, base: int, end: int, what: str, least: int) -> None:
+        """At least so many replicas hold records that are newly committed or acknowledged.
 
         No more are required than a leader has replicas: a reassignment may leave it only one.
         """
@@ -371,14 +377,10 @@ class Truth:
             broker.disk.was_robbed or self._holds(self.view(broker), base, end)
             for broker in self._world.brokers.values()
         )
-        replicas = [
-            len(partition.view().replicas)
-            for broker in self._world.brokers.values()
-            if (partition := self.partition(broker)) is not None and partition.is_leader
-        ]
+        replicas = [len(partition.view().replicas) for _, partition in self._leading()]
         _require(
-            held >= min([self._world.min_insync_replicas, *replicas]),
-            f"offsets {base}..{end} were {what} while {held} replicas hold them",
+            held >= min([least, *replicas]),
+            f"offsets {base}..{end} were {what} while {held} replicas hold them, {least} must",
         )
 
     def _holds(self, view: LogView | None, base: int, end: int) -> bool:

@@ -40,6 +40,7 @@ from tests.simulation.disk import (
 from tests.simulation.log_transactions import seen_by_a_client
 from tests.simulation.member import SESSION_TIMEOUT_MS
 from tests.simulation.requests import SimRequest
+from tests.simulation.settings import Settings
 from tests.simulation.truth import Records, Truth, Violation
 from tests.support.defaults import make_config
 from tests.support.zookeeper import SimZooKeeper
@@ -76,7 +77,8 @@ class Message:
 class World:
     """A whole cluster, with one partition that has a replica on every broker.
 
-    With `is_controller_apart` the first controller is a separate broker, number 0, without replicas.
+    With `is_controller_apart` the first controller is a separate broker, number 0, without replicas. With
+    `has_settings` the settings of topics may change.
     """
 
     max_lag_ms = MAX_LAG_MS
@@ -93,6 +95,7 @@ class World:
         is_controller_apart: bool = True,
         is_compacted: bool = False,
         is_min_isr_strict: bool = False,
+        has_settings: bool = False,
     ) -> None:
         ids = [BrokerId(number) for number in range(1, broker_count + 1)]
         all_ids = [BrokerId(0), *ids] if is_controller_apart else ids
@@ -132,6 +135,8 @@ class World:
         """The truths of partitions whose records may be deleted by now."""
         self.topics: Topics | None = None
         """The judge of topic changes, in worlds that have them."""
+        self.settings = Settings(self) if has_settings else None
+        """The judge of settings, in worlds where they change."""
         self.next_value = 0
         self._states: dict[TopicPartition, tuple[bytes, int, LeadershipState]] = {}
         OPEN_WORLDS.append(self)
@@ -157,6 +162,15 @@ class World:
 
     def started(self, broker: SimBroker) -> None:
         """A process has started; a hook for worlds whose brokers have more parts."""
+
+    def min_insync_replicas_of(self, broker: SimBroker, topic: str) -> int:
+        """How many replicas a leader needs in sync, by the settings that it must use now."""
+        if self.settings is None:
+            return self.min_insync_replicas
+        settings = self.settings.in_force(broker, topic)
+        least = 1 if settings is None else settings["min.insync.replicas"]
+        assert isinstance(least, int)
+        return least
 
     def acknowledged_alone(self, leader: SimBroker, tp: TopicPartition) -> None:
         """A leader has acknowledged without its followers; a hook for worlds with a judge of leaders."""
@@ -333,12 +347,16 @@ class World:
 
         def answer(outcomes: list[PartitionProduceResponse]) -> None:
             if outcomes[0].error_code == ErrorCode.NONE and acks == -1 and truth is not None:
-                truth.acknowledged(Offset(outcomes[0].base_offset), written)
+                least = self.min_insync_replicas_of(target, tp.topic)
+                truth.acknowledged(Offset(outcomes[0].base_offset), written, least)
             elif outcomes[0].error_code == ErrorCode.NONE:
                 self.acknowledged_alone(target, tp)
 
         written = [None if self.is_compacted and is_tombstone(value) else value for value in values]
-        records = (encode_batch if is_one_batch else encode)(*values, has_keys=self.is_compacted)
+        timestamp_ms = 0 if self.settings is None else target.wall_ms()
+        records = (encode_batch if is_one_batch else encode)(
+            *values, has_keys=self.is_compacted, timestamp_ms=timestamp_ms
+        )
         target.replicas.append(acks, timeout_ms, [(tp, records)], answer)
         target.replicas.wake_followers()
 
@@ -493,6 +511,8 @@ class World:
         """Raises Violation if a promise is broken."""
         if self.topics is not None:
             self.topics.check()
+        if self.settings is not None:
+            self.settings.check()
         for truth in self.truths.values():
             truth.check()
         for broker in self.brokers.values():
@@ -504,6 +524,7 @@ class World:
     def is_whole(self) -> bool:
         """Whether every replica has all records and is in sync, and all deletions are complete."""
         is_settled = self.topics is None or self.topics.is_settled
+        is_settled = is_settled and (self.settings is None or self.settings.is_settled)
         return is_settled and all(truth.is_whole for truth in self.truths.values())
 
     # Coming to rest
