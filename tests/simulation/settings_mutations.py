@@ -24,7 +24,7 @@ def a_late_request_brings_settings_back(setattr_: SetAttr) -> None:
     setattr_(TopicSettingsTable, "update", believing)
 
 
-@found_in("settings", 0)
+@found_in("settings", 1874)
 def a_late_deletion_forgets_newer_settings(setattr_: SetAttr) -> None:
     """A broker hears of a deletion after it has read the settings of the next topic of the name."""
 
@@ -34,7 +34,7 @@ def a_late_deletion_forgets_newer_settings(setattr_: SetAttr) -> None:
     setattr_(TopicSettingsTable, "forget", forgetting)
 
 
-@found_in("settings", 0)
+@found_in("settings", 1221)
 def changed_settings_reach_only_named_replicas(setattr_: SetAttr) -> None:
     """A request brings a change, and a notification of it finds the settings known."""
     take = RoleChanges._take_settings
@@ -61,7 +61,7 @@ def logs_keep_their_settings(setattr_: SetAttr) -> None:
     setattr_(LogManager, "update_config", keeping)
 
 
-@found_in("settings", 0)
+@found_in("settings", 2)
 def a_change_does_not_reach_leaders(setattr_: SetAttr) -> None:
     """min.insync.replicas changes with the next role only."""
     apply = RoleChanges._apply_settings
@@ -76,7 +76,7 @@ def a_change_does_not_reach_leaders(setattr_: SetAttr) -> None:
     setattr_(RoleChanges, "_apply_settings", applying)
 
 
-@found_in("settings", 0)
+@found_in("settings", 58)
 def a_failed_read_is_not_repeated(setattr_: SetAttr) -> None:
     """Notifications count as read before the settings that they name are."""
 
