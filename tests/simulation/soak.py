@@ -1,8 +1,8 @@
 """Very many random histories on all cores, with a summary: ``make soak``.
 
 ``SOAK_SCHEDULES=100000`` sets their number, ``SOAK_SEED=0`` the first seed, ``SOAK_JOBS`` the number of
-processes, ``SOAK_PROFILE`` the kind of histories by its name in `tests.simulation.kinds`. A failure names its
-seed, and ``BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it.
+processes. Each kind of `tests.simulation.kinds` has its share, or ``SOAK_PROFILE`` names the only one. A
+failure names its kind and seed, and ``BARNABAS_SIMULATION_SEED=<seed> pytest tests/simulation`` repeats it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,7 +26,10 @@ from tests.simulation.profiles import USUAL
 from tests.simulation.topic_chaos import TOPIC_CURES, TOPIC_FAULTS
 from tests.simulation.world import World
 
-_KIND: Final = os.environ.get("SOAK_PROFILE", USUAL.name)
+_KIND: Final = os.environ.get("SOAK_PROFILE")
+_SHARES: Final = {"topics": 0.08, "moves": 0.06, "deaths": 0.06, "settings": 0.06, "exactly once": 0.03}
+"""Kind → its part of all histories; the slow ones have less. The usual ones have what is left."""
+_OTHER_SHARE: Final = 0.01
 _FAULTS: Final = {
     *(FAULTS | TOPIC_FAULTS),
     *FAULTS_OF_BROKERS,
@@ -43,25 +47,28 @@ class Summary:
     """The counts of some histories."""
 
     schedules: int = 0
-    kind: str = USUAL.name
+    kinds: Counter[str] = field(default_factory=Counter)
     steps: Counter[str] = field(default_factory=Counter)
     elections: int = 0
     controllers: int = 0
     committed: int = 0
     acknowledged: int = 0
     topics: Counter[str] = field(default_factory=Counter)
+    settings: Counter[str] = field(default_factory=Counter)
     transactions: Counter[str] = field(default_factory=Counter)
     checks: Counter[str] = field(default_factory=Counter)
-    failures: list[tuple[int, str]] = field(default_factory=list)
+    failures: list[tuple[str, int, str]] = field(default_factory=list)
 
     def add(self, other: Summary) -> None:
         self.schedules += other.schedules
+        self.kinds += other.kinds
         self.steps += other.steps
         self.elections += other.elections
         self.controllers += other.controllers
         self.committed += other.committed
         self.acknowledged += other.acknowledged
         self.topics.update(other.topics)
+        self.settings.update(other.settings)
         self.transactions.update(other.transactions)
         self.checks.update(other.checks)
         self.failures += other.failures
@@ -72,35 +79,39 @@ class Summary:
 
         shown = self.failures[:_SHOWN_FAILURES]
         lines = [
-            f"{self.schedules:,} schedules, {self.kind}, {sum(self.steps.values()):,} steps in all",
+            f"{self.schedules:,} schedules, {sum(self.steps.values()):,} steps in all",
+            f"kinds: {', '.join(f'{kind} {count:,}' for kind, count in self.kinds.most_common())}",
             f"faults: {counts([*_FAULTS])}",
             f"nuisances: {counts(list(NUISANCES))}",
             f"cures: {counts(list(CURES | DISK_CURES | TOPIC_CURES))}",
             f"{self.controllers:,} controllers elected, {self.elections:,} leader epochs begun",
             f"{self.committed:,} records committed, {self.acknowledged:,} of them acknowledged",
             f"topics: {', '.join(f'{what} {count:,}' for what, count in self.topics.items())}",
+            f"settings: {', '.join(f'{what} {count:,}' for what, count in self.settings.items())}",
             f"transactions: {', '.join(f'{what} {count:,}' for what, count in self.transactions.items())}",
             f"checks: {', '.join(f'{what} {count:,}' for what, count in self.checks.items())}",
             f"{len(self.failures):,} failures",
-            *(f"  seed {seed}: {what}" for seed, what in shown),
+            *(f"  {kind}, seed {seed}: {what}" for kind, seed, what in shown),
         ]
         if len(shown) < len(self.failures):
             lines.append(f"  and {len(self.failures) - len(shown)} more")
         return "\n".join(lines)
 
 
-def run(seeds: range) -> Summary:
-    """Run these histories, one after the other."""
+def run(part: tuple[str, range]) -> Summary:
+    """Run these histories of a kind, one after the other."""
     logging.disable(logging.CRITICAL)
-    summary = Summary()
+    summary, (kind, seeds) = Summary(), part
     for seed in seeds:
         summary.schedules += 1
-        history = KINDS[_KIND].make(seed)
+        summary.kinds[kind] += 1
+        history = KINDS[kind].make(seed)
         with history.world as world:
             try:
                 history.run()
             except Exception as error:  # noqa: BLE001 - any error is a finding, and the other seeds still run
-                summary.failures.append((seed, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
+                text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                summary.failures.append((kind, seed, text))
             summary.steps.update(map(_name_of, history.trace))
             _count_cluster(summary, world)
             if isinstance(history, Chaos) and history.topics is not None:
@@ -122,6 +133,9 @@ def _count_cluster(summary: Summary, world: World) -> None:
         summary.committed += len(truth.committed)
         summary.acknowledged += truth.acknowledged_end
         summary.elections += truth.state.leader_epoch + 1 if truth.has_state else 0
+    if world.settings is not None:
+        summary.settings["changes"] += world.settings.changes
+        summary.settings["segments deleted by retention"] += world.settings.deleted_segments
 
 
 def _count_transactions(summary: Summary, history: exactly_once_chaos.Chaos) -> None:
@@ -131,19 +145,31 @@ def _count_transactions(summary: Summary, history: exactly_once_chaos.Chaos) -> 
     summary.checks.update({promise.name: count for promise, count in history.judge.checked.items()})
 
 
+def parts(schedules: int, first: int) -> Iterator[tuple[str, range]]:
+    """A kind and some of its seeds, for each piece of work; the slow kinds come first."""
+    shares = {kind: _SHARES.get(kind, _OTHER_SHARE) for kind in KINDS if kind != USUAL.name}
+    if _KIND is not None:
+        shares = {_KIND: 1.0}
+    counts = {kind: round(share * schedules) for kind, share in shares.items()}
+    if _KIND is None:
+        counts[USUAL.name] = schedules - sum(counts.values())
+    for kind, count in counts.items():
+        end = first + count
+        for seed in range(first, end, _AT_ONCE):
+            yield kind, range(seed, min(seed + _AT_ONCE, end))
+
+
 def main() -> int:
     schedules = int(os.environ.get("SOAK_SCHEDULES", "100000"))
     first = int(os.environ.get("SOAK_SEED", "0"))
     jobs = int(os.environ.get("SOAK_JOBS", str(os.cpu_count() or 1)))
-    end = first + schedules
-    parts = [range(seed, min(seed + _AT_ONCE, end)) for seed in range(first, end, _AT_ONCE)]
-    total = Summary(kind=_KIND)
+    total = Summary()
     began, reported = time.monotonic(), time.monotonic()
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for part in pool.imap_unordered(run, parts):
+        for part in pool.imap_unordered(run, parts(schedules, first)):
             total.add(part)
-            for seed, what in part.failures:
-                print(f"seed {seed}: {what}", flush=True)
+            for kind, seed, what in part.failures:
+                print(f"{kind}, seed {seed}: {what}", flush=True)
             now = time.monotonic()
             if now - reported >= _REPORT_S:
                 reported = now
@@ -153,7 +179,7 @@ def main() -> int:
                     f"{(schedules - total.schedules) / rate / 60:.0f} minutes left",
                     flush=True,
                 )
-    print(f"seeds {first} to {end - 1} on {jobs} cores in {time.monotonic() - began:,.0f} s")
+    print(f"seeds from {first} on, {jobs} processes, {time.monotonic() - began:,.0f} s")
     print(total)
     return 1 if total.failures else 0
 
