@@ -4,7 +4,7 @@ A profile only changes the weights of steps; it checks nothing itself.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 _NO_FAULTS: Final = dict.fromkeys(
@@ -251,10 +251,14 @@ SETTINGS: Final = Profile(
 )
 """The settings of topics change under load, and retention follows them."""
 
+STRICT_SETTINGS: Final = replace(SETTINGS, name="strict settings", is_min_isr_strict=True)
+"""A change of min.insync.replicas decides what is committed, too."""
+
 PROFILES: Final = {
     profile.name: profile
     for profile in (
         *(REBIRTHS, DOORS, RACES, RACKS, LOST_ANSWERS, OLD_WORDS),
-        *(COMPACTION, MARKERS, MOVES, DEATHS, TOPICS, STRICT, SETTINGS),
+        *(COMPACTION, MARKERS, MOVES, DEATHS, TOPICS, STRICT),
+        *(SETTINGS, STRICT_SETTINGS),
     )
 }
