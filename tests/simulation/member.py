@@ -103,7 +103,6 @@ class SimMember:
         self, replicas: ReplicaManager, config: BrokerConfig, table: TopicSettingsTable
     ) -> None:
         """Read the settings and watch them; the logs that are open before in a simulation take them over."""
-        world = self._world
         live = self.live = LiveSettings(
             config,
             table,
@@ -111,12 +110,14 @@ class SimMember:
             topics_written=self.controller.topic_configs_changed,
             layers_changed=lambda layers: None,
         )
+        settings = self._world.settings
+        assert settings is not None
         # Here a notification is removed sooner, but later than a session ends without a connection.
-        earlier_ms = NOTICE_LIFETIME_MS - 3 * SESSION_TIMEOUT_MS
+        earlier_ms = NOTICE_LIFETIME_MS - 2 * SESSION_TIMEOUT_MS
         self.configs = ConfigChanges(
             self.store.configs,
             apply=live.take,
-            now_ms=lambda: int(world.now_ms) + earlier_ms,
+            now_ms=lambda: int(settings.notices_ms()) + earlier_ms,
             on_fatal=raise_it,
         )
         self.configs.load()

@@ -55,6 +55,8 @@ class Settings:
         self._in_force: dict[tuple[object, str, int], Mapping[str, SettingValue]] = {}
         self._known: dict[tuple[int, int, str], int] = {}
         """Broker, its process and topic name → zxid of the settings that it knew at the last check."""
+        self._heard_ms: dict[tuple[int, int], float] = {}
+        """Broker and its process → when it had last read all that ZooKeeper has told it."""
         self._active: dict[tuple[int, TopicPartition], Active] = {}
         world.zookeeper.listeners[self] = self._hear
 
@@ -128,9 +130,25 @@ class Settings:
             raise Violation(f"{name} of {entity.name} was set to {value}, and is {texts}")
         self.changes += 1
 
+    def notices_ms(self) -> float:
+        """The time by which notifications are old.
+
+        It stands still for a process that does not read. A process that lives reads within the lifetime of a
+        notification, which is 15 minutes, or its session ends, and the next one reads all settings.
+        """
+        times = [
+            self._heard_ms.get((host.id, host.life), 0.0)
+            for host in self._world.hosts.values()
+            if host.is_up and host.member.client.session in self._world.zookeeper.sessions
+        ]
+        return min(times, default=self._world.now_ms)
+
     # Checks
 
     def check(self) -> None:
+        for host in self._world.hosts.values():
+            if host.can_act and host.member.has_heard_all:
+                self._heard_ms[host.id, host.life] = self._world.now_ms
         for broker in self._world.brokers.values():
             if broker.is_up:
                 self._check_known(broker)

@@ -49,6 +49,9 @@ class SettingsChaos:
     @abstractmethod
     def _any(self) -> SimBroker: ...
 
+    @abstractmethod
+    def _may_fall(self, broker: SimBroker) -> bool: ...
+
     def change_settings(self) -> None:
         names = [self.world.tp.topic, *(() if self.world.topics is None else self.world.topics.names())]
         self._change(Entity.topic(self.random.choice(names)), self.of_topics)
@@ -67,7 +70,7 @@ class SettingsChaos:
         host = self.random.choice(list(self.world.hosts.values()))
         if host.can_act:
             client: Any = host.member.client
-            if self.random.random() < 0.15:
+            if self.random.random() < 0.15 and self._may_fall(host):
                 client.break_after(self.random.randint(0, 3), is_last_done=self.random.random() < 0.6)
             try:
                 host.member.store.configs.change(entity, edit)
@@ -89,8 +92,8 @@ class SettingsChaos:
     def break_reading(self) -> None:
         """The connection of a broker breaks while it reads changed settings."""
         due = [host for host in self.world.hosts.values() if host.can_act and host.member.must_read_settings]
-        if due:
-            host = self.random.choice(due)
+        host = self.random.choice(due) if due else None
+        if host is not None and self._may_fall(host):
             client: Any = host.member.client
             client.break_after(
                 self.random.randint(0, 4), is_last_done=True, waits_away=self.random.choice((0, 3))
