@@ -74,7 +74,8 @@ class LocalCluster(RunningCluster):
 
     With `first_port` the brokers take that port and the following ones. Otherwise ports of an earlier run
     in the directory are kept where they are free, and a new cluster takes `preferred_ports`, if all of
-    them are free, and `zookeeper_port`, if it is free; else the next block (`reserve_block`).
+    them are free, and `zookeeper_port`, if it is free; else the next block (`reserve_block`). With
+    `preferred_ports` metrics have theirs from 9404 on, likewise; without them all ports are picked.
     `port_notes` says which ports were not free.
 
     Raises DeployError if another program runs a cluster in the directory, for a port from `first_port` on
@@ -128,7 +129,7 @@ class LocalCluster(RunningCluster):
             super().__init__(
                 folder,
                 self._make_zookeeper(folder, earlier.zookeeper_port if earlier else zookeeper_port, detach),
-                self._make_brokers(folder, earlier, ports, command, detach, log_dirs),
+                self._make_brokers(folder, earlier, ports, bool(preferred_ports), command, detach, log_dirs),
                 host=_HOST,
                 configuration=last,
                 owner=None if detach else ProcessId.of(os.getpid()),
@@ -232,11 +233,12 @@ class LocalCluster(RunningCluster):
         folder: Path,
         earlier: ClusterRecord | None,
         ports: Sequence[ReservedPort],
+        are_well_known: bool,
         command: Command,
         detach: bool,
         log_dirs: int,
     ) -> list[LocalBroker]:
-        metrics_ports = self._reserve_metrics_ports(earlier)
+        metrics_ports = self._reserve_metrics_ports(earlier, are_well_known)
         return [
             LocalBroker(
                 BrokerId(broker_id),
@@ -268,12 +270,14 @@ class LocalCluster(RunningCluster):
             for broker_id in range(1, count + 1)
         ]
 
-    def _reserve_metrics_ports(self, earlier: ClusterRecord | None) -> Sequence[ReservedPort | None]:
+    def _reserve_metrics_ports(
+        self, earlier: ClusterRecord | None, are_well_known: bool
+    ) -> Sequence[ReservedPort | None]:
         count = self._new_configuration.brokers
         if not self._new_configuration.has_metrics:
             return [None] * count
         ports = {broker.id: broker.metrics_port for broker in earlier.brokers} if earlier else {}
-        if not any(ports.values()):
+        if are_well_known and not any(ports.values()):
             return reserve_block(range(_METRICS_PORT, _METRICS_PORT + count), _HOST)[0]
         return [self._reserve(ports.get(broker_id), "its metrics page") for broker_id in range(1, count + 1)]
 
