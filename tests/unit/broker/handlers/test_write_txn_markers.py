@@ -97,7 +97,7 @@ def test_a_marker_is_answered_when_all_replicas_in_sync_have_it_and_may_be_repea
 
 def test_every_marker_and_partition_has_its_own_error(leading: Serving) -> None:
     leading.managed.tell(state(index=1, isr=(1,)))
-    leading.managed.tell(state(index=2, isr=(1,)), min_insync_replicas=2)
+    leading.managed.tell(state(index=2, isr=(1,)), topic="safe", min_insync_replicas=2)
     leading.managed.metadata.update(metadata({1: 0, 2: 5, 3: 5}, led_by(2, index=3)))
     partition = leading.managed.manager.partition(TopicPartition("topic", 1))
     write(partition, epoch=4)
@@ -127,8 +127,8 @@ def test_every_marker_and_partition_has_its_own_error(leading: Serving) -> None:
         (PRODUCER_ID, {("topic", 1): ErrorCode.NONE}),
         (OTHER_ID + 1, {("topic", 0): ErrorCode.REQUEST_TIMED_OUT}),
     ]
-    refused = send(leading, marker(PRODUCER_ID, ("topic", [2])))
-    assert outcomes(refused) == [(PRODUCER_ID, {("topic", 2): ErrorCode.NOT_ENOUGH_REPLICAS})]
+    refused = send(leading, marker(PRODUCER_ID, ("safe", [2])))
+    assert outcomes(refused) == [(PRODUCER_ID, {("safe", 2): ErrorCode.NOT_ENOUGH_REPLICAS})]
 
 
 def test_a_request_without_markers_or_partitions_is_answered(leading: Serving) -> None:
