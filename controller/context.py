@@ -6,7 +6,7 @@ dropped on resignation and read from ZooKeeper on election.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -100,6 +100,17 @@ class ControllerContext:
         if not self.failed_replicas:
             return brokers
         return {broker for broker in brokers if Replica(tp, broker) not in self.failed_replicas}
+
+    def allows_unclean(self, topic: str, default: bool) -> bool:
+        """The topic's ``unclean.leader.election.enable``, else the default."""
+        config = self.topic_configs.get(topic)
+        text = None if config is None else config.values.get("unclean.leader.election.enable")
+        return default if text is None else text.strip().lower() == "true"
+
+    def failed_members(self, states: Mapping[TopicPartition, LeadershipState]) -> list[Replica]:
+        """The members of these ISRs whose replica is known to have failed."""
+        members = (Replica(tp, broker) for tp, state in states.items() for broker in state.isr)
+        return [member for member in members if member in self.failed_replicas]
 
     def bounced(self, state: LeadershipState) -> set[BrokerId]:
         """Members of an ISR that have registered again since they joined it."""

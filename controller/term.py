@@ -481,7 +481,8 @@ class ControllerTerm:
         changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
         changed = dict.fromkeys(tp for partitions in changes.values() for tp in partitions)
         assigned = [tp for tp in changed if self.context.replicas_of(tp)]
-        for tp, state in self._store.partition_states(assigned).items():
+        states = self._store.partition_states(assigned)
+        for tp, state in states.items():
             former = self.context.leadership.get(tp)
             if former is not None and state.partition_epoch <= former.partition_epoch:
                 continue
@@ -495,6 +496,9 @@ class ControllerTerm:
                 state.leader,
             )
         self._batch.add_metadata_for_all(assigned)
+        # A replica may have caught up just before its disk failed. Without new records it would not lag.
+        if rejoined := self.context.failed_members(states):
+            self._replicas.leave_isr(rejoined)
         self._writer.delete_isr_changes(changes)
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:
@@ -571,11 +575,7 @@ class ControllerTerm:
         self._deletion.replicas_failed(self._deleted(failed))
 
     def _allows_unclean(self, topic: str) -> bool:
-        config = self.context.topic_configs.get(topic)
-        text = None if config is None else config.values.get("unclean.leader.election.enable")
-        if text is None:
-            return self._settings.unclean_leader_election_enable
-        return text.strip().lower() == "true"
+        return self.context.allows_unclean(topic, self._settings.unclean_leader_election_enable)
 
     def _deleted(self, replicas: Iterable[Replica]) -> list[Replica]:
         """The replicas of topics that are being deleted."""

@@ -12,6 +12,7 @@ from barnabas.broker.log.stray_logs import StrayLogs
 from barnabas.broker.replication import fetch_wait
 from barnabas.broker.replication.roles import RoleChanges
 from barnabas.controller import events, partition_state, replica_state, topic_admin
+from barnabas.controller.context import ControllerContext, Replica
 from barnabas.controller.controller import Controller
 from barnabas.controller.election import Election
 from barnabas.controller.reassignment import Reassignments
@@ -379,3 +380,13 @@ def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
 def followers_fetch_by_name(setattr_: SetAttr) -> None:
     """Found in this code, as in Kafka before KIP-516: a leader of the old topic served the new one."""
     setattr_(fetch_wait, "find", lambda partition_of, item: partition_of(item.partition))
+
+
+@found_in("settings", 4001061)
+def a_failed_replica_may_rejoin(setattr_: SetAttr) -> None:
+    """A leader adds a replica that caught up just before its disk failed; without records it never lags."""
+
+    def none(self: ControllerContext, states: Mapping[TopicPartition, LeadershipState]) -> list[Replica]:
+        return []
+
+    setattr_(ControllerContext, "failed_members", none)

@@ -335,6 +335,18 @@ def test_failed_replicas_get_their_roles_again_and_may_have_recovered(cluster: C
     assert cluster.states[T0].leader == 1
 
 
+def test_a_failed_replica_that_its_leader_adds_late_leaves_the_isr_again(cluster: Cluster) -> None:
+    """It fetched up to the leader's end just before its disk failed, and the partition gets no records."""
+    answer_failed(cluster, 1, T0)
+    assert cluster.states[T0].isr == (2, 3)
+    cluster.zookeeper.shrink_isr(T0, 2, 3, 1)
+    cluster.zookeeper.notifications["isr_change_1"] = [T0]
+    cluster.channels.forget()
+    cluster.handle(events.IsrChangeNotified())
+    assert cluster.states[T0].isr == (2, 3)
+    assert cluster.channels.leadership(2)[T0].isr == [2, 3]
+
+
 def test_a_leader_that_could_not_lead_for_a_while_leads_when_its_broker_asks_for_its_roles(
     cluster: Cluster,
 ) -> None:
