@@ -204,13 +204,24 @@ class Reassignments:
     def _leave_isrs(self, changes: Mapping[TopicPartition, ReplicaAssignment]) -> list[TopicPartition]:
         """Remove the replicas that the changes drop from the ISRs, before the znodes forget them.
 
+        A leader may have added any of its replicas without having reported it. So a partition that loses one
+        gets a new leader epoch, in which its leader knows only those that remain.
+
         Returns the partitions for which that is impossible, because no other live replica is in sync.
         """
         affected = {}
         for tp, changed in changes.items():
-            state = self._context.leadership.get(tp)
-            if state is not None and not {state.leader, *state.isr} - {NO_BROKER} <= set(changed.replicas):
-                affected[tp] = self._context.assignments[tp.topic][tp.partition]
+            state, former = (
+                self._context.leadership.get(tp),
+                self._context.assignments[tp.topic][tp.partition],
+            )
+            if state is None:
+                continue
+            may_be_in_sync = {state.leader, *state.isr} - {NO_BROKER}
+            if self._context.partition_state(tp) is PartitionState.ONLINE:
+                may_be_in_sync.update(former.replicas)
+            if not may_be_in_sync <= set(changed.replicas):
+                affected[tp] = former
                 self._set(tp, changed)
         led = [tp for tp in affected if self._context.partition_state(tp) is PartitionState.ONLINE]
         outcomes = self._partitions.move(led, PartitionState.ONLINE, ElectionKind.REASSIGNMENT)

@@ -21,7 +21,7 @@ from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.term import ControllerTerm
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, ControllerEpoch, TopicPartition
+from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.zookeeper import controller_writer
 from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
 from barnabas.zookeeper.requests import read_partition_states
@@ -390,3 +390,16 @@ def a_failed_replica_may_rejoin(setattr_: SetAttr) -> None:
         return []
 
     setattr_(ControllerContext, "failed_members", none)
+
+
+@found_in("deaths", 4401247)
+def a_cancelled_reassignment_trusts_a_remembered_isr(setattr_: SetAttr) -> None:
+    """An added replica whose leader has not reported it stays in the ISR, and leaves the assignment."""
+    leave = Reassignments._leave_isrs
+
+    def trusting(self: Reassignments, changes: Mapping[TopicPartition, ReplicaAssignment]) -> Any:
+        states = {tp: self._context.leadership.get(tp) for tp in changes}
+        known = {tp: {state.leader, *state.isr} - {NO_BROKER} for tp, state in states.items() if state}
+        return leave(self, {tp: changes[tp] for tp in known if not known[tp] <= {*changes[tp].replicas}})
+
+    setattr_(Reassignments, "_leave_isrs", trusting)

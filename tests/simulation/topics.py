@@ -216,7 +216,9 @@ class Topics:
             if index not in assigned:
                 assigned[index] = replicas
                 allowed = self._allowed[topic.topic_id, index] = {frozenset(replicas.replicas)}
-                if paths.REASSIGNMENTS in self._world.zookeeper.nodes:
+                # A request by name, written by hand or queued at the controller while the former topic was
+                # removed by hand, meets the next topic of the name.
+                if paths.REASSIGNMENTS in self._world.zookeeper.nodes or name in self.hidden:
                     allowed |= self._requested.get(TopicPartition(name, index), set())
                 if topic.topic_id not in self.marked:
                     self._world.add_truth(TopicPartition(name, index), topic.topic_id)

@@ -1,6 +1,6 @@
 """Reassignments step by step, over a cluster in memory; their rules as pure functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -21,7 +21,7 @@ from barnabas.protocol.messages.inter_broker import (
 )
 from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.errors import ControllerMoved
-from barnabas.zookeeper.znodes import ReplicaAssignment
+from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
 from tests.support.controller_fakes import Cluster, assigned
 
 P0, P1 = TopicPartition("moved", 0), TopicPartition("moved", 1)
@@ -231,6 +231,25 @@ def test_a_cancelled_reassignment_drops_the_added_replicas(cluster: Cluster) -> 
         assert deleted(cluster, broker) == {0}
     assert deleted(cluster, 1) == set()
     assert told(cluster, 1)[-1] == ([1, 2], [], [])
+
+
+def test_a_cancelled_reassignment_leaves_no_added_replica_in_an_isr_that_grew_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader has not reported it yet, and the controller ends once it has written the assignment."""
+    move(cluster, 4, 5)
+    cluster.zookeeper.shrink_isr(P0, 1, 2, 4)
+    write = cluster.writer.set_topic_assignments
+
+    def end_after(topics: Mapping[str, TopicAssignment]) -> None:
+        write(topics)
+        raise ControllerMoved("moved")
+
+    monkeypatch.setattr(cluster.writer, "set_topic_assignments", end_after)
+    with pytest.raises(ControllerMoved):
+        alter(cluster, {P0: None})
+    assert stored(cluster) == assigned(1, 2)
+    assert cluster.states[P0].isr == (1, 2)
 
 
 @pytest.mark.parametrize("is_noticed", [True, False])
