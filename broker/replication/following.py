@@ -537,6 +537,11 @@ def apply_answer(
                 partition, leader_epoch, data.log_start_offset, "begins where the leader has another log"
             )
             return
+        if log.log_start_offset < partition.log_end_offset <= data.log_start_offset:
+            # The leader has forgotten in which epochs the records below its start were written: these may be
+            # of another history.
+            _restart(partition, leader_epoch, data.log_start_offset, "diverges below its leader's start")
+            return
         logger.info(
             "%s diverges from its leader, whose epoch %d ends at %d: truncated from %d to %d "
             "with the high watermark at %d",

@@ -199,6 +199,17 @@ def test_a_log_that_begins_after_the_point_of_divergence_is_restarted(
     assert lost == [True] * (kept > 0)
 
 
+@pytest.mark.parametrize(("leaders_start", "ends"), [(3, (3, 3, 3)), (5, (5, 5, 5)), (2, (0, 0, 3))])
+def test_a_diverging_log_that_ends_at_the_leaders_start_is_restarted_there(
+    leaders_start: int, ends: tuple[int, int, int], partition: Partition
+) -> None:
+    """The leader no longer knows in which epoch the records below its start were written."""
+    follow(partition, 0, 5)
+    diverging = EpochEndOffset(epoch=0, end_offset=3)
+    apply(partition, answered(diverging_epoch=diverging, log_start_offset=leaders_start))
+    assert ends_of(partition) == ends
+
+
 @pytest.mark.parametrize(("mark", "lost"), [(5, "2 to 4"), (3, "2 to 2"), (2, None), (0, None)])
 def test_committed_records_that_an_unclean_leader_lacks_are_named(
     mark: int, lost: str | None, partition: Partition, caplog: pytest.LogCaptureFixture
