@@ -42,8 +42,8 @@ from barnabas.zookeeper.znodes import LeadershipState
 logger = logging.getLogger(__name__)
 
 
-_RETRIED: Final = (ZooKeeperUnavailable, SessionLost, MalformedZnode)
-"""It is unknown whether the change was made, or the topic's node is unreadable."""
+_RETRIED: Final = (ZooKeeperUnavailable, SessionLost, MalformedZnode, PartitionStateConflict)
+"""It is unknown whether the change was made, or the nodes of the topic are unreadable or gone."""
 
 
 class IsrStore(Protocol):
@@ -227,7 +227,10 @@ class IsrChanges:
             )
         except PartitionStateConflict as error:
             self.failures += 1
-            if error.current is None or not self._learn_leader(partition, error.current, self._now_ms()):
+            if error.current is None:
+                # The topic was removed by hand and may be restored; if it is deleted, the replica is stopped.
+                raise
+            if not self._learn_leader(partition, error.current, self._now_ms()):
                 logger.info(
                     "the ISR of %s stays pending, since the controller changed it first: %s", name, error
                 )

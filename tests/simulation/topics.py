@@ -142,8 +142,7 @@ class Topics:
     def restore(self, name: str) -> None:
         """Put a removed topic back with its versions, unless the name is taken.
 
-        Nothing is done before the controller has seen that the topic is gone. A leader whose ISR change found
-        no state waits for the controller's next request.
+        Nothing is done before the controller has seen that the topic is gone.
         """
         zookeeper, controller = self._world.zookeeper, self._world.controller
         term = None if controller is None else controller._term

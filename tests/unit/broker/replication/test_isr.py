@@ -196,7 +196,15 @@ def test_an_expansion_is_written_with_the_broker_epoch_of_the_fetch(carrier: Car
     assert carrier.counts == (0, 1, 0)
 
 
-@pytest.mark.parametrize("error", [ZooKeeperUnavailable("gone"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZooKeeperUnavailable("gone"),
+        ZeroDivisionError("a bug"),
+        # The topic was removed by hand, and is restored later.
+        PartitionStateConflict(TP, 0, None),
+    ],
+)
 def test_a_change_of_unknown_outcome_stays_pending_and_is_retried(
     carrier: Carrier, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
@@ -221,7 +229,7 @@ def test_after_a_conflict_a_change_stays_pending_until_the_controllers_next_requ
     begin: Callable[[], tuple[Partition, PendingIsr]], carrier: Carrier
 ) -> None:
     partition, pending = begin()
-    carrier.store.errors = [PartitionStateConflict(TP, 3, None)]
+    carrier.store.errors = [PartitionStateConflict(TP, 3, led_by_zookeeper(ME, 0))]
     carrier.changes.submit(partition, pending)
     assert carrier.changes.work_off()
     assert partition.isr is pending
