@@ -246,6 +246,8 @@ class Disk:
         """Whether it has ever lost data."""
         self.on_slow: Callable[[float], None] = lambda ms: None
         self.cleanings = 0
+        self.deleted_ends: dict[tuple[TopicPartition, TopicId | None], int] = {}
+        """The largest log ends of the replicas that were deleted."""
         self.durable_epochs: dict[Path, bytes] = {}
         """The synced contents of the epoch checkpoints, by path."""
         self._broker = broker
@@ -266,7 +268,7 @@ class Disk:
             now_ms=0,
             files=self._files,
         )
-        self.logs.view = self.view
+        self.logs.view, self.logs.deleted_ends = self.view, self.deleted_ends
 
     def view(self, name: TopicPartition, topic_id: TopicId | None = None) -> LogView | None:
         """The log of a partition, or None; with `topic_id`, only the log of that topic.
@@ -387,9 +389,17 @@ def _position(segment: Any, offset: int) -> int:
 
 
 class _Logs(LogManager):
-    """The real manager; it refreshes the view of a log before the log is set aside or goes offline."""
+    """The real manager; it notes what a log held before the log is deleted, set aside or goes offline."""
 
     view: Callable[[TopicPartition], LogView | None]
+    deleted_ends: dict[tuple[TopicPartition, TopicId | None], int]
+
+    def delete(self, topic_partition: TopicPartition, now_ms: int, topic_id: TopicId | None = None) -> bool:
+        log = self.get(topic_partition)
+        if log is not None:
+            key = topic_partition, log.topic_id
+            self.deleted_ends[key] = max(log.log_end_offset, self.deleted_ends.get(key, 0))
+        return super().delete(topic_partition, now_ms, topic_id)
 
     def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> Path | None:
         view = self.view(topic_partition)

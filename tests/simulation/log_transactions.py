@@ -98,8 +98,10 @@ class TrueTransactions:
             yield f"log start {start}, last stable offset {stable}, high watermark {mark}"
         undecided = [one for one in self.all if one.offsets[0] < mark <= one.marker_offset]
         least = max(start, min([mark, *(one.offsets[0] for one in undecided)]))
-        # A replica that began within a transaction does not know its first records.
-        most = min([mark, *(at for one in undecided for at in one.offsets if start <= at < mark)])
+        # A replica that began within a transaction, or got its log after a cleaning, does not know its first
+        # records.
+        known = (at for one in undecided for at in one.offsets if start <= at < mark and not is_missing(at))
+        most = min([mark, *known])
         if stable < least and any(one.producer_id in self._strangers(log, start) for one in undecided):
             # The replica cannot know that the transaction did not begin with them.
             least = start

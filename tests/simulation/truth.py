@@ -372,9 +372,11 @@ class Truth:
 
         No more are required than a leader has replicas: a reassignment may leave it only one.
         """
-        # A replica that has lost data since may have held them at that moment.
+        # A replica that has lost data since, or was deleted, may have held them when it fetched what follows.
         held = sum(
-            broker.disk.was_robbed or self._holds(self.view(broker), base, end)
+            broker.disk.was_robbed
+            or broker.disk.deleted_ends.get((self.tp, self.topic_id), 0) >= end
+            or self._holds(self.view(broker), base, end)
             for broker in self._world.brokers.values()
         )
         replicas = [len(partition.view().replicas) for _, partition in self._leading()]
