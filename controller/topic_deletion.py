@@ -68,8 +68,6 @@ class TopicDeletion:
             log.info("deletion of %s requested", sorted(new))
             self._context.topics_to_delete |= new
             self._mark_ineligible(new)
-            # Also of those that wait: the markers of transactions are given up by the mark alone.
-            self._batch.add_metadata_for_all(tp for topic in new for tp in self._context.partitions_of(topic))
 
     def resume(self) -> None:
         """Continue the deletion of each topic."""

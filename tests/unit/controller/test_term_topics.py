@@ -241,20 +241,10 @@ def test_a_deletion_waits_for_a_broker_that_is_down(cluster: Cluster) -> None:
     assert cluster.zookeeper.assignments == {}
 
 
-def test_all_brokers_hear_at_once_of_a_deletion_that_waits(cluster: Cluster) -> None:
-    """Otherwise the markers of a transaction would wait for the leader that is dead."""
-    cluster.die(3)
-    cluster.channels.forget()
-    request_deletion(cluster, "t")
-    assert cluster.channels.stops(1) == []
-    assert cluster.channels.metadata(1)[T0].leader == LEADER_DURING_DELETE
-
-
 def test_all_brokers_hear_of_a_waiting_deletion_that_one_hears_of(cluster: Cluster) -> None:
     """Otherwise a coordinator would send markers to a leader that has set its log aside."""
     cluster.die(3)
     request_deletion(cluster, "t")
-    cluster.channels.forget()
     cluster.restart(2)
     assert cluster.channels.stops(1) == []
     assert cluster.channels.metadata(2)[T0].leader == LEADER_DURING_DELETE
