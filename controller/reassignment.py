@@ -211,12 +211,9 @@ class Reassignments:
         """
         affected = {}
         for tp, changed in changes.items():
-            state, former = (
-                self._context.leadership.get(tp),
-                self._context.assignments[tp.topic][tp.partition],
-            )
-            if state is None:
+            if (state := self._context.leadership.get(tp)) is None:
                 continue
+            former = self._context.assignments[tp.topic][tp.partition]
             may_be_in_sync = {state.leader, *state.isr} - {NO_BROKER}
             if self._context.partition_state(tp) is PartitionState.ONLINE:
                 may_be_in_sync.update(former.replicas)

@@ -42,9 +42,9 @@ class SimBroker:
         self.is_lost = False
         """Down until all other brokers have returned."""
         self.config = world.config_of(broker_id)
-        """What the last process was started with."""
+        """The settings that the last process was given at its start."""
         self.settings = TopicSettingsTable(self.config)
-        """What the last process knows about the settings of topics."""
+        """The settings of topics that the last process knows."""
         self.disk = Disk(
             broker_id, world.folder / str(broker_id), lambda topic: self.settings.log_config(topic)
         )

@@ -100,7 +100,7 @@ class Settings:
         return live._layers
 
     def behind(self, broker: SimBroker, *, is_at_rest: bool = False) -> str | None:
-        """What a broker has not read yet, or None.
+        """Which settings a broker has not read yet, in words; None if it knows all of them.
 
         At rest it also knows the settings that come with its replicas, without a notification.
         """
