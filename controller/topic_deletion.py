@@ -1,9 +1,10 @@
 """The deletion of topics, from the request in ZooKeeper to the last file of the last replica.
 
-A topic is deleted when every replica has confirmed that its files are gone. A replica that cannot confirm
-(its broker is down, or its disk failed) makes the topic ineligible for now; the deletion continues when the
-broker returns or asks for its roles again. Meanwhile no leader is elected for it, and no topic with its name
-can be created. Runs on the controller's event thread.
+All living brokers hear of a deletion at once and delete their replicas. The topic is deleted when every
+replica has confirmed that its files are gone. A replica that cannot confirm (its broker is down, or its disk
+failed) makes the topic ineligible for now; the deletion continues when the broker returns or asks for its
+roles again. Meanwhile no leader is elected for it, and no topic with its name can be created. Runs on the
+controller's event thread.
 """
 
 from __future__ import annotations
@@ -67,7 +68,6 @@ class TopicDeletion:
         if new:
             log.info("deletion of %s requested", sorted(new))
             self._context.topics_to_delete |= new
-            self._mark_ineligible(new)
 
     def resume(self) -> None:
         """Continue the deletion of each topic."""
@@ -121,25 +121,9 @@ class TopicDeletion:
         self._context.topics_ineligible_for_deletion |= topics
 
     def retry(self, topics: Collection[str]) -> None:
-        """A broker with replicas of these topics is back or asks for its roles.
-
-        A topic of which another broker is missing waits for that one.
-        """
-        waiting = self._context.topics_ineligible_for_deletion & set(topics)
-        self._context.topics_ineligible_for_deletion -= waiting
-        self._mark_ineligible(waiting)
-        # The full request of a broker that is back marks the topics, and the broker sets their logs aside. If
-        # the others did not hear of it, they would send markers of transactions to that broker.
-        self._batch.add_metadata_for_all(tp for topic in waiting for tp in self._context.partitions_of(topic))
+        """A broker with replicas of these topics is back or asks for its roles."""
+        self._context.topics_ineligible_for_deletion -= set(topics)
         self.resume()
-
-    def _mark_ineligible(self, topics: Collection[str]) -> None:
-        live = self._context.live_or_shutting_down
-        for topic in topics:
-            missing = sorted({replica.broker for replica in self._context.replicas_of_topic(topic)} - live)
-            if missing:
-                log.warning("deletion of %s waits for brokers %s", topic, missing)
-                self._context.topics_ineligible_for_deletion.add(topic)
 
     def _being_deleted(self, replicas: Collection[Replica]) -> list[Replica]:
         return [
@@ -162,8 +146,16 @@ class TopicDeletion:
             for replica in self._context.replicas_of_topic(topic)
             if self._context.replica_state(replica) is not ReplicaState.DELETION_SUCCESSFUL
         ]
+        live = self._context.live_or_shutting_down
+        reachable = [replica for replica in undeleted if replica.broker in live]
+        missing = [replica for replica in undeleted if replica.broker not in live]
         self._replicas.move(undeleted, ReplicaState.OFFLINE)
-        self._replicas.move(undeleted, ReplicaState.DELETION_STARTED)
+        self._replicas.move(reachable, ReplicaState.DELETION_STARTED)
+        self._replicas.move(missing, ReplicaState.DELETION_INELIGIBLE)
+        if missing:
+            brokers = sorted({replica.broker for replica in missing})
+            log.warning("deletion of %s waits for brokers %s", topic, brokers)
+            self._context.topics_ineligible_for_deletion.add(topic)
 
     def _complete(self, topic: str) -> None:
         replicas = self._context.replicas_of_topic(topic)
