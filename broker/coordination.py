@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from barnabas.broker.auto_topics import AutoTopicCreation
-from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.clocks import ForwardSteps, monotonic_ms, wall_clock_ms
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.broker_links import BrokerLinks
 from barnabas.broker.coordinators.effects import Moment
@@ -37,8 +37,11 @@ class Coordination:
         transaction_version: Callable[[], int],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
+        steps = ForwardSteps()
+
         def now() -> Moment:
-            return Moment(monotonic_ms(), wall_clock_ms())
+            monotonic, wall = monotonic_ms(), wall_clock_ms()
+            return Moment(monotonic, wall, steps.total_ms(monotonic, wall))
 
         self.links = BrokerLinks(
             config.broker_id,

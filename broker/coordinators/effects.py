@@ -22,7 +22,7 @@ Q = TypeVar("Q")
 """The requests to others that a machine makes."""
 
 MAX_CLOCK_SKEW_MS: Final = 600_000
-"""By so much the wall clocks of two brokers may differ before a time-out or an expiry comes too early."""
+"""By so much two brokers' wall clocks may differ, or one be set, before a time-out or an expiry is early."""
 
 Token = Any
 """The receiver of an answer. A machine keeps it and returns it once, with the answer. It is never None."""
@@ -33,6 +33,12 @@ class Moment(NamedTuple):
 
     monotonic_ms: float
     wall_ms: int
+    set_forward_ms: float = 0
+    """By how much the wall clock was set forward in this process."""
+
+    def is_past(self, expires_at_ms: int) -> bool:
+        """Whether a time is past by the wall clock, also without what it was set forward."""
+        return self.wall_ms - min(self.set_forward_ms, MAX_CLOCK_SKEW_MS) >= expires_at_ms
 
     def latest(self, stamp_ms: int) -> int:
         """When, by this broker's wall clock, another broker may have made a stamp at the latest.

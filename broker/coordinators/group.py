@@ -484,7 +484,7 @@ class Group:
             still_read = rebalance.subscribed_topics
         else:
             return Effects()
-        expired = self.offsets.expired(now.wall_ms, retention_ms, since_ms, still_read)
+        expired = self.offsets.expired(now, retention_ms, since_ms, still_read)
         return self.remove_offsets(expired, now)
 
     def delete(self, now: Moment) -> tuple[ErrorCode, Effects]:

@@ -316,7 +316,7 @@ class GroupOffsets:
         return tombstones
 
     def expired(
-        self, now_ms: int, retention_ms: int, since_ms: int | None, still_read: Set[str] = frozenset()
+        self, now: Moment, retention_ms: int, since_ms: int | None, still_read: Set[str] = frozenset()
     ) -> list[TopicPartition]:
         """The partitions whose offsets have exceeded their retention; nothing is removed.
 
@@ -333,7 +333,7 @@ class GroupOffsets:
                 expires_at_ms = committed_ms + value.expire_timestamp_ms - value.commit_timestamp_ms
             else:
                 expires_at_ms = (committed_ms if since_ms is None else since_ms) + retention_ms
-            if now_ms >= expires_at_ms:
+            if now.is_past(expires_at_ms):
                 expired.append(partition)
         return expired
 

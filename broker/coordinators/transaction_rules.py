@@ -462,7 +462,7 @@ def timeout_at_ms(stored: TransactionMetadata) -> int | None:
 
 def has_expired(stored: TransactionMetadata, limits: TransactionLimits, used_ms: int, now: Moment) -> bool:
     """``used_ms`` is the time of the last change, by the wall clock of ``now``."""
-    return stored.state in IDLE and used_ms <= now.wall_ms - limits.expiration_ms
+    return stored.state in IDLE and now.is_past(used_ms + limits.expiration_ms)
 
 
 def _later(stored: TransactionMetadata, now: Moment) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from barnabas.broker.clocks import ForwardSteps
 from barnabas.broker.coordinators import group as group_module
 from barnabas.broker.coordinators import transaction_coordinator
 from barnabas.broker.coordinators.effects import Moment
@@ -147,8 +148,11 @@ class Parts:
     """The coordinators of a process, connected as in `barnabas.broker.coordination`."""
 
     def __init__(self, world: CoordinatedWorld, broker: SimBroker) -> None:
+        steps = ForwardSteps()
+
         def now() -> Moment:
-            return Moment(broker.now_ms(), broker.wall_ms())
+            monotonic, wall = broker.now_ms(), broker.wall_ms()
+            return Moment(monotonic, wall, steps.total_ms(monotonic, wall))
 
         profile = world.profile
         config = broker.config

@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+from barnabas.broker.clocks import ForwardSteps
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Append, Client, Commit, Effects, JoinOptions
@@ -50,6 +51,8 @@ def run_once(shards: LedShards[Any]) -> bool:
 class GroupRig:
     def __init__(self, group: Group | None = None, **settings: Any) -> None:
         self.now_ms = 0.0
+        self.wall_ahead_ms = 0
+        self._steps = ForwardSteps()
         self.config = dataclasses.replace(CONFIG, **{"group_initial_rebalance_delay_ms": 0, **settings})
         self.answers: dict[str, Any] = {}
         """Answers that the test has not looked at, by token."""
@@ -64,7 +67,8 @@ class GroupRig:
         return str(next(self._count))
 
     def moment(self) -> Moment:
-        return Moment(self.now_ms, WALL_MS + int(self.now_ms))
+        wall_ms = WALL_MS + int(self.now_ms) + self.wall_ahead_ms
+        return Moment(self.now_ms, wall_ms, self._steps.total_ms(self.now_ms, wall_ms))
 
     @property
     def state(self) -> GroupState:
@@ -154,7 +158,7 @@ class GroupRig:
         return [ErrorCode(member.error_code) for member in self.answers.pop("leave").members]
 
     def offset(self, number: int, metadata: str = "") -> OffsetAndMetadata:
-        return OffsetAndMetadata(number, WALL_MS + int(self.now_ms), metadata=metadata)
+        return OffsetAndMetadata(number, self.moment().wall_ms, metadata=metadata)
 
     def commit(self, name: str, token: str = "commit", **values: Any) -> None:
         fields = {

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+from barnabas.broker.clocks import ForwardSteps
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.transaction import Transaction
 from barnabas.broker.coordinators.transaction_effects import (
@@ -42,6 +43,7 @@ class TransactionRig:
     def __init__(self, stored: TransactionMetadata | None = None, *, gives_ids: bool = True) -> None:
         self.now_ms = 0.0
         self.wall_ahead_ms = 0
+        self._steps = ForwardSteps()
         """How far the wall clock was set ahead."""
         self.limits = TransactionLimits()
         self.answers: dict[str, Any] = {}
@@ -57,12 +59,14 @@ class TransactionRig:
             self.load(stored)
 
     def load(self, stored: TransactionMetadata) -> None:
+        self._steps = ForwardSteps()
         self.machine = Transaction.load("id", stored, LeaderEpoch(7), self.limits)
         self.do(self.machine.resume(self.now))
 
     @property
     def now(self) -> Moment:
-        return Moment(self.now_ms, WALL_MS + int(self.now_ms) + self.wall_ahead_ms)
+        wall_ms = WALL_MS + int(self.now_ms) + self.wall_ahead_ms
+        return Moment(self.now_ms, wall_ms, self._steps.total_ms(self.now_ms, wall_ms))
 
     @property
     def state(self) -> TransactionState:

@@ -183,6 +183,22 @@ def test_a_clock_that_differs_expires_no_offset_early(rig: GroupRig, kind: str, 
     assert T0 in expire(rig, 1)
 
 
+def test_a_clock_that_is_set_forward_expires_no_offset_early(rig: GroupRig, kind: str) -> None:
+    Moving(rig, kind)
+    rig.wall_ahead_ms = MAX_CLOCK_SKEW_MS
+    assert expire(rig, RETENTION_MS - 1) == set()
+    assert T0 in expire(rig, 1)
+
+
+def test_a_clock_that_is_set_forward_by_much_delays_no_end_for_long(rig: GroupRig) -> None:
+    store(rig, T0)
+    rig.wall_ahead_ms = 100 * RETENTION_MS
+    store(rig, U0)
+    assert expire(rig, 0) == {T0}
+    assert expire(rig, RETENTION_MS + MAX_CLOCK_SKEW_MS - 1) == set()
+    assert expire(rig, 1) == {U0}
+
+
 def test_an_offset_expires_although_its_coordinator_moves_again_and_again(rig: GroupRig, kind: str) -> None:
     moving = Moving(rig, kind)
     while rig.now_ms < RETENTION_MS + MAX_CLOCK_SKEW_MS:

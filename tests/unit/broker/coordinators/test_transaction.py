@@ -391,6 +391,15 @@ def test_a_clock_that_differs_expires_no_id_early(ahead_ms: int) -> None:
     assert rig.appends
 
 
+def test_a_clock_that_is_set_forward_expires_no_id_early() -> None:
+    rig = TransactionRig()
+    rig.do_all(init())
+    rig.wall_ahead_ms = MAX_CLOCK_SKEW_MS
+    rig.now_ms += rig.limits.expiration_ms - 1
+    rig.do(rig.machine.expire(rig.now))
+    assert not rig.appends
+
+
 def test_an_unused_id_expires() -> None:
     rig = TransactionRig()
     rig.do_all(init())
