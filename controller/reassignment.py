@@ -150,10 +150,7 @@ class Reassignments:
             self._set(tp, changes[tp])
             self._under_way[tp] = None
         self._begin(begun, former)
-        unwritten = [tp for tp in changes if tp not in written]
-        if unwritten:
-            # The brokers may have received a change that was not written.
-            self._advance(unwritten)
+        self._withdraw({tp: changed for tp, changed in changes.items() if tp not in written})
         return outcomes
 
     def take_request(self) -> None:
@@ -285,6 +282,20 @@ class Reassignments:
         remaining = [replica for replica in added if replica.broker in context.replicas_of(replica.tp)]
         self._replicas.move([each for each in remaining if each.broker in live], ReplicaState.ONLINE)
         self._replicas.move([each for each in remaining if each.broker not in live], ReplicaState.OFFLINE)
+
+    def _withdraw(self, unwritten: Mapping[TopicPartition, ReplicaAssignment]) -> None:
+        """The brokers may have received a change that was not written, and created the added replicas."""
+        if not unwritten:
+            return
+        self._advance(list(unwritten))
+        created = [
+            Replica(tp, broker)
+            for tp, changed in unwritten.items()
+            for broker in changed.replicas
+            if broker not in self._context.replicas_of(tp)
+        ]
+        self._replicas.move(created, ReplicaState.NEW)
+        self._delete(created)
 
     def _advance(self, partitions: Sequence[TopicPartition]) -> None:
         """Raise the leader epochs, and finish those whose targets are in sync."""

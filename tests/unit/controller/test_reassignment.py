@@ -388,6 +388,8 @@ def test_a_reassignment_is_refused_if_its_topic_is_changed_by_others_again_and_a
     assert stored(cluster) == assigned(1, 2)
     for broker in (1, 2):
         assert cluster.channels.leadership(broker)[P0].replicas == [1, 2]
+    (stop,) = cluster.channels.stops(4)
+    assert [state.delete_partition for state in stop.topic_states[0].partition_states] == [True]
 
 
 # Bad input
