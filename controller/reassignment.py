@@ -179,9 +179,6 @@ class Reassignments:
         self._trim_request()
 
     def _is_target_in_sync(self, tp: TopicPartition) -> bool:
-        if self._context.is_to_be_deleted(tp.topic):
-            # The deletion waits for all its replicas, so that none is left behind.
-            return False
         assignment, state = self._context.assignment_of(tp), self._context.leadership.get(tp)
         return assignment is not None and state is not None and assignment.is_target_in(state.isr)
 

@@ -203,21 +203,6 @@ def a_reassignment_ends_with_its_controller(setattr_: SetAttr) -> None:
     setattr_(Reassignments, "resume", lambda self, partitions: None)
 
 
-@found_in("moves", 1093)
-def a_reassignment_hinders_a_deletion(setattr_: SetAttr) -> None:
-    """Found in this code: it ended while the deletion waited for the replica that it removed."""
-    check = Reassignments._is_target_in_sync
-
-    def hindering(self: Reassignments, tp: TopicPartition) -> bool:
-        marked, self._context.topics_to_delete = self._context.topics_to_delete, set()
-        try:
-            return check(self, tp)
-        finally:
-            self._context.topics_to_delete = marked
-
-    setattr_(Reassignments, "_is_target_in_sync", hindering)
-
-
 @found_in("deaths", 567)
 def a_reassignment_waits_for_its_leaders_notification(setattr_: SetAttr) -> None:
     """Found in this code: an election reads the ISR, but nothing compares that with the target."""
