@@ -135,7 +135,8 @@ class Judge(CoordinatedJudge):
         """Transactional id → the moments of answers to InitProducerId, and who was answered."""
         self._given: dict[tuple[int, int], Producer] = {}
         self._init_ms: dict[str, float] = {}
-        """Transactional id → when an InitProducerId last arrived, which may abort its transaction."""
+        """Transactional id → when an InitProducerId, which may abort it, last arrived or was answered."""
+        self._waiting_inits: dict[str, set[Token]] = defaultdict(set)
 
     # Steps of clients
 
@@ -167,6 +168,7 @@ class Judge(CoordinatedJudge):
         about: About = token.about
         if isinstance(token.request, InitProducerIdRequest):
             self._init_ms[about.producer.transactional_id] = self.world.now_ms
+            self._waiting_inits[about.producer.transactional_id].add(token)
         if isinstance(token.request, EndTxnRequest):
             self._excuse_later(about)
         if isinstance(token.request, TxnOffsetCommitRequest):
@@ -192,6 +194,9 @@ class Judge(CoordinatedJudge):
         about: About = token.about
         error = ErrorCode(getattr(response, "error_code", 0))
         self.reached.add(error)
+        if isinstance(token.request, InitProducerIdRequest):
+            self._init_ms[about.producer.transactional_id] = self.world.now_ms
+            self._waiting_inits[about.producer.transactional_id].discard(token)
         if isinstance(token.request, EndTxnRequest):
             # It may have waited in the coordinator.
             self._excuse_later(about)
@@ -294,6 +299,8 @@ class Judge(CoordinatedJudge):
         epoch = former.producer_id, former.producer_epoch
         attempts = [each for each in self.attempts if each.epoch == epoch]
         if not attempts or attempts[0].is_end_sent or self._init_ms.get(name, -1.0) >= attempts[0].began_ms:
+            return
+        if any(token.life == token.broker.life for token in self._waiting_inits[name]):
             return
         age_ms = self.world.now_ms - attempts[0].began_ms
         text = f"{attempts[0]} is aborted after {age_ms:.0f} ms, its time-out is {former.timeout_ms} ms"
