@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import secrets
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
@@ -82,8 +83,9 @@ class ControllerChannels:
         self._request_timeout_ms = request_timeout_ms
         self._report = report
         self._links: dict[BrokerId, _BrokerLink] = {}
-        self.sequences = itertools.count()
-        """Shared by all links, so that a new link to a broker continues the numbers of the former one."""
+        self.sequences = itertools.count(secrets.randbits(60))
+        """Shared by all links, so that a new link to a broker continues the numbers of the former one. The
+        first is a secret, so that no other sender can make a broker take later ones for late copies."""
         self.thread = LoopThread(
             f"controller-channels-{epoch}",
             on_fatal=lambda error: report(ChannelsFailed(epoch, error)),

@@ -3,7 +3,8 @@
 Every request of the controller carries its epoch; a broker that knows a higher one refuses with
 STALE_CONTROLLER_EPOCH. ``broker_epoch`` names the registration of the receiving broker; a request for an
 earlier registration is refused with STALE_BROKER_EPOCH (KIP-380). ``sequence`` numbers the requests of one
-controller; a broker ignores a request with a lower number than the last one, because it is a late copy.
+controller from a random one on; a broker ignores a request with a lower number than the last one, because it
+is a late copy.
 """
 
 from __future__ import annotations

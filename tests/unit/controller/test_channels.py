@@ -101,7 +101,8 @@ def test_a_batch_is_sent_in_order_with_the_epochs_of_both_sides(rig: Rig) -> Non
         StopReplicaRequest,
     ]
     assert {(r.controller_id, r.controller_epoch, r.broker_epoch) for r in requests} == {(0, 5, EPOCH)}
-    assert [request.sequence for request in requests] == [0, 1, 2]
+    first = requests[0].sequence
+    assert [request.sequence for request in requests] == [first, first + 1, first + 2]
     assert [type(event) for event in reports] == [events.LeaderAndIsrAnswered, events.StopReplicaAnswered]
     assert {(event.controller_epoch, event.broker, event.broker_epoch) for event in reports} == {REGISTRATION}
 
@@ -116,7 +117,7 @@ def test_a_request_without_an_answer_is_sent_again_on_a_new_connection(make_rig:
     assert rig.broker.connections_made >= 2
     requests = rig.broker.of(LeaderAndIsrRequest)
     assert len(requests) >= 2
-    assert {request.sequence for request in requests} == {0}
+    assert len({request.sequence for request in requests}) == 1
 
 
 def test_lost_connections_are_made_again_without_a_suspicion(rig: Rig) -> None:

@@ -227,6 +227,18 @@ def test_a_late_request_is_answered_and_not_applied(serving: Serving) -> None:
     assert manager.partition(TP).is_leader
 
 
+def test_the_numbers_of_another_sender_make_no_request_of_the_controller_late(serving: Serving) -> None:
+    begin = 2**59
+    serving.call(leader_and_isr(sequence=begin), INTERNAL)
+    for number in (2**62, 0, 2**61):
+        serving.call(schema.replace(stop(0, delete=False, sequence=number), topic_states=[]), INTERNAL)
+    # A late copy, and then the next request.
+    serving.call(stop(-2, delete=True, sequence=begin - 1), INTERNAL)
+    assert serving.managed.manager.partition(TP).is_leader
+    serving.call(stop(0, delete=False, sequence=begin + 1), INTERNAL)
+    assert serving.managed.manager.partition(TP).role is Role.NONE
+
+
 def test_a_broker_that_registers_again_is_fenced_until_the_controller_sends_its_roles(
     serving: Serving,
 ) -> None:
