@@ -26,6 +26,7 @@ from barnabas.broker.log.storage_errors import StorageError
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.record_batch import (
     BATCH_LENGTH,
+    COMPRESSION_MASK,
     CONTROL_MASK,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -118,10 +119,11 @@ def batches_end(data: Bytes, position: int, end: int, limit: int, upper_bound_of
     return position, next_offset
 
 
-def is_without_records(data: Bytes, offset: int) -> bool:
+def is_without_records(data: Bytes, offset: int, *, may_wait: bool) -> bool:
     """Whether these are whole batches, at least one, without a record at or after an offset.
 
-    Only a batch that begins before the offset and has lost records to a compaction is decoded.
+    Only a batch that begins before the offset and has lost records to a compaction is decoded; raises
+    NotCached if that may take long and the caller may not wait.
     """
     position, end = 0, len(data)
     while position < end:
@@ -129,16 +131,20 @@ def is_without_records(data: Bytes, offset: int) -> bool:
         if record_count and (base_offset >= offset or record_count > last_delta):
             return False
         following = position + LOG_OVERHEAD_BYTES + length
-        if record_count and _has_record_since(memoryview(data)[position:following], offset):
+        if record_count and _has_record_since(memoryview(data)[position:following], offset, may_wait):
             return False
         position = following
     return end > 0
 
 
-def _has_record_since(batch: memoryview, offset: int) -> bool:
+def _has_record_since(batch: memoryview, offset: int, may_wait: bool) -> bool:
     """Whether a batch has a record at or after an offset; True if it is damaged: its reader reports that."""
     try:
-        return any(head.offset >= offset for head in iter_heads(batch, check_batch(batch)))
+        header = check_batch(batch)
+        # Few compressed bytes may be many.
+        if not may_wait and (len(batch) > _NEAR_BYTES or header.attributes & COMPRESSION_MASK):
+            raise NotCached
+        return any(head.offset >= offset for head in iter_heads(batch, header))
     except ApiError:
         return True
 

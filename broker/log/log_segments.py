@@ -61,7 +61,8 @@ class LogSegments:
         for segment in self.since(request.start_offset):
             result = segment.read(request)
             if result is not None:
-                if for_consumer and is_without_records(result.records, request.start_offset):
+                start, may_wait = request.start_offset, request.may_wait
+                if for_consumer and is_without_records(result.records, start, may_wait=may_wait):
                     return self._skip(result, request)
                 return result
         return None
@@ -75,7 +76,8 @@ class LogSegments:
                     break
                 # The next batch does not fit.
                 return skipped
-            if not is_without_records(following.records, following.start_offset):
+            start, may_wait = following.start_offset, request.may_wait
+            if not is_without_records(following.records, start, may_wait=may_wait):
                 return following
             skipped = following
             left -= max(len(following.records), _LEAST_SKIPPED_BYTES)

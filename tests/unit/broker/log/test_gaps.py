@@ -200,6 +200,23 @@ def test_a_consumer_within_a_batch_without_later_records_gets_the_next_ones(
         assert log.read(offset, 1 << 20).start_offset == (0 if offset < 10 else 10)
 
 
+@pytest.mark.parametrize(
+    ("compression", "value"), [(Compression.ZSTD, b"v"), (Compression.NONE, bytes(50_000))]
+)
+def test_a_caller_that_may_not_wait_decodes_no_batch_that_may_take_long(
+    open_log: OpenLog, compression: Compression, value: bytes
+) -> None:
+    builder = RecordBatchBuilder(max_bytes=1 << 20, compression=compression)
+    for key in (b"a", b"b", b"c"):
+        builder.append(key, value, None, 0)
+    log = open_log()
+    follow(log, [keeping(stamped(builder.build(), 0), {0, 2})])
+    assert log.read(0, 1, may_wait=False, for_consumer=True).next_offset == 3
+    with pytest.raises(NotCached):
+        log.read(1, 1, may_wait=False, for_consumer=True)
+    assert log.read(1, 1, for_consumer=True).next_offset == 3
+
+
 def test_a_consumer_gets_a_damaged_batch_and_reports_it(open_log: OpenLog) -> None:
     log = open_log()
     follow(log, [keeping(whole(0), {1})])
