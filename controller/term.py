@@ -339,14 +339,13 @@ class ControllerTerm:
         """Send these brokers everything, add them to all brokers' metadata, and elect missing leaders."""
         self._batch.add_metadata(self.context.live_or_shutting_down, [])
         self._batch.add_metadata(brokers, list(self.context.partitions()), is_full=True)
-        affected = self.context.replicas_on(brokers)
-        self._replicas.move(self._not_deleted(affected), ReplicaState.ONLINE)
+        self._replicas.move(self._not_deleted(self.context.replicas_on(brokers)), ReplicaState.ONLINE)
         self._partitions.trigger_online()
         complete = [broker for broker in brokers if self._is_complete_for(broker)]
         self.context.not_fully_told = (self.context.not_fully_told | set(brokers)).difference(complete)
         for broker in complete:
             self._batch.mark_full(broker)
-        self._deletion.retry({replica.tp.topic for replica in affected})
+        self._deletion.retry(brokers)
 
     def _is_complete_for(self, broker: BrokerId) -> bool:
         """Whether the context has all partitions of a broker, so that its other logs may be set aside."""
@@ -545,8 +544,7 @@ class ControllerTerm:
                 self.epoch,
                 sorted(brokers),
             )
-        affected = self.context.replicas_on(brokers)
-        replicas = self._not_deleted(affected)
+        replicas = self._not_deleted(self.context.replicas_on(brokers))
         failed = self.context.failed_replicas.intersection(replicas)
         self.context.failed_replicas -= failed
         resent = [
@@ -557,7 +555,7 @@ class ControllerTerm:
         self._replicas.move(resent, ReplicaState.ONLINE)
         if failed:
             self._partitions.trigger_online()
-        self._deletion.retry({replica.tp.topic for replica in affected})
+        self._deletion.retry(brokers)
         self._writer.delete_log_dir_failures(failures)
 
     def _replicas_failed(self, failed: Collection[Replica]) -> None:

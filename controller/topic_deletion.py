@@ -18,7 +18,7 @@ from barnabas.controller.partition_state import PartitionStateMachine
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import RequestBatch
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 
 log = logging.getLogger("barnabas.controller")
@@ -43,6 +43,9 @@ class TopicDeletion:
         self._replicas = replicas
         self._batch = batch
         self._is_enabled = is_enabled
+        self._refused: dict[Replica, TopicId] = {}
+        """Replicas of moved partitions that their brokers could not delete. The next controller does not know
+        them; its full requests set them aside."""
 
     def request(self, topics: Mapping[str, TopicId]) -> None:
         """Begin the requested deletions; requests for unknown topics are cleared.
@@ -101,6 +104,7 @@ class TopicDeletion:
                 (failed if is_failed else deleted).append(Replica(tp, event.broker))
         if failed:
             log.error("not deleted: %s", ", ".join(map(str, failed)))
+            self._refused |= {r: self._context.topic_ids[r.tp.topic] for r in failed if self._is_moved(r)}
         if deleted or failed:
             self.replicas_deleted(deleted)
             self.replicas_failed(failed)
@@ -120,10 +124,21 @@ class TopicDeletion:
             log.warning("deletion of %s waits: a replica cannot be reached or failed", topic)
         self._context.topics_ineligible_for_deletion |= topics
 
-    def retry(self, topics: Collection[str]) -> None:
-        """A broker with replicas of these topics is back or asks for its roles."""
-        self._context.topics_ineligible_for_deletion -= set(topics)
+    def retry(self, brokers: Collection[BrokerId]) -> None:
+        """These brokers are back or ask for their roles."""
+        due = {
+            replica: self._refused.pop(replica) for replica in [*self._refused] if replica.broker in brokers
+        }
+        ids = self._context.topic_ids
+        moved = [r for r, topic_id in due.items() if ids.get(r.tp.topic) == topic_id and self._is_moved(r)]
+        self._batch.add_stop_replica(moved, delete=True)
+        topics = {replica.tp.topic for replica in self._context.replicas_on(brokers)}
+        self._context.topics_ineligible_for_deletion -= topics
         self.resume()
+
+    def _is_moved(self, replica: Replica) -> bool:
+        """Whether a replica is none of its partition's any more."""
+        return replica.broker not in self._context.replicas_of(replica.tp)
 
     def _being_deleted(self, replicas: Collection[Replica]) -> list[Replica]:
         return [

@@ -18,6 +18,7 @@ from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrResponse,
     PartitionError,
     StopReplicaRequest,
+    StopReplicaResponse,
 )
 from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.errors import ControllerMoved
@@ -204,6 +205,31 @@ def test_what_needs_no_copy_is_done_at_once(cluster: Cluster) -> None:
     assert cluster.channels.leadership(1)[P0].is_new
     cluster.rejoin(P0, 2, 1)
     assert stored(cluster) == assigned(2, 1)
+
+
+def test_a_removed_replica_that_its_broker_cannot_delete_is_deleted_when_it_asks_for_its_roles(
+    cluster: Cluster,
+) -> None:
+    move(cluster, 1)
+    (request,) = cluster.channels.stops(2)
+    failed = PartitionError(
+        topic_name=P0.topic,
+        partition_index=P0.partition,
+        error_code=int(ErrorCode.KAFKA_STORAGE_ERROR),
+    )
+    response = StopReplicaResponse(error_code=0, partition_errors=[failed])
+    for _ in range(2):
+        cluster.handle(cluster.event(events.StopReplicaAnswered, 2, request, response))
+        cluster.channels.forget()
+        cluster.zookeeper.failures["log_dir_event_0"] = BrokerId(2)
+        cluster.handle(events.LogDirFailureNotified())
+        assert deleted(cluster, 2) == {0}
+    # It is a replica again before it is deleted.
+    cluster.handle(cluster.event(events.StopReplicaAnswered, 2, request, response))
+    move(cluster, 1, 2)
+    cluster.channels.forget()
+    cluster.restart(2)
+    assert deleted(cluster, 2) == set()
 
 
 def test_a_removal_waits_until_the_remaining_replicas_are_in_sync(cluster: Cluster) -> None:
