@@ -26,7 +26,7 @@ from barnabas.client.consumer.range_reader import read_range as _read_range
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.loop_thread import BlockingClient, ClientThread, hop
 from barnabas.client.producer.blocking import Producer, RecordFuture
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 
 __all__ = ["Admin", "Consumer", "Producer", "RecordFuture", "read_range"]
 
@@ -86,6 +86,7 @@ def read_range(
     stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
     reuse_buffers: bool = False,
     isolation_level: str = "read_uncommitted",
+    topic_id: TopicId = NO_TOPIC_ID,
     **client_settings: Unpack[ConnectionSettings],
 ) -> Iterator[memoryview]:
     """As `range_reader.read_range`, with a connection of its own, made at the first step."""
@@ -104,6 +105,7 @@ def read_range(
             stall_timeout_ms=stall_timeout_ms,
             reuse_buffers=reuse_buffers,
             isolation_level=isolation,
+            topic_id=topic_id,
         )
         while (piece := thread.call(lambda: _next_or_none(pieces))) is not None:
             yield piece

@@ -6,14 +6,21 @@ belongs to the process and thread that opened it and holds connections: it is ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from barnabas.client import blocking
+
+
+class Topic(NamedTuple):
+    """A topic as it is when a read is planned."""
+
+    topic_id: TopicId
+    partitions: Sequence[int]
 
 
 class LogView:
@@ -38,14 +45,14 @@ class LogView:
             self._admin.close()
             self._admin = None
 
-    def partitions_of(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
-        """The partition numbers of these topics, or of all that are not internal.
+    def topics(self, topics: Iterable[str] | None) -> dict[str, Topic]:
+        """These topics, or all that are not internal.
 
         Raises UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist.
         """
         names = None if topics is None else list(topics)
         return {
-            name: [partition.partition for partition in topic.partitions]
+            name: Topic(topic.topic_id, [partition.partition for partition in topic.partitions])
             for name, topic in self._open_admin().describe_topics(names).items()
             if names is not None or not topic.is_internal
         }
@@ -64,16 +71,24 @@ class LogView:
         listed = self._open_admin().list_offsets(specs, isolation_level=self._isolation_level)
         return {tp: entry.offset for tp, entry in listed.items()}
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
+    def read(
+        self, partition: TopicPartition, start: int, end: int, topic_id: TopicId = NO_TOPIC_ID
+    ) -> Iterator[memoryview]:
         """Whole batches that cover [start, end), several in one buffer; the first and last may reach beyond.
 
-        Raises OFFSET_OUT_OF_RANGE when the partition no longer holds the start.
+        Raises OFFSET_OUT_OF_RANGE when the partition no longer holds the start, and LogTruncated if the topic
+        was made again since it had the id.
         """
         # Imported here and below, because Spark imports this package in every process that looks for sources.
         from barnabas.client.blocking import read_range
 
         return read_range(
-            self._bootstrap_servers, partition, start, end, isolation_level=self._isolation_level
+            self._bootstrap_servers,
+            partition,
+            start,
+            end,
+            isolation_level=self._isolation_level,
+            topic_id=topic_id,
         )
 
     def _open_admin(self) -> blocking.Admin:

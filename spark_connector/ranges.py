@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.suggestions import suggestion
 from barnabas.spark_connector.options import EARLIEST, LATEST, PartitionOffsets, SourceOptions
@@ -30,12 +30,13 @@ FULL_TASK_RECORDS: Final = 2_000_000
 
 
 class OffsetRange(NamedTuple):
-    """The records of a partition with offsets in [start_offset, end_offset)."""
+    """The records of a partition with offsets in [start_offset, end_offset), of the topic with this id."""
 
     topic: str
     partition: int
     start_offset: int
     end_offset: int
+    topic_id: TopicId = NO_TOPIC_ID
 
 
 def choose_partitions(options: SourceOptions, topics: Mapping[str, Sequence[int]]) -> list[TopicPartition]:

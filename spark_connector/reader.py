@@ -62,7 +62,7 @@ def _buffers(
     start = part.start_offset
     while start < part.end_offset:
         try:
-            yield from view.read(tp, start, part.end_offset)
+            yield from view.read(tp, start, part.end_offset, part.topic_id)
         except LogTruncated as error:
             if fail_on_data_loss:
                 raise data_loss(str(error)) from error

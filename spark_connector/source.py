@@ -122,9 +122,13 @@ def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:
     Raises as `choose_partitions` and `resolve_ranges`.
     """
     topics = options.topics or tuple(dict.fromkeys(tp.topic for tp in options.partitions or ())) or None
-    partitions: list[TopicPartition] = choose_partitions(options, view.partitions_of(topics))
+    known = view.topics(topics)
+    partitions: list[TopicPartition] = choose_partitions(
+        options, {name: topic.partitions for name, topic in known.items()}
+    )
     log_start_offsets = view.log_start_offsets(partitions)
-    return resolve_ranges(options, partitions, log_start_offsets, view.end_offsets(partitions))
+    ranges = resolve_ranges(options, partitions, log_start_offsets, view.end_offsets(partitions))
+    return [part._replace(topic_id=known[part.topic].topic_id) for part in ranges]
 
 
 def source_schema(*, include_headers: bool) -> StructType:

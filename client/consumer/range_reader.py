@@ -53,6 +53,7 @@ async def read_range(
     stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
     reuse_buffers: bool = False,
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    topic_id: TopicId = NO_TOPIC_ID,
 ) -> AsyncIterator[memoryview]:
     """Yield the batches from ``start_offset`` up to before ``end_offset``, several in one buffer.
 
@@ -61,13 +62,13 @@ async def read_range(
     or after it do not arrive. A buffer stays valid as long as
     it is held or, with ``reuse_buffers``, only until the next one is requested.
     Raises OFFSET_OUT_OF_RANGE if the log lacks offsets of the range, RequestTimedOutLocally if no records
-    arrive for ``stall_timeout_ms``, and LogTruncated if the topic is deleted and made again meanwhile.
+    arrive for ``stall_timeout_ms``, and LogTruncated if the topic is deleted and made again meanwhile, or
+    since it had the ``topic_id``.
     """
     if not 0 <= start_offset <= end_offset:
         raise ValueError(f"range {start_offset}..{end_offset} of {tp}: expected 0 ≤ start ≤ end")
     offset = start_offset
     upcoming: asyncio.Task[_Piece] | None = None
-    topic_id = NO_TOPIC_ID
 
     def fetch(position: int) -> asyncio.Task[_Piece]:
         return asyncio.create_task(
@@ -113,7 +114,7 @@ async def _next_piece(
         leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
         topic_id = cluster.cache.topic_id(tp.topic)
         if NO_TOPIC_ID not in (topic_id, read_topic_id) and topic_id != read_topic_id:
-            raise LogTruncated(f"{tp} was deleted and made again after offset {offset} was reached", None)
+            raise LogTruncated(f"{tp} was deleted and made again before offset {offset} was read", None)
         fetch_partition = FetchPartition(
             partition=tp.partition,
             current_leader_epoch=leader.epoch,

@@ -1,13 +1,14 @@
 """Ranges of raw batches, through changes of the leader."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.consumer.range_reader import read_range
 from barnabas.client.errors import ApiError, LogTruncated, RequestTimedOutLocally
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
@@ -19,7 +20,7 @@ from .test_consumer import fill
 T0 = TopicPartition("t", 0)
 
 
-async def ranges(cluster: Cluster, start: int, end: int, **options: int | bool) -> list[tuple[int, int]]:
+async def ranges(cluster: Cluster, start: int, end: int, **options: Any) -> list[tuple[int, int]]:
     offsets = []
     async for piece in read_range(cluster, T0, start, end, **options):
         batches = list(iter_batches(piece))
@@ -67,6 +68,18 @@ async def test_a_topic_that_is_made_again_meanwhile_ends_the_range(cluster: Fake
         with pytest.raises(LogTruncated, match="deleted and made again"):
             # The second one may be in flight already.
             _ = [piece async for piece in pieces]
+
+
+async def test_a_topic_that_was_made_again_since_it_had_an_id_is_not_read(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 100)
+    async with started(cluster, retry_backoff_ms=5) as client:
+        former = TopicId(cluster.topic_ids["t"])
+        assert await ranges(client, 0, 100, topic_id=former)
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 100)
+    async with started(cluster, retry_backoff_ms=5) as client:
+        with pytest.raises(LogTruncated, match="deleted and made again before offset 0"):
+            await ranges(client, 0, 100, topic_id=former)
 
 
 async def test_an_offset_below_the_log_start_is_an_error_that_names_it(cluster: FakeCluster) -> None:

@@ -1,16 +1,18 @@
 """A cluster view over logs in memory."""
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
 import pytest
 
+from barnabas.client.errors import LogTruncated
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.record_batch import Buffer, iter_batches, parse_header
-from barnabas.spark_connector.log_view import LogView
+from barnabas.spark_connector.log_view import LogView, Topic
 
 
 class MemoryView(LogView):
@@ -27,6 +29,8 @@ class MemoryView(LogView):
         self.internal: set[str] = set()
         self.opened: list[tuple[str, str]] = []
         self.is_open = False
+        self.topic_id = TopicId(uuid.uuid4())
+        """Of all topics; another one makes them other topics."""
 
     def __call__(self, bootstrap_servers: str, isolation_level: str) -> Self:
         self.opened.append((bootstrap_servers, isolation_level))
@@ -62,13 +66,12 @@ class MemoryView(LogView):
             log.append(memoryview(batch))
             self.committed[tp] = parse_header(batch).next_offset
 
-    def partitions_of(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
+    def topics(self, topics: Iterable[str] | None) -> dict[str, Topic]:
         existing: dict[str, list[int]] = {}
         for tp in sorted(self.logs):
             existing.setdefault(tp.topic, []).append(tp.partition)
-        if topics is None:
-            return {name: indexes for name, indexes in existing.items() if name not in self.internal}
-        return {name: existing[name] for name in topics}
+        names = [name for name in existing if name not in self.internal] if topics is None else topics
+        return {name: Topic(self.topic_id, existing[name]) for name in names}
 
     def log_start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.starts[tp] for tp in partitions}
@@ -76,7 +79,11 @@ class MemoryView(LogView):
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.committed[tp] for tp in partitions}
 
-    def read(self, partition: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
+    def read(
+        self, partition: TopicPartition, start: int, end: int, topic_id: TopicId = NO_TOPIC_ID
+    ) -> Iterator[memoryview]:
+        if topic_id != self.topic_id:
+            raise LogTruncated(f"{partition} was made again", None)
         for batch in self.logs[partition]:
             header = parse_header(batch)
             if header.next_offset <= start or header.base_offset >= end:

@@ -1,6 +1,7 @@
 """The source against logs in memory, as Spark calls it: schema, planning, reading; pickled in between."""
 
 import pickle
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql.types import StructType
 from barnabas.client.errors import LogTruncated
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, InvalidConfiguration, api_error
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.spark_connector import BarnabasSource, reader
 from barnabas.spark_connector.options import parse_options
 from barnabas.spark_connector.source import BarnabasReader, source_schema
@@ -192,6 +193,15 @@ def test_without_fail_on_data_loss_the_read_skips_lost_records(
     assert f"{skipped} offsets of this read are skipped" in caplog.text
 
 
+def test_a_topic_that_is_made_again_after_the_planning_is_not_read(view: Any, numbered: Numbered) -> None:
+    view.write("t", 0, numbered(9))
+    made = reader_of(view)
+    (part,) = made.partitions()
+    view.topic_id = TopicId(uuid.uuid4())
+    with pytest.raises(ApiError, match=r"made again.*failOnDataLoss"):
+        list(made.read(part))
+
+
 @pytest.mark.parametrize("fails", ["true", "false"])
 @pytest.mark.parametrize(
     ("error", "text"),
@@ -215,7 +225,7 @@ def test_a_truncated_log_is_data_loss(
     (part,) = made.partitions()
     del view.logs[T0][1:]
 
-    def refuse(_: TopicPartition, start: int, end: int) -> Iterator[memoryview]:
+    def refuse(_: TopicPartition, start: int, *others: Any) -> Iterator[memoryview]:
         for batch in view.logs[T0]:
             if start < 3:
                 yield batch
@@ -241,7 +251,7 @@ def test_a_range_may_end_in_batches_that_are_left_out(view: Any, numbered: Numbe
     """As the last offsets of a range are those of an aborted transaction."""
     view.write("t", 0, numbered(9))
     whole = view.read
-    view.read = lambda tp, start, end: (batch for batch in whole(tp, start, end) if batch is view.logs[T0][1])
+    view.read = lambda *part: (batch for batch in whole(*part) if batch is view.logs[T0][1])
     assert [row["offset"] for row in read_all(view)] == [3, 4, 5]
 
 
