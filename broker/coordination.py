@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from barnabas.broker.auto_topics import AutoTopicCreation
-from barnabas.broker.clocks import ForwardSteps, monotonic_ms, wall_clock_ms
+from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.broker_links import BrokerLinks
-from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.effects import Clock
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls
 from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
@@ -37,12 +37,7 @@ class Coordination:
         transaction_version: Callable[[], int],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        steps = ForwardSteps()
-
-        def now() -> Moment:
-            monotonic, wall = monotonic_ms(), wall_clock_ms()
-            return Moment(monotonic, wall, steps.total_ms(monotonic, wall))
-
+        now = Clock(monotonic_ms, wall_clock_ms)
         self.links = BrokerLinks(
             config.broker_id,
             metadata,

@@ -3,11 +3,13 @@
 In: events with a `Moment`. Out: `Effects`, which the caller carries out: it queues the appends in order while
 it holds the machine's lock; it may send the answers and the requests later and in any order.
 
-Shared by groups and transactions. No clock, no thread, no I/O; used under the machine's lock.
+Shared by groups and transactions. No thread, no I/O; used under the machine's lock. Only `Clock` reads the
+time, for the callers of the machines.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -47,6 +49,24 @@ class Moment(NamedTuple):
         and moves of the coordinator, however many, delay an end by no more than the skew.
         """
         return min(stamp_ms + MAX_CLOCK_SKEW_MS, self.wall_ms)
+
+
+class Clock:
+    """Reads both clocks, any thread; knows how far the wall clock was set forward since its first reading."""
+
+    def __init__(self, monotonic_ms: Callable[[], float], wall_clock_ms: Callable[[], int]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._wall_clock_ms = wall_clock_ms
+        self._least_lead_ms = math.inf
+        """How far the wall clock was ahead of the monotonic clock, when that was least."""
+
+    def __call__(self) -> Moment:
+        # In this order, so that a pause in between does not seem to set the wall clock back.
+        monotonic_ms, wall_ms = self._monotonic_ms(), self._wall_clock_ms()
+        lead_ms = wall_ms - monotonic_ms
+        # Without a lock: if another thread overwrites a reading, the next reading repeats it.
+        self._least_lead_ms = least_ms = min(self._least_lead_ms, lead_ms)
+        return Moment(monotonic_ms, wall_ms, lead_ms - least_ms)
 
 
 Settled = Callable[[ErrorCode, int, Moment], None]

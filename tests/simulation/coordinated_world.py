@@ -18,10 +18,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from barnabas.broker.clocks import ForwardSteps
 from barnabas.broker.coordinators import group as group_module
 from barnabas.broker.coordinators import transaction_coordinator
-from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.effects import Clock
 from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
 from barnabas.broker.coordinators.group_shard import GroupShard
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
@@ -148,12 +147,7 @@ class Parts:
     """The coordinators of a process, connected as in `barnabas.broker.coordination`."""
 
     def __init__(self, world: CoordinatedWorld, broker: SimBroker) -> None:
-        steps = ForwardSteps()
-
-        def now() -> Moment:
-            monotonic, wall = broker.now_ms(), broker.wall_ms()
-            return Moment(monotonic, wall, steps.total_ms(monotonic, wall))
-
+        now = Clock(broker.now_ms, broker.wall_ms)
         profile = world.profile
         config = broker.config
         common = config, broker.replicas, broker.metadata, broker.reaper

@@ -8,8 +8,7 @@ import dataclasses
 import itertools
 from typing import Any
 
-from barnabas.broker.clocks import ForwardSteps
-from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.effects import Clock
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Append, Client, Commit, Effects, JoinOptions
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, OffsetAndMetadata
@@ -52,7 +51,7 @@ class GroupRig:
     def __init__(self, group: Group | None = None, **settings: Any) -> None:
         self.now_ms = 0.0
         self.wall_ahead_ms = 0
-        self._steps = ForwardSteps()
+        self.moment = Clock(lambda: self.now_ms, lambda: WALL_MS + int(self.now_ms) + self.wall_ahead_ms)
         self.config = dataclasses.replace(CONFIG, **{"group_initial_rebalance_delay_ms": 0, **settings})
         self.answers: dict[str, Any] = {}
         """Answers that the test has not looked at, by token."""
@@ -65,10 +64,6 @@ class GroupRig:
 
     def new_id(self) -> str:
         return str(next(self._count))
-
-    def moment(self) -> Moment:
-        wall_ms = WALL_MS + int(self.now_ms) + self.wall_ahead_ms
-        return Moment(self.now_ms, wall_ms, self._steps.total_ms(self.now_ms, wall_ms))
 
     @property
     def state(self) -> GroupState:

@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from barnabas.broker.clocks import ForwardSteps
-from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.effects import Clock, Moment
 from barnabas.broker.coordinators.transaction import Transaction
 from barnabas.broker.coordinators.transaction_effects import (
     WAIT_MS,
@@ -43,7 +42,7 @@ class TransactionRig:
     def __init__(self, stored: TransactionMetadata | None = None, *, gives_ids: bool = True) -> None:
         self.now_ms = 0.0
         self.wall_ahead_ms = 0
-        self._steps = ForwardSteps()
+        self._clock = self._make_clock()
         """How far the wall clock was set ahead."""
         self.limits = TransactionLimits()
         self.answers: dict[str, Any] = {}
@@ -59,14 +58,16 @@ class TransactionRig:
             self.load(stored)
 
     def load(self, stored: TransactionMetadata) -> None:
-        self._steps = ForwardSteps()
+        self._clock = self._make_clock()
         self.machine = Transaction.load("id", stored, LeaderEpoch(7), self.limits)
         self.do(self.machine.resume(self.now))
 
+    def _make_clock(self) -> Clock:
+        return Clock(lambda: self.now_ms, lambda: WALL_MS + int(self.now_ms) + self.wall_ahead_ms)
+
     @property
     def now(self) -> Moment:
-        wall_ms = WALL_MS + int(self.now_ms) + self.wall_ahead_ms
-        return Moment(self.now_ms, wall_ms, self._steps.total_ms(self.now_ms, wall_ms))
+        return self._clock()
 
     @property
     def state(self) -> TransactionState:
