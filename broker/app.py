@@ -292,9 +292,9 @@ class Broker:
             make_fetchers=make_fetchers,
             max_lag_ms=config.replica_lag_time_max_ms,
             max_fetch_sessions=config.max_incremental_fetch_session_cache_slots,
+            call_soon=self._server.call_soon,
             on_fatal=self._on_fatal,
         )
-        replicas.consumer_wakes.call_soon = self._server.call_soon
         if config.replica_selector_class == RACK_AWARE_SELECTOR:
             replicas.send_consumers_near()
         return replicas

@@ -345,14 +345,14 @@ class SlicedChecks:
 
     One record may complete thousands of waiting fetches, and each takes about fifty microseconds. The code
     that makes the record readable only notes the key. ``call_soon`` calls a function later, on one thread,
-    which does other work between two slices; until it is set, everything is checked at once.
+    which does other work between two slices.
 
     No event is lost: a key that is noted during a slice is checked again. ``_due`` has each key once, so it
     is bounded by the watched keys. `note` may be called on any thread.
     """
 
-    def __init__(self, purgatory: Purgatory) -> None:
-        self.call_soon: Callable[[Callable[[], None]], None] = _call_now
+    def __init__(self, purgatory: Purgatory, call_soon: Callable[[Callable[[], None]], None]) -> None:
+        self.call_soon = call_soon
         self._purgatory = purgatory
         self._lock = threading.Lock()
         self._due: dict[Hashable, None] = {}
@@ -391,10 +391,6 @@ class SlicedChecks:
                 del self._due[key]
             operations.extend(self._purgatory.watchers(key))
         return operations.popleft()
-
-
-def _call_now(work: Callable[[], None]) -> None:
-    work()
 
 
 def _guarded(operation: DelayedOperation, work: Callable[[], bool]) -> bool:

@@ -122,6 +122,7 @@ class ReplicaManager:
         make_fetchers: Callable[[ReplicaManager], FetcherManager],
         max_lag_ms: float,
         max_fetch_sessions: int,
+        call_soon: Callable[[Callable[[], None]], None],
         on_fatal: Callable[[BaseException], None],
         now_ms: Callable[[], float] = monotonic_ms,
     ) -> None:
@@ -131,10 +132,8 @@ class ReplicaManager:
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
         self.follower_sessions = FollowerSessions(self.follower_purgatory.check_and_complete, metadata)
-        self.consumer_wakes = SlicedChecks(self.consumer_purgatory)
-        self.consumer_sessions = ConsumerSessions(
-            max_fetch_sessions, self.consumer_wakes.note, metadata, now_ms=now_ms
-        )
+        wakes = self.consumer_wakes = SlicedChecks(self.consumer_purgatory, call_soon)
+        self.consumer_sessions = ConsumerSessions(max_fetch_sessions, wakes.note, metadata, now_ms=now_ms)
         self.role_listeners: list[Callable[[TopicPartition], None]] = []
         self.fence, self.traffic = Fence(self._fenced), Traffic()
         self.disk_failures = DiskFailures(broker_id, logs, isr_store, on_fatal=on_fatal)

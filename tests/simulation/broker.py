@@ -121,6 +121,7 @@ class SimBroker:
             make_fetchers=lambda manager: self.fetchers,
             max_lag_ms=world.max_lag_ms,
             max_fetch_sessions=10,
+            call_soon=lambda work: work(),
             on_fatal=raise_it,
             now_ms=self.now_ms,
         )

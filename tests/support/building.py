@@ -273,6 +273,7 @@ class Managed:
             make_fetchers=lambda manager: cast(Any, self.fetchers),
             max_lag_ms=LAG_MS,
             max_fetch_sessions=1_000,
+            call_soon=lambda work: work(),
             on_fatal=fatal,
             now_ms=now_ms,
         )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.network.request import Lane, Request
+from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
@@ -178,6 +179,15 @@ def test_batches_that_take_time_continue_on_a_worker(
     request.rest()
     assert produced(connection).error_code == ErrorCode.NONE
     assert end_offset(leading) == 1
+
+
+def test_an_append_to_a_slow_disk_continues_on_a_worker(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Partition, "is_on_slow_disk", True)
+    connection = Connection.of(produce_request(batch(b"a")), version=LAST_PRODUCE)
+    leading.process(connection.request)
+    assert (connection.is_answered, connection.request.lane) == (False, Lane.DISK)
 
 
 @pytest.mark.parametrize(("count", "lane"), [(500, Lane.NETWORK), (501, Lane.GENERAL)])
