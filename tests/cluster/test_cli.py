@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.cli import exit_codes
+from barnabas.cli import cluster_view, exit_codes
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import ProcessId
 from barnabas.deploy.state import read_record
@@ -353,7 +353,7 @@ def test_up_prints_one_object_when_the_cluster_is_writable(foreground: Foregroun
     assert described["bootstrap"] == ",".join(f"127.0.0.1:{b['port']}" for b in described["brokers"])
     assert all(ProcessId.of(broker["pid"]) for broker in described["brokers"])
     created = run_command("topics", "create", "t", "--bootstrap", described["bootstrap"], "--json")
-    assert len(json.loads(created.stdout)["partitions"]) == 2
+    assert [len(partition["replicas"]) for partition in json.loads(created.stdout)["partitions"]] == [3, 3]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
@@ -436,7 +436,7 @@ def test_down_stops_a_foreground_cluster_and_its_command(foreground: Foreground,
     assert not record.is_running
 
 
-def test_a_detached_cluster_runs_until_down(tmp_path: Path) -> None:
+def test_a_detached_cluster_runs_until_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     up = run_command("up", "--detach", "--json", "--brokers", "1", "--dir", str(tmp_path))
     try:
         assert up.returncode == exit_codes.OK, up.stderr
@@ -444,6 +444,11 @@ def test_a_detached_cluster_runs_until_down(tmp_path: Path) -> None:
         env = run_command("env", "--dir", str(tmp_path))
         assert ProcessId.of(broker["pid"]) is not None
         wait_for(lambda: run_command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK)
+        # A disk with less space left than this counts as full.
+        monkeypatch.setattr(cluster_view, "_FULL_BYTES", 2**63)
+        full = call_command("status", "--dir", str(tmp_path))
+        assert full.returncode == exit_codes.FAILED
+        assert f"the disk of {tmp_path} is full" in full.stdout
         exported = subprocess.run(
             ["sh", "-c", 'eval "$1" && echo "$BARNABAS_BOOTSTRAP $BARNABAS_DIR"', "sh", env.stdout],
             capture_output=True,
