@@ -1,6 +1,7 @@
 """Lookups by time: the first record that is not older, also if timestamps fall, and what a lookup reads."""
 
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,16 @@ def test_a_largest_timestamp_that_no_record_has_finds_the_newest_of_its_batch(op
     newest = log.max_timestamp_offset()
     assert newest is not None
     assert (newest.offset, newest.timestamp_ms) == (1, T0 + 70)
+
+
+def test_a_lookup_in_a_batch_that_decompresses_to_much_needs_little_memory(open_log: OpenLog) -> None:
+    log = open_log()
+    records = [record(0, value=bytes(40 << 20)), record(1, time=9)]
+    append_batches(log, odd_batch(records, 2, max_timestamp=T0 + 9, compression=Compression.ZSTD))
+    tracemalloc.start()
+    found = log.offset_for_timestamp(T0 + 5)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found is not None
+    assert found.offset == 1
+    assert peak_bytes < 1 << 20
