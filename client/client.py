@@ -40,9 +40,14 @@ def ms_after(error: BaseException | None) -> int | None:
     return None if seconds is None else int(seconds * 1000)
 
 
+def handled_error() -> BaseException | None:
+    """The error that the caller is handling, as in a ``finally``."""
+    return sys.exc_info()[1]
+
+
 def interruption() -> BaseException | None:
-    """The cancellation, Ctrl-C or exit that the caller is handling, as in a ``finally``."""
-    error = sys.exc_info()[1]
+    """The same, if it is a cancellation, Ctrl-C or exit."""
+    error = handled_error()
     return None if isinstance(error, Exception) else error
 
 

@@ -18,7 +18,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from barnabas.client.client import interruption, ms_after
+from barnabas.client.client import handled_error, ms_after
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.assignment import InHand, first_offsets
 from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS
@@ -78,8 +78,8 @@ class Consumer(BlockingClient[_Consumer]):
 
         As `barnabas.client.Consumer.close`, but a listener may take any time.
         """
-        # Here, because the client's own thread handles no interruption.
-        self._close_after(interruption(), commits=commits, timeout_ms=timeout_ms)
+        # Here, because the client's own thread handles no error.
+        self._close_after(handled_error(), commits=commits, timeout_ms=timeout_ms)
 
     def _close_after(
         self, error: BaseException | None, *, commits: bool = True, timeout_ms: int | None = None

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from barnabas.client.client import Client, interruption, ms_after
+from barnabas.client.client import Client, handled_error, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.assignment import Assignment
@@ -89,11 +89,11 @@ class Consumer(Client):
         """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
 
         After ``timeout_ms`` it disconnects without the rest; by default after 30 s, and after 3 s if an error
-        in the body of ``async with``, a cancellation or Ctrl-C closes it. Then the records in hand are not
-        committed. A poll in another task raises ClientClosed, and an iteration ends. Idempotent. An
+        closes it: in the body of ``async with``, an ``except`` or a ``finally``. Then the records in hand are
+        not committed. A poll in another task raises ClientClosed, and an iteration ends. Idempotent. An
         exception of a rebalance listener is raised after the consumer is closed.
         """
-        await self._close_after(interruption(), commits=commits, timeout_ms=timeout_ms)
+        await self._close_after(handled_error(), commits=commits, timeout_ms=timeout_ms)
 
     async def _close_after(
         self, error: BaseException | None, *, commits: bool = True, timeout_ms: int | None = None

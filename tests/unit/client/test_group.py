@@ -203,6 +203,20 @@ async def test_a_seek_before_the_failure_commits_no_record_of_the_last_list(
     assert coordinator.group("g").offsets.get(("t", 0), (0,))[0] == committed
 
 
+async def test_a_member_that_closes_while_it_handles_an_error_commits_the_records_before_the_one_in_hand(
+    coordinator: Coordinator,
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
+        try:
+            async for record in consumer:
+                if record.offset == 5:
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            await consumer.close()
+    assert coordinator.group("g").offsets["t", 0][0] == 5
+
+
 @pytest.mark.parametrize("way", ["poll", "async for", "time-out"])
 async def test_a_member_that_is_cancelled_while_it_waits_commits_handed_out_records(
     coordinator: Coordinator, way: str
