@@ -13,7 +13,13 @@ from typing import Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.replication.fetch_sessions import FetchSession, FetchSessions, SessionKey, SessionRequest
+from barnabas.broker.replication.fetch_sessions import (
+    FetchSession,
+    FetchSessions,
+    SessionKey,
+    SessionRequest,
+    key_of,
+)
 from barnabas.broker.replication.fetch_wait import (
     FetchItem,
     FetchOutcome,
@@ -113,28 +119,30 @@ def _refuse(request: ApiRequest, code: ErrorCode, session_id: int = NO_SESSION) 
 
 
 def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list[FetchItem]:
-    """The partitions that a request names; a topic of an unknown id has an empty name."""
+    """The partitions that a request names; a topic of an unknown id has an empty name.
+
+    As in Kafka, the last entry of a partition counts, so an entry costs nothing beyond its request.
+    """
     names = services.metadata.current.topic_names
-    items = []
+    items: dict[SessionKey, FetchItem] = {}
     for topic in body.topics:
         name, topic_id = topic.topic, None
         if uses_topic_ids:
             topic_id = topic.topic_id
             name = names.get(TopicId(topic_id), "")
         for partition in topic.partitions:
-            items.append(
-                FetchItem(
-                    TopicPartition(name, partition.partition),
-                    partition.current_leader_epoch,
-                    Offset(partition.fetch_offset),
-                    partition.last_fetched_epoch,
-                    Offset(partition.log_start_offset),
-                    partition.partition_max_bytes,
-                    topic_id,
-                    topic.topic_id,
-                )
+            item = FetchItem(
+                TopicPartition(name, partition.partition),
+                partition.current_leader_epoch,
+                Offset(partition.fetch_offset),
+                partition.last_fetched_epoch,
+                Offset(partition.log_start_offset),
+                partition.partition_max_bytes,
+                topic_id,
+                topic.topic_id,
             )
-    return items
+            items[key_of(item)] = item
+    return list(items.values())
 
 
 def _forgotten(body: FetchRequest, uses_topic_ids: bool) -> list[SessionKey]:

@@ -178,6 +178,20 @@ def test_topics_are_answered_one_by_one_under_their_names(leading: Serving) -> N
     assert codes == {"topic": [0], "other": [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]}
 
 
+@pytest.mark.parametrize("version", [None, 12, LAST_FETCH])
+def test_of_a_partition_that_is_named_twice_the_last_entry_counts(
+    leading: Serving, version: int | None
+) -> None:
+    produce(leading, batch(b"a"))
+    produce(leading, batch(b"b"))
+    catch_up(leading)
+    whole, rest = (fetch_request(offset, version=version) for offset in (0, 1))
+    whole.topics[0].partitions *= 2
+    whole.topics += rest.topics
+    (answer,) = leading.call(whole, EXTERNAL, version=version).responses
+    assert [parse_header(partition.records).base_offset for partition in answer.partitions] == [1]
+
+
 def test_old_clients_are_refused_topics_that_are_kept_in_zstd(leading: Serving) -> None:
     set_topic(leading, compression_type=Compression.ZSTD)
     produce(leading, batch(b"a"))
