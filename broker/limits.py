@@ -22,6 +22,8 @@ CONTROL_WORKERS: Final = 1
 MAX_WAITING: Final = 100_000
 """In each purgatory."""
 MAX_WAITING_FOR_TOPICS: Final = 10_000
+MAX_WAITING_PARTITIONS: Final = 500_000
+"""Of all requests in a purgatory; one takes up to about 600 bytes."""
 MAX_SESSION_PARTITIONS: Final = 500_000
 """In all fetch sessions of consumers; a partition takes about 500 bytes."""
 

@@ -7,8 +7,8 @@ An operation whose answer nobody waits for is cancelled, and runs neither.
 
 Guarantees: no event is lost, because an operation tries once more after it has begun to watch its keys.
 Checking an unwatched key costs one dict lookup and no lock. Completed operations leave the watch lists at
-once, and never fill more than half of the heap of deadlines. The number of waiting operations is bounded: an
-operation beyond it expires at once (`Watched.REFUSED`).
+once, and never fill more than half of the heap of deadlines. The numbers of waiting operations and of their
+keys are bounded: an operation beyond them expires at once (`Watched.REFUSED`).
 
 `try_complete`, `on_complete` and `on_expiration` run on the thread of the checking caller, or of the reaper.
 No lock is held while the latter two run. `try_complete` never runs at the same time or later, because the
@@ -29,7 +29,7 @@ from enum import Enum
 from typing import Final
 
 from barnabas.broker.clocks import monotonic_ms
-from barnabas.broker.limits import MAX_WAITING
+from barnabas.broker.limits import MAX_WAITING, MAX_WAITING_PARTITIONS
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.threads import make_thread
 
@@ -251,15 +251,25 @@ class Reaper:
 class Purgatory:
     """Operations that watch keys, for one kind of request. Any thread may call any method."""
 
-    def __init__(self, name: str, reaper: Reaper, *, max_operations: int = MAX_WAITING) -> None:
+    def __init__(
+        self,
+        name: str,
+        reaper: Reaper,
+        *,
+        max_operations: int = MAX_WAITING,
+        max_keys: int = MAX_WAITING_PARTITIONS,
+    ) -> None:
         self.name = name
         self._reaper = reaper
         self._max_operations = max_operations
+        self._max_keys = max_keys
         self._lock = threading.Lock()
         # Guarded by the lock, except for the lookup of an unwatched key. The dicts are ordered sets: the
         # oldest operation is tried first. An operation is in both or in neither.
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._waiting: dict[DelayedOperation, tuple[Hashable, ...]] = {}
+        # The keys of all waiting operations, each counted as often as it is watched.
+        self._keys = 0
         self._is_shut_down = False
 
     @property
@@ -311,26 +321,34 @@ class Purgatory:
 
     def _watch(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> bool:
         with self._lock:
-            if self._is_shut_down or len(self._waiting) >= self._max_operations:
-                logger.warning(
-                    "purgatory %s refuses an operation: %s",
-                    self.name,
-                    "it is shut down" if self._is_shut_down else f"{self._max_operations} wait already",
-                )
+            refusal = self._refusal(len(keys))
+            if refusal:
+                logger.warning("purgatory %s refuses an operation: %s", self.name, refusal)
                 return False
             if not operation._enter(self):
                 return True
             self._waiting[operation] = keys
+            self._keys += len(keys)
             for key in keys:
                 self._watchers.setdefault(key, {})[operation] = None
         self._reaper.schedule(operation)
         return True
+
+    def _refusal(self, keys: int) -> str:
+        if self._is_shut_down:
+            return "it is shut down"
+        if len(self._waiting) >= self._max_operations:
+            return f"{self._max_operations} wait already"
+        if self._keys + keys > self._max_keys:
+            return f"it has {keys} keys, and {self._keys} of at most {self._max_keys} are watched"
+        return ""
 
     def _leave(self, operation: DelayedOperation) -> None:
         with self._lock:
             keys = self._waiting.pop(operation, None)
             if keys is None:
                 return
+            self._keys -= len(keys)
             for key in keys:
                 watchers = self._watchers.get(key)
                 if watchers is not None:

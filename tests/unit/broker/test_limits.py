@@ -46,7 +46,8 @@ def rows() -> list[str]:
         (
             "all waiting requests",
             f"{limits.MAX_WAITING:,} fetches of consumers, of followers, produces, deletions each; "
-            f"{limits.MAX_WAITING_FOR_TOPICS:,} about topics",
+            f"{limits.MAX_WAITING_FOR_TOPICS:,} about topics; {limits.MAX_WAITING_PARTITIONS:,} "
+            "partitions or topics in each of these",
         ),
         (
             "old records, copied into memory, in all answers",

@@ -179,6 +179,18 @@ def test_an_operation_beyond_the_bound_expires_at_once(reaper: Reaper) -> None:
     assert purgatory.try_complete_else_watch(Recorded(), ["a"]) is Watched.WAITING
 
 
+def test_the_keys_of_all_operations_are_bounded(reaper: Reaper) -> None:
+    purgatory = Purgatory("small", reaper, max_keys=3)
+    large = Recorded()
+    assert purgatory.try_complete_else_watch(large, ["a", "b"]) is Watched.WAITING
+    refused = Recorded()
+    assert purgatory.try_complete_else_watch(refused, ["a", "c"]) is Watched.REFUSED
+    assert (refused.completions, refused.expirations) == (1, 1)
+    assert purgatory.try_complete_else_watch(Recorded(), ["a"]) is Watched.WAITING
+    assert large.force_complete()
+    assert purgatory.try_complete_else_watch(Recorded(), ["b", "c"]) is Watched.WAITING
+
+
 def test_completed_operations_are_removed_everywhere(purgatory: Purgatory, reaper: Reaper) -> None:
     kept = [Recorded(deadline_ms=10**9) for _ in range(10)]
     for operation in kept:
