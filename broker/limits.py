@@ -18,6 +18,10 @@ RECORDS_WORKERS: Final = 2
 DISK_WORKERS: Final = 4
 CONTROL_WORKERS: Final = 1
 
+# Network threads
+MAX_PARTITIONS_ON_NETWORK_THREAD: Final = 500
+"""Of one Produce or Fetch. A larger one runs on a worker, and a waiting fetch on a thread of its own."""
+
 # Requests that wait for an event
 MAX_WAITING: Final = 100_000
 """In each purgatory."""

@@ -23,7 +23,6 @@ import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from typing import Final
@@ -37,9 +36,6 @@ logger = logging.getLogger(__name__)
 
 _SWEEP_FROM: Final = 64
 """A smaller heap is not worth sweeping."""
-_SLICE: Final = 16
-"""The most operations that `SlicedChecks` checks in one slice: about a millisecond for fetches."""
-
 
 Cancel = Callable[[], object]
 """Ends a wait for an answer that nobody needs. It does nothing if the answer was given."""
@@ -70,6 +66,11 @@ class DelayedOperation(ABC):
     @property
     def is_completed(self) -> bool:
         return self._is_completed
+
+    @property
+    def size(self) -> int:
+        """About how many partitions a try looks at."""
+        return 1
 
     @abstractmethod
     def try_complete(self) -> bool:
@@ -356,59 +357,6 @@ class Purgatory:
                     if not watchers:
                         del self._watchers[key]
         self._reaper.completed()
-
-
-class SlicedChecks:
-    """Checks keys of a purgatory later and in slices, so that nothing waits for its many operations.
-
-    One record may complete thousands of waiting fetches, and each takes about fifty microseconds. The code
-    that makes the record readable only notes the key. ``call_soon`` calls a function later, on one thread,
-    which does other work between two slices.
-
-    No event is lost: a key that is noted during a slice is checked again. ``_due`` has each key once, so it
-    is bounded by the watched keys. `note` may be called on any thread.
-    """
-
-    def __init__(self, purgatory: Purgatory, call_soon: Callable[[Callable[[], None]], None]) -> None:
-        self.call_soon = call_soon
-        self._purgatory = purgatory
-        self._lock = threading.Lock()
-        self._due: dict[Hashable, None] = {}
-        self._is_scheduled = False
-        # Only the running slice touches it.
-        self._operations: deque[DelayedOperation] = deque()
-
-    def note(self, key: Hashable) -> None:
-        """Check the operations that watch the key soon."""
-        if not self._purgatory.is_watched(key):
-            return
-        with self._lock:
-            self._due[key] = None
-            if self._is_scheduled:
-                return
-            self._is_scheduled = True
-        self.call_soon(self._run_slice)
-
-    def _run_slice(self) -> None:
-        for _ in range(_SLICE):
-            operation = self._next()
-            if operation is None:
-                return
-            self._purgatory.check(operation)
-        self.call_soon(self._run_slice)
-
-    def _next(self) -> DelayedOperation | None:
-        """The next operation to check; if there is none, the next `note` schedules another slice."""
-        operations = self._operations
-        while not operations:
-            with self._lock:
-                if not self._due:
-                    self._is_scheduled = False
-                    return None
-                key = next(iter(self._due))
-                del self._due[key]
-            operations.extend(self._purgatory.watchers(key))
-        return operations.popleft()
 
 
 def _guarded(operation: DelayedOperation, work: Callable[[], bool]) -> bool:

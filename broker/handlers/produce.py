@@ -13,6 +13,7 @@ from barnabas.broker.coordinators.transaction_verification import Outcome, Quest
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
@@ -40,8 +41,6 @@ _FIRST_WITH_HINTS: Final = 10
 _KNOWS_ABORTABLE_SINCE: Final = 11
 _ADDS_PARTITIONS_SINCE: Final = 12
 """From this version on, the brokers add the partitions of a transaction, not the client (KIP-890)."""
-_MAX_ON_NETWORK_THREAD: Final = 500
-"""Partitions."""
 
 Named = tuple[TopicPartition, ProducedBatches]
 Refusals = Mapping[TopicPartition, PartitionProduceResponse]
@@ -57,7 +56,7 @@ class _Producer(NamedTuple):
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: ProduceRequest = request.body
-    if sum(map(_count, body.topic_data)) > _MAX_ON_NETWORK_THREAD:
+    if sum(map(_count, body.topic_data)) > MAX_PARTITIONS_ON_NETWORK_THREAD:
         request.raw.continue_in(Lane.GENERAL, lambda: _produce(services, request, body))
     else:
         _produce(services, request, body)

@@ -173,6 +173,10 @@ class FetchSession(FetchSource):
     def watched(self) -> Sequence[Hashable]:
         return self._watched
 
+    @property
+    def size(self) -> int:
+        return len(self._active) + len(self.arrived)
+
     def items(self) -> list[FetchItem]:
         """The partitions that may have news, in the order in which they are to be served."""
         with self._lock:

@@ -101,6 +101,11 @@ class FetchSource(Protocol):
     def watched(self) -> Sequence[Hashable]:
         """The keys in the purgatory that wake the fetch; without any it cannot wait."""
 
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """About how many partitions `items` returns, without the cost of that."""
+
     @abstractmethod
     def items(self) -> Sequence[FetchItem]:
         """The partitions to read now, in order."""
@@ -119,6 +124,10 @@ class FixedItems(FetchSource):
     @property
     def watched(self) -> Sequence[Hashable]:
         return [item.partition for item in self._items]
+
+    @property
+    def size(self) -> int:
+        return len(self._items)
 
     def items(self) -> Sequence[FetchItem]:
         return self._items
@@ -474,6 +483,10 @@ class DelayedFetch(DelayedOperation):
         without an entry, the fetch offset."""
         if result.bytes_read:
             self._note_ends(result)
+
+    @property
+    def size(self) -> int:
+        return self._source.size
 
     def try_complete(self) -> bool:
         """Compares only log ends, which is cheap, if one byte is enough, as for followers."""

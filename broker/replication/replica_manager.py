@@ -19,7 +19,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.record_checks import RecordsRefused, are_quickly_prepared
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import Cancel, DelayedOperation, Purgatory, Reaper, SlicedChecks
+from barnabas.broker.purgatory import Cancel, DelayedOperation, Purgatory, Reaper
 from barnabas.broker.replication.failures import DiskFailures
 from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
 from barnabas.broker.replication.fetch_wait import (
@@ -39,6 +39,7 @@ from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import EVER
 from barnabas.broker.replication.replication_quota import ReplicationQuotas
 from barnabas.broker.replication.roles import Fence, RoleChanges
+from barnabas.broker.replication.sliced_checks import SlicedChecks
 from barnabas.broker.traffic import Traffic
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -132,7 +133,7 @@ class ReplicaManager:
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
         self.follower_sessions = FollowerSessions(self.follower_purgatory.check_and_complete, metadata)
-        wakes = self.consumer_wakes = SlicedChecks(self.consumer_purgatory, call_soon)
+        wakes = self.consumer_wakes = SlicedChecks(self.consumer_purgatory, call_soon, on_fatal=on_fatal)
         self.consumer_sessions = ConsumerSessions(max_fetch_sessions, wakes.note, metadata, now_ms=now_ms)
         self.role_listeners: list[Callable[[TopicPartition], None]] = []
         self.fence, self.traffic = Fence(self._fenced), Traffic()
@@ -174,6 +175,7 @@ class ReplicaManager:
         self.isr_changes.start()
         self.disk_failures.start()
         self._reader.start()
+        self.consumer_wakes.start()
         self._fetchers.start()
 
     def stop(self) -> None:
@@ -182,6 +184,7 @@ class ReplicaManager:
         self.isr_changes.stop()
         self.disk_failures.stop()
         self._reader.stop()
+        self.consumer_wakes.stop()
         for purgatory in (
             self.produce_purgatory,
             self.follower_purgatory,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.replication import sliced_checks
 from barnabas.broker.replication.fetch_wait import FetchResult, FixedItems
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -144,7 +145,9 @@ def test_stopping_ends_the_threads_and_answers_the_waiting_requests(led: Managed
     others = set(threading.enumerate())
     led.manager.start()
     threads = set(threading.enumerate()) - others
-    assert {"isr-changes", "disk-failures", "cold-read-0"} <= {thread.name for thread in threads}
+    assert {"isr-changes", "disk-failures", "cold-read-0", "large-fetches"} <= {
+        thread.name for thread in threads
+    }
     assert led.fetchers.is_running
     produced, polled = led.produce(), led.fetch(0, max_wait_ms=10_000)
     led.manager.stop()
@@ -210,6 +213,35 @@ def test_acknowledgements_and_followers_wait_for_no_consumer(led: Managed) -> No
     led.produce(acks=1)
     commit(led, 3)
     assert len(soon) == 1, "the next record schedules the next slice"
+
+
+def test_no_network_thread_checks_many_partitions_in_a_row(
+    led: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sliced_checks, "_SLICE_PARTITIONS", 6)
+    monkeypatch.setattr(sliced_checks, "MAX_PARTITIONS_ON_NETWORK_THREAD", 3)
+    names = [TopicPartition("topic", index) for index in range(4)]
+    led.tell(*(state(isr=(1,), epoch=1, index=name.partition) for name in names[1:]))
+    wakes, soon = led.manager.consumer_wakes, list[Callable[[], None]]()
+    wakes.call_soon = soon.append
+    large = [
+        led.fetch(0, max_wait_ms=60_000, min_bytes=records * RECORD.size, partitions=names)
+        for records in (1, 2)
+    ]
+    small = [led.fetch(0, max_wait_ms=60_000, partitions=names[:3]) for _ in range(4)]
+    counts = []
+    for end in (1, 2):
+        led.produce(acks=1)
+        commit(led, end)
+        while soon:
+            soon.pop()()
+            counts.append(sum(map(len, small)))
+        assert [len(answers) for answers in large] == [end - 1, 0]
+        for _ in large:
+            wakes.check_large()
+        assert [len(answers) for answers in large] == [1, end - 1]
+    assert counts[:2] == [2, 4]
+    assert purgatories_are_empty(led)
 
 
 @pytest.mark.parametrize("replica", [-1, TWO])

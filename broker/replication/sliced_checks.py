@@ -1,0 +1,112 @@
+"""Checks of the many operations that one record may complete, on a network thread and beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD
+from barnabas.broker.purgatory import DelayedOperation, Purgatory
+from barnabas.broker.replication.work_thread import WorkThread
+
+_SLICE: Final = 16
+_SLICE_PARTITIONS: Final = 100
+"""A slice ends after so many operations or partitions: about a millisecond for fetches."""
+
+
+class SlicedChecks:
+    """Checks keys of a purgatory later and in slices, so that nothing waits for its many operations.
+
+    One record may complete thousands of waiting fetches, and each takes about fifty microseconds. The code
+    that makes the record readable only notes the key. ``call_soon`` calls a function later, on one thread,
+    which does other work between two slices. An operation of more than `MAX_PARTITIONS_ON_NETWORK_THREAD`
+    partitions would be a long slice of its own: a thread for such operations checks it, one after the other.
+
+    No event is lost: a key that is noted during a slice is checked again, and a large operation that is noted
+    during its check too. ``_due`` has each key once and ``_large`` each operation, so they are bounded by
+    what waits. `note` may be called on any thread.
+    """
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        call_soon: Callable[[Callable[[], None]], None],
+        *,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.call_soon = call_soon
+        self._purgatory = purgatory
+        self._lock = threading.Lock()
+        self._due: dict[Hashable, None] = {}
+        self._is_scheduled = False
+        # Only the running slice touches it.
+        self._operations: deque[DelayedOperation] = deque()
+        self._condition = threading.Condition()
+        self._large: dict[DelayedOperation, None] = {}
+        self._thread = WorkThread(
+            "large-fetches",
+            self._condition,
+            has_work=lambda: bool(self._large),
+            work_off=self.check_large,
+            on_fatal=on_fatal,
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        self._thread.stop(timeout_s)
+
+    def note(self, key: Hashable) -> None:
+        """Check the operations that watch the key soon."""
+        if not self._purgatory.is_watched(key):
+            return
+        with self._lock:
+            self._due[key] = None
+            if self._is_scheduled:
+                return
+            self._is_scheduled = True
+        self.call_soon(self._run_slice)
+
+    def check_large(self) -> bool:
+        """Check the large operation that was noted first. Tests call it without the thread."""
+        with self._condition:
+            operation = next(iter(self._large), None)
+            if operation is None:
+                return True
+            del self._large[operation]
+        self._purgatory.check(operation)
+        return True
+
+    def _run_slice(self) -> None:
+        partitions = 0
+        for _ in range(_SLICE):
+            operation = self._next()
+            if operation is None:
+                return
+            size = operation.size
+            if size > MAX_PARTITIONS_ON_NETWORK_THREAD:
+                with self._condition:
+                    self._large[operation] = None
+                    self._condition.notify()
+                continue
+            self._purgatory.check(operation)
+            partitions += size
+            if partitions >= _SLICE_PARTITIONS:
+                break
+        self.call_soon(self._run_slice)
+
+    def _next(self) -> DelayedOperation | None:
+        """The next operation to check; if there is none, the next `note` schedules another slice."""
+        operations = self._operations
+        while not operations:
+            with self._lock:
+                if not self._due:
+                    self._is_scheduled = False
+                    return None
+                key = next(iter(self._due))
+                del self._due[key]
+            operations.extend(self._purgatory.watchers(key))
+        return operations.popleft()
