@@ -13,6 +13,8 @@ from typing import Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD
+from barnabas.broker.network.request import Lane
 from barnabas.broker.replication.fetch_sessions import (
     FetchSession,
     FetchSessions,
@@ -54,6 +56,7 @@ _MAX_WAIT_MS: Final = 600_000
 
 
 def handle(services: Services, request: ApiRequest) -> None:
+    """Run on the network thread unless the fetch looks at many partitions, of its session for example."""
     body: FetchRequest = request.body
     version = request.api_version
     replica_id = body.replica_id
@@ -92,16 +95,33 @@ def handle(services: Services, request: ApiRequest) -> None:
     request.raw.release_frame()
     if is_follower:
         # It sends an empty fetch to end its long poll, which is still unanswered.
-        _fetch(services, request, params, in_session)
+        _begin(services, request, params, in_session)
     else:
         # Only one fetch of a connection waits or holds cold records, because only the first unanswered
         # request can be answered.
-        request.raw.run_in_turn(lambda: _fetch(services, request, params, in_session))
+        request.raw.run_in_turn(lambda: _begin(services, request, params, in_session))
 
 
-def _fetch(services: Services, request: ApiRequest, params: FetchParams, in_session: SessionRequest) -> None:
-    replicas, is_follower = services.replicas, params.is_follower
-    sessions = replicas.follower_sessions if is_follower else replicas.consumer_sessions
+def _begin(services: Services, request: ApiRequest, params: FetchParams, in_session: SessionRequest) -> None:
+    replicas = services.replicas
+    sessions = replicas.follower_sessions if params.is_follower else replicas.consumer_sessions
+
+    def fetch() -> None:
+        _fetch(services, request, params, sessions, in_session)
+
+    if sessions.size_of(in_session) > MAX_PARTITIONS_ON_NETWORK_THREAD:
+        request.raw.continue_in(Lane.GENERAL, fetch)
+    else:
+        fetch()
+
+
+def _fetch(
+    services: Services,
+    request: ApiRequest,
+    params: FetchParams,
+    sessions: FetchSessions,
+    in_session: SessionRequest,
+) -> None:
     try:
         session = sessions.begin(in_session)
     except ApiError as error:
@@ -109,7 +129,7 @@ def _fetch(services: Services, request: ApiRequest, params: FetchParams, in_sess
         return
     answer = _Answer(services, request, sessions, in_session, session)
     source = FixedItems(in_session.items) if session is None else session
-    cancel = replicas.fetch(params, source, request.answering(answer.send))
+    cancel = services.replicas.fetch(params, source, request.answering(answer.send))
     if cancel is not None:
         request.raw.park(cancel)
 

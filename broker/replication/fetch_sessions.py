@@ -315,6 +315,17 @@ class FetchSessions(ABC):
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def size_of(self, request: SessionRequest) -> int:
+        """About how many partitions a request makes its fetch look at; others may change meanwhile.
+
+        Closing a session takes time for each of its partitions.
+        """
+        size = len(request.items) + len(request.forgotten)
+        session = self._sessions.get(self._key(request))
+        if session is None:
+            return size
+        return size + (len(session) if request.epoch in (INITIAL_EPOCH, FINAL_EPOCH) else session.size)
+
     def begin(self, request: SessionRequest) -> FetchSession | None:
         """The session of an incremental request, updated by it; None for a request without a session.
 

@@ -7,6 +7,8 @@ import uuid
 
 import pytest
 
+from barnabas.broker.handlers import fetch as fetch_handler
+from barnabas.broker.network.request import Lane
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
@@ -22,6 +24,7 @@ from tests.support.record_requests import (
     LAST_FETCH,
     catch_up,
     fetch,
+    fetch_of,
     fetch_request,
     fetched,
     follow,
@@ -231,6 +234,35 @@ def test_a_session_by_topic_ids(leading: Serving) -> None:
     emptied = continue_session(4, forgotten_topics_data=forgotten).response
     assert (emptied.error_code, emptied.session_id) == (0, 0)
     assert continue_session(5).response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def lane_of(connection: Connection) -> Lane:
+    return connection.request.lane
+
+
+def test_a_fetch_that_looks_at_many_partitions_leaves_the_network_thread(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it names none: each answer of a session has all its partitions that have an error."""
+    monkeypatch.setattr(fetch_handler, "MAX_PARTITIONS_ON_NETWORK_THREAD", 2)
+    unknown = range(7, 10)
+    opened = leading.send(fetch_of(dict.fromkeys(unknown, 0), session_epoch=0))
+    session_id = opened.response.session_id
+
+    def continue_session(epoch: int, forget: int | None = None) -> Connection:
+        forgotten = [] if forget is None else [ForgottenTopic(topic=TP.topic, partitions=[forget])]
+        session = {"session_id": session_id, "session_epoch": epoch, "forgotten_topics_data": forgotten}
+        return fetch(leading, None, **session)
+
+    failing = continue_session(1)
+    assert [len(topic.partitions) for topic in failing.response.responses] == [len(unknown)]
+    continue_session(2, forget=9)
+    few = continue_session(3)
+    assert list(map(lane_of, (opened, failing, few))) == [Lane.GENERAL, Lane.GENERAL, Lane.NETWORK]
+    quiet = leading.send(fetch_of({0: 0}, session_epoch=0)).response
+    assert lane_of(fetch(leading, None, session_id=quiet.session_id, session_epoch=-1)) is Lane.NETWORK
+    monkeypatch.setattr(fetch_handler, "MAX_PARTITIONS_ON_NETWORK_THREAD", 1)
+    assert lane_of(continue_session(-1)) is Lane.GENERAL, "to close a session takes time for each partition"
 
 
 def test_a_fetch_that_is_overtaken_in_its_session_is_refused(leading: Serving) -> None:
