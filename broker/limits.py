@@ -29,7 +29,9 @@ MAX_WAITING_FOR_TOPICS: Final = 10_000
 MAX_WAITING_PARTITIONS: Final = 500_000
 """Of all requests in a purgatory; one takes up to about 600 bytes."""
 MAX_SESSION_PARTITIONS: Final = 500_000
-"""In all fetch sessions of consumers; a partition takes about 500 bytes."""
+"""In all fetch sessions of consumers, and in that of each follower; a partition takes about 500 bytes."""
+MAX_PARTITIONS_OF_SESSION: Final = 10_000
+"""In one fetch session of a consumer. An eviction closes it on the thread of another fetch."""
 
 # Old records, which an answer holds as copies
 MAX_COLD_BYTES: Final = 4 * 1024 * 1024

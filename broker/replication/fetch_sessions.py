@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from barnabas.broker.limits import MAX_SESSION_PARTITIONS
+from barnabas.broker.limits import MAX_PARTITIONS_OF_SESSION, MAX_SESSION_PARTITIONS
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.replication.fetch_wait import FetchItem, FetchOutcome, FetchSource
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -342,7 +342,7 @@ class FetchSessions(ABC):
         if not len(session):
             self._close(request)
             return None
-        self._used(session)
+        self._used(request, session)
         return session
 
     @abstractmethod
@@ -352,9 +352,9 @@ class FetchSessions(ABC):
     @abstractmethod
     def _key(self, request: SessionRequest) -> int: ...
 
-    def _used(self, session: FetchSession) -> None:
-        """The session was used and may have another size."""
-        return
+    @abstractmethod
+    def _used(self, request: SessionRequest, session: FetchSession) -> None:
+        """The session was used and may have another size: drop it if it has grown too much."""
 
     def _find(self, request: SessionRequest) -> FetchSession | None:
         session = self._sessions.get(self._key(request))
@@ -370,7 +370,10 @@ class FetchSessions(ABC):
 
 
 class FollowerSessions(FetchSessions):
-    """One session for each follower that is alive, since ids could be made up."""
+    """One session for each follower that is alive, since ids could be made up.
+
+    A follower of more than `MAX_SESSION_PARTITIONS` continues with full fetches.
+    """
 
     def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
         """Replaces the follower's former session, and drops the sessions of brokers that are gone."""
@@ -378,7 +381,7 @@ class FollowerSessions(FetchSessions):
         with self._lock:
             for broker_id in [id_ for id_ in self._sessions if id_ == follower or id_ not in alive]:
                 self._drop(broker_id)
-            if follower not in alive:
+            if follower not in alive or len(outcomes) > MAX_SESSION_PARTITIONS:
                 return NO_SESSION
             session = self._sessions[follower] = FetchSession(self._new_id(), outcomes, self.listeners)
             return session.id
@@ -386,9 +389,14 @@ class FollowerSessions(FetchSessions):
     def _key(self, request: SessionRequest) -> int:
         return request.replica_id
 
+    def _used(self, request: SessionRequest, session: FetchSession) -> None:
+        if len(session) > MAX_SESSION_PARTITIONS:
+            self._close(request)
+
 
 class ConsumerSessions(FetchSessions):
-    """At most ``max_slots`` sessions (``max.incremental.fetch.session.cache.slots``), found by id.
+    """At most ``max_slots`` sessions (``max.incremental.fetch.session.cache.slots``), found by id, each of at
+    most `MAX_PARTITIONS_OF_SESSION` partitions.
 
     If there is no room for another session or its partitions, it replaces the least recently used one if that
     is stale (`EVICTION_MS`); else the smallest of the sessions older than that, if that is smaller than the
@@ -419,7 +427,7 @@ class ConsumerSessions(FetchSessions):
     def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
         now_ms, size = self._now_ms(), len(outcomes)
         with self._lock:
-            if size > self._max_partitions:
+            if size > min(self._max_partitions, MAX_PARTITIONS_OF_SESSION):
                 return NO_SESSION
             while len(self._sessions) >= self._max_slots or self._partitions + size > self._max_partitions:
                 if not self._evict_one(size, now_ms):
@@ -437,14 +445,14 @@ class ConsumerSessions(FetchSessions):
     def _key(self, request: SessionRequest) -> int:
         return request.session_id
 
-    def _used(self, session: FetchSession) -> None:
+    def _used(self, request: SessionRequest, session: FetchSession) -> None:
         with self._lock:
             if session.id not in self._sessions:
                 return
             now_ms = session.last_used_ms = self._now_ms()
             self._sessions.move_to_end(session.id)
             self._note_size(session)
-            if self._partitions > self._max_partitions:
+            if self._partitions > self._max_partitions or len(session) > MAX_PARTITIONS_OF_SESSION:
                 # It has grown too much. Its consumer will not find it, and opens another if there is room.
                 self._drop(session.id)
             elif now_ms - session.created_ms > EVICTION_MS:

@@ -57,8 +57,10 @@ def rows() -> list[str]:
         ("fetches that wait to read old records", f"{limits.MAX_WAITING_FOR_COLD_READERS:,}"),
         (
             "consumers' fetch sessions",
-            f"`max.incremental.fetch.session.cache.slots`, {limits.MAX_SESSION_PARTITIONS:,} partitions",
+            f"`max.incremental.fetch.session.cache.slots`, {limits.MAX_SESSION_PARTITIONS:,} partitions, "
+            f"{limits.MAX_PARTITIONS_OF_SESSION:,} in one",
         ),
+        ("followers' fetch sessions", f"one for each broker, {limits.MAX_SESSION_PARTITIONS:,} partitions"),
         (
             "a connection's run on a network thread",
             f"{ONE.run_ns // 1_000_000} ms and the request in progress",

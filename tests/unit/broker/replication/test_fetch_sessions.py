@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.replication import fetch_sessions
 from barnabas.broker.replication.fetch_sessions import (
     EVICTION_MS,
     ConsumerSessions,
@@ -351,6 +352,17 @@ def test_the_smallest_old_session_is_evicted_for_a_larger_one() -> None:
     assert rig.is_gone(large, 4)
     assert rig.open(read(A), read(B), read(C)) == NO_SESSION
     rig.continue_session(larger, 1)
+
+
+def test_the_partitions_of_one_session_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS_OF_SESSION", 2)
+    monkeypatch.setattr(fetch_sessions, "MAX_SESSION_PARTITIONS", 2)
+    assert rig.open(read(A), read(B), read(C)) == NO_SESSION
+    session_id = rig.open(read(A), read(B))
+    rig.continue_session(session_id, 1, item(C), forget=[B])
+    rig.continue_session(session_id, 2, item(D))
+    assert rig.is_gone(session_id, 3)
+    assert rig.listeners == 0
 
 
 def test_the_partitions_of_all_sessions_are_bounded() -> None:
