@@ -41,9 +41,10 @@ from barnabas.cli.arguments import (
     run_async,
 )
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.log_cluster import cluster_of
 from barnabas.cli.log_verify import locked, log_dir_of
 from barnabas.cli.output import bytes_progress, count, print_json
-from barnabas.client.admin.admin import Admin, ConfigResource
+from barnabas.client.admin.admin import ConfigResource
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
@@ -94,7 +95,8 @@ def run(options: argparse.Namespace) -> int:
     with locked(root) as log_dir:
         broker = _broker_config(options.config, log_dir)
         logs = _named(scan_to_verify(log_dir).logs, names, log_dir)
-        configs = _configs(broker, logs, overrides, named_bootstrap(options), is_named=bool(names))
+        bootstrap = named_bootstrap(options)
+        configs = _configs(broker, log_dir, logs, overrides, bootstrap, is_named=bool(names))
         high_watermarks = log_dir.high_watermarks.read()
         for log in logs:
             config = configs.get(log.key.topic)
@@ -135,6 +137,7 @@ def _broker_config(file: Path | None, log_dir: LogDir) -> BrokerConfig:
 
 def _configs(
     broker: BrokerConfig,
+    log_dir: LogDir,
     logs: Sequence[ScannedLog],
     overrides: Mapping[str, str],
     bootstrap: str | None,
@@ -152,7 +155,7 @@ def _configs(
     topics = {log.key.topic for log in logs}
     known: dict[str, dict[str, str]] = {}
     if bootstrap is not None:
-        known = run_async(fetch_topic_settings(bootstrap, topics))
+        known = run_async(fetch_topic_settings(log_dir, bootstrap, topics))
     elif _POLICY in overrides:
         known = {topic: {} for topic in topics}
     known.setdefault(OFFSETS_TOPIC, {_POLICY: COMPACT})
@@ -161,10 +164,12 @@ def _configs(
     return {topic: table.log_config(topic) for topic in known}
 
 
-async def fetch_topic_settings(bootstrap: str, topics: set[str]) -> dict[str, dict[str, str]]:
-    """The settings of those topics that the cluster has."""
+async def fetch_topic_settings(
+    log_dir: LogDir, bootstrap: str, topics: set[str]
+) -> dict[str, dict[str, str]]:
+    """The settings of those topics that the dir's cluster has. Raises CommandError for another cluster."""
     accepted = set(topic_setting_names())
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with cluster_of(log_dir, bootstrap) as admin:
         existing = topics.intersection(await admin.list_topics(include_internal=True))
         described = await admin.describe_configs([ConfigResource.topic(topic) for topic in sorted(existing)])
     return {

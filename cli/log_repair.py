@@ -26,9 +26,9 @@ from barnabas.broker.log.transaction_check import Replay, index_path, rebuild_in
 from barnabas.broker.log.verification import LogVerdict, scan_to_verify
 from barnabas.cli.arguments import add_bootstrap_argument, named_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.log_cluster import cluster_of
 from barnabas.cli.log_verify import describe, locked, verify_all
 from barnabas.cli.output import print_json
-from barnabas.client.admin.admin import Admin
 from barnabas.client.metadata import PartitionInfo
 from barnabas.protocol.ids import TopicPartition
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         verdicts = _damaged(log_dir, options.partitions)
         damaged = [verdict for verdict in verdicts if not _has_only_wrong_indexes(verdict)]
         if damaged and not options.accept_data_loss:
-            refusals = _refusals(damaged, _broker_id(log_dir), named_bootstrap(options))
+            refusals = _refusals(log_dir, damaged, named_bootstrap(options))
             if refusals:
                 raise CommandError(
                     "nothing was changed, because records could be lost:\n  " + "\n  ".join(refusals), FAILED
@@ -138,15 +138,17 @@ def _broker_id(log_dir: LogDir) -> int:
     return int(text)
 
 
-def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | None) -> list[str]:
+def _refusals(log_dir: LogDir, damaged: Sequence[LogVerdict], bootstrap: str | None) -> list[str]:
     """The reasons why logs must not be set aside, one sentence each."""
+    broker_id = _broker_id(log_dir)
     if bootstrap is None:
         return [
             f"{verdict.partition}: this may be its only replica; name running brokers with "
             "--bootstrap-server, or give --accept-data-loss"
             for verdict in damaged
         ]
-    partitions = run_async(fetch_partitions(bootstrap, {verdict.partition.topic for verdict in damaged}))
+    topics = {verdict.partition.topic for verdict in damaged}
+    partitions = run_async(fetch_partitions(log_dir, bootstrap, topics))
     refusals = []
     for verdict in damaged:
         partition = partitions.get(verdict.partition)
@@ -164,9 +166,11 @@ def _refusals(damaged: Sequence[LogVerdict], broker_id: int, bootstrap: str | No
     return refusals
 
 
-async def fetch_partitions(bootstrap: str, topics: set[str]) -> dict[TopicPartition, PartitionInfo]:
-    """The partitions of those topics that the cluster has."""
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+async def fetch_partitions(
+    log_dir: LogDir, bootstrap: str, topics: set[str]
+) -> dict[TopicPartition, PartitionInfo]:
+    """The partitions of those topics that the dir's cluster has. Raises CommandError for another cluster."""
+    async with cluster_of(log_dir, bootstrap) as admin:
         existing = topics.intersection(await admin.list_topics(include_internal=True))
         described = await admin.describe_topics(existing)
     return {

@@ -1,5 +1,6 @@
 """`barnabas log compact` on a stopped broker's dir: what it cleans, refuses, and leaves behind."""
 
+import asyncio
 import errno
 import json
 import os
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 
 from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
+from tests.support.fake_broker import FakeCluster
 from tests.support.logs import append_batches, crash, flip_bits, online, open_dirs
 
 Output = pytest.CaptureFixture[str]
@@ -124,7 +127,7 @@ def test_the_policy_comes_from_the_cluster(
 ) -> None:
     policies = {"users": "compact"}
 
-    async def fetch(bootstrap: str, topics: set[str]) -> dict[str, dict[str, str]]:
+    async def fetch(log_dir: LogDir, bootstrap: str, topics: set[str]) -> dict[str, dict[str, str]]:
         return {topic: {"cleanup.policy": policy} for topic, policy in policies.items() if topic in topics}
 
     monkeypatch.setattr("barnabas.cli.log_compact.fetch_topic_settings", fetch)
@@ -138,6 +141,20 @@ def test_the_policy_comes_from_the_cluster(
     assert ("users-0 was not cleaned: its cleanup.policy is delete" in capsys.readouterr().err) == bool(
         asks_for
     )
+
+
+async def test_another_cluster_is_not_asked_for_the_policy(log_dir: Path, capsys: Output) -> None:
+    meta = log_dir / "meta.properties"
+    meta.write_text(meta.read_text().replace("cluster.id=cluster", "cluster.id=other"))
+    before = files_of(log_dir)
+    async with FakeCluster() as cluster:
+        cluster.add_topic("users")
+        arguments = ["log", "compact", str(log_dir), "--bootstrap", cluster.bootstrap]
+        assert await asyncio.to_thread(main, arguments) == exit_codes.USAGE
+    said = capsys.readouterr().err
+    assert "belongs to the cluster other, and" in said
+    assert "to the cluster cluster: nothing was changed" in said
+    assert files_of(log_dir) == before
 
 
 def test_a_topic_that_is_not_known_to_be_compacted_is_refused(log_dir: Path, capsys: Output) -> None:

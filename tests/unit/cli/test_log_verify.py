@@ -1,6 +1,7 @@
 """`barnabas log verify` and `repair` on a stopped broker's dir: damage is reported, damaged logs set
 aside."""
 
+import asyncio
 import errno
 import json
 import os
@@ -30,6 +31,7 @@ from barnabas.protocol.record_batch import (
     write_crc,
 )
 from tests.support.defaults import log_config
+from tests.support.fake_broker import FakeCluster
 from tests.support.gaps import emptied, follow, keeping, stamped
 from tests.support.logs import append_batches, flip_bits, online, open_dirs, produced
 from tests.support.odd_batches import CASES
@@ -569,7 +571,7 @@ def test_a_process_that_ends_early_is_reported(
 def cluster_says(
     monkeypatch: pytest.MonkeyPatch, *, leader: int, isr: list[int], replicas: list[int], topic: str = "t"
 ) -> None:
-    async def fetch(bootstrap: object, topics: object) -> Any:
+    async def fetch(log_dir: object, bootstrap: object, topics: object) -> Any:
         partition = SimpleNamespace(leader=leader, isr=isr, replicas=replicas)
         return {TopicPartition(topic, index): partition for index in (0, 1)}
 
@@ -632,6 +634,24 @@ def test_a_log_that_may_have_the_only_records_is_not_repaired(
     assert sorted(path.name for path in log_dir.glob("t-*")) == ["t-0", "t-1"]
     assert main([*arguments, "--accept-data-loss"]) == exit_codes.OK
     assert "t-1" not in {path.name for path in log_dir.glob("t-*")}
+
+
+@pytest.mark.parametrize(("cluster_id", "is_refused"), [("cluster", False), ("other", True), (None, True)])
+async def test_a_cluster_that_the_dir_does_not_belong_to_is_not_asked(
+    log_dir: Path, capsys: Output, cluster_id: str | None, is_refused: bool
+) -> None:
+    meta = log_dir / "meta.properties"
+    own = "" if cluster_id is None else f"cluster.id={cluster_id}"
+    meta.write_text(meta.read_text().replace("cluster.id=cluster", own))
+    change(file_of(log_dir / "t-1", ".log"), 90)
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t", 2)
+        arguments = [*REPAIR, str(log_dir), "--bootstrap", cluster.bootstrap]
+        assert await asyncio.to_thread(main, arguments) == (exit_codes.USAGE if is_refused else exit_codes.OK)
+        said = capsys.readouterr().err
+        assert (cluster_id is not None and f"the cluster {cluster_id}, " in said) == (cluster_id == "other")
+        assert (f"{cluster.bootstrap} to the cluster cluster: nothing was changed" in said) == is_refused
+    assert (log_dir / "t-1").exists() == is_refused
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
