@@ -38,6 +38,17 @@ DIR_VARIABLE: Final = "BARNABAS_DIR"
 _CONNECTION_SETTINGS: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
 
 
+def not_empty(text: str) -> str:
+    """A type for argparse. An unset variable of a shell is an empty text, and must not mean a default."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a value, not an empty text")
+    return text
+
+
+def _directory(text: str) -> Path:
+    return Path(not_empty(text))
+
+
 # -- the brokers -------------------------------------------------------------------------------------------
 
 
@@ -48,6 +59,7 @@ def add_bootstrap_argument(parser: argparse.ArgumentParser, otherwise: str = "")
         "--bootstrap-server",
         "--bootstrap",
         dest="bootstrap",
+        type=not_empty,
         metavar="HOST:PORT,…",
         help=f"brokers to connect to first (default: ${BOOTSTRAP_VARIABLE}{otherwise})",
     )
@@ -168,7 +180,7 @@ def add_dir_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
         dest="cluster_dir",
-        type=Path,
+        type=_directory,
         metavar="DIR",
         help=f"the directory of the local cluster (default: ${DIR_VARIABLE}, else ~/.barnabas/default)",
     )

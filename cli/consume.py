@@ -25,6 +25,7 @@ from barnabas.cli.arguments import (
     chosen_bootstrap,
     client_settings,
     describe_topic,
+    not_empty,
     run_async,
 )
 from barnabas.cli.cluster_view import silence_explained
@@ -55,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="WHERE",
         help="beginning (default), end, an offset, or a time like 2013-01-31T12:00:00Z",
     )
-    parser.add_argument("--group", metavar="GROUP", help="join this consumer group and read until Ctrl-C")
+    parser.add_argument(
+        "--group", type=not_empty, metavar="GROUP", help="join this consumer group and read until Ctrl-C"
+    )
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,

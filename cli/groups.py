@@ -12,7 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.cli.arguments import add_cluster_arguments, add_states_argument, chosen_bootstrap, run_async
+from barnabas.cli.arguments import (
+    add_cluster_arguments,
+    add_states_argument,
+    chosen_bootstrap,
+    not_empty,
+    run_async,
+)
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import count, print_json, print_table
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
@@ -31,12 +37,6 @@ _DURATION: Final = re.compile(
 )
 
 
-def _group_id(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("expected the name of a group, not an empty text")
-    return text
-
-
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
@@ -47,19 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     members = actions.add_parser("members", help="show members and their assignments")
     lag = actions.add_parser("lag", help="show the lag of a group")
     for action in (describe, members, lag):
-        action.add_argument("groups", nargs="+", metavar="GROUP", type=_group_id)
+        action.add_argument("groups", nargs="+", metavar="GROUP", type=not_empty)
 
     reset = actions.add_parser(
         "reset-offsets", help="set a group's committed offsets; its members must be stopped"
     )
-    reset.add_argument("group", type=_group_id)
+    reset.add_argument("group", type=not_empty)
     _add_reset_arguments(reset)
 
     delete = actions.add_parser("delete", help="delete groups without members, and their offsets")
-    delete.add_argument("groups", nargs="+", metavar="GROUP", type=_group_id)
+    delete.add_argument("groups", nargs="+", metavar="GROUP", type=not_empty)
 
     delete_offsets = actions.add_parser("delete-offsets", help="delete committed offsets of a group")
-    delete_offsets.add_argument("group", type=_group_id)
+    delete_offsets.add_argument("group", type=not_empty)
     delete_offsets.add_argument(
         "--topic", action="append", required=True, metavar="TOPIC[:0,1]", help="may be repeated"
     )

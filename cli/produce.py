@@ -25,6 +25,7 @@ from barnabas.cli.arguments import (
     chosen_bootstrap,
     client_settings,
     describe_topic,
+    not_empty,
     run_async,
 )
 from barnabas.cli.cluster_view import silence_explained
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--acks", choices=("0", "1", "all"), default="all")
     parser.add_argument(
         "--transactional-id",
+        type=not_empty,
         metavar="ID",
         help="write all lines in one transaction, which is committed at the end of the input",
     )

@@ -263,6 +263,29 @@ def test_an_option_beats_the_environment(
     assert "BARNABAS_BOOTSTRAP" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topics", "delete", "t", "-b", ""],
+        ["topics", "list", "--dir", ""],
+        ["down", "--dir", ""],
+        ["consume", "t", "--group", ""],
+        ["produce", "t", "--transactional-id", ""],
+        ["groups", "lag", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_option_is_wrong_usage_and_not_the_environment(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.setenv("BARNABAS_BOOTSTRAP", "127.0.0.1:1")
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == exit_codes.USAGE
+    option = words[-2].replace("lag", "GROUP")
+    assert re.search(rf"argument {option}\b.*: expected a value, not an empty text", capsys.readouterr().err)
+
+
 def test_a_broker_that_cannot_be_reached_is_reported_once() -> None:
     command = [sys.executable, "-m", "barnabas", "topics", "list", "-b", "127.0.0.1:1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
