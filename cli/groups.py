@@ -124,7 +124,8 @@ Row = dict[str, Any]
 async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[str, list[Row]]:
     """Rows by group, one per committed or assigned partition.
 
-    Without a leader the lag is None, and without a committed offset unless the partition is empty.
+    Without a leader the lag is None, and without a committed offset unless the partition is empty. It is None
+    for an offset beyond the end, as after the loss of records: where the group goes on is not known.
     """
     committed = await for_each(groups, admin.group_offsets)
     partitions = {
@@ -163,7 +164,9 @@ def _rows_of(
     for tp in partitions:
         offset, owner = committed.get(tp), owners.get(tp)
         end = ends[tp].offset if tp in ends else None
-        lag = None if offset is None or end is None else max(0, end - offset.offset)
+        lag = None
+        if offset is not None and end is not None and offset.offset <= end:
+            lag = end - offset.offset
         if offset is None and tp in starts and starts[tp].offset == end:
             lag = 0
         rows.append(
@@ -201,10 +204,14 @@ def lag_text(rows: Sequence[Row]) -> str:
     if total is not None:
         return f"lag {total:,}"
     leaderless = sum(row["log_end_offset"] is None for row in rows)
-    uncommitted = sum(row["lag"] is None for row in rows) - leaderless
+    unknown = [row for row in rows if row["lag"] is None and row["log_end_offset"] is not None]
+    uncommitted = sum(row["committed_offset"] is None for row in unknown)
+    beyond = len(unknown) - uncommitted
     reasons = []
     if uncommitted:
         reasons.append(f"{count(uncommitted, 'partition')} without a committed offset")
+    if beyond:
+        reasons.append(f"{count(beyond, 'partition')} with a committed offset beyond its end")
     if leaderless:
         reasons.append(f"{count(leaderless, 'partition')} without a leader")
     if lags := [row["lag"] for row in rows if row["lag"] is not None]:

@@ -1,8 +1,8 @@
 """Collects the metrics of groups: their lag, their members, and how many are in each state.
 
-The lag of a partition is its high watermark less the committed offset, and never negative. If the end is
-unknown, the lag is omitted, and so are the sum and the maximum of that group, which would be too low.
-Offsets of partitions that no longer exist are shown without a lag.
+The lag of a partition is its high watermark less the committed offset. If the end is unknown, or before the
+committed offset, the lag is unknown: it is omitted, and so are the sum and the maximum of that group, which
+would be too low. Offsets of partitions that no longer exist are shown without a lag.
 
 Metrics of kafka_exporter keep their names and labels, so that its dashboards and alerts work.
 The sum and the maximum are of a whole group, as Redpanda's ``redpanda_kafka_consumer_group_lag_sum`` and
@@ -39,7 +39,7 @@ _METRICS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "state": (("consumergroup", "state"), "1 for the state that the group is in."),
     "unknown_lag_partitions": (
         _GROUP,
-        "Partitions with a committed offset whose end is unknown; the group then has no lag_sum and lag_max.",
+        "Partitions with a committed offset and no known lag; the group then has no lag_sum and lag_max.",
     ),
     "lag_sum": (_GROUP, "Records that the group is behind, over all partitions that it has committed."),
     "lag_max": (_GROUP, "Records that the group is behind in the partition where it is furthest behind."),
@@ -79,10 +79,10 @@ def group_lag(committed: Mapping[TopicPartition, int], ends: Ends) -> GroupLag:
         if name not in ends:
             continue
         end = ends[name]
-        if end is None:
+        if end is None or end < offset:
             unknown += 1
         else:
-            partitions[name] = max(0, end - offset)
+            partitions[name] = end - offset
     return GroupLag(partitions, unknown)
 
 

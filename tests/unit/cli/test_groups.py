@@ -7,6 +7,7 @@ import pytest
 
 from barnabas.cli.exit_codes import USAGE, CommandError
 from barnabas.cli.groups import (
+    _rows_of,
     chosen_partitions,
     duration_ms,
     lag_summary,
@@ -15,7 +16,9 @@ from barnabas.cli.groups import (
     time_ms,
     within,
 )
-from barnabas.protocol.ids import TopicPartition
+from barnabas.client.admin.groups import GroupDescription
+from barnabas.client.offsets import ListedOffset, OffsetAndMetadata
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -37,10 +40,26 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 def test_an_unknown_lag_is_not_0(
     lags_and_ends: list[tuple[int | None, int | None]], total: int | None, text: str
 ) -> None:
-    rows = [{"lag": lag, "log_end_offset": end} for lag, end in lags_and_ends]
+    rows = [
+        {
+            "lag": lag,
+            "log_end_offset": end,
+            "committed_offset": None if lag is None or end is None else end - lag,
+        }
+        for lag, end in lags_and_ends
+    ]
     unknown = sum(lag is None for lag, _ in lags_and_ends)
     assert lag_summary(rows) == {"lag": total, "unknown_lag_partitions": unknown}
     assert lag_text(rows) == text
+
+
+def test_the_lag_of_an_offset_beyond_the_end_is_unknown() -> None:
+    group = GroupDescription("g", "Empty", "consumer", "", BrokerId(1), ())
+    end = ListedOffset(Offset(14), -1, LeaderEpoch(0))
+    committed = {A0: OffsetAndMetadata(100), B0: OffsetAndMetadata(4)}
+    rows = _rows_of(group, [A0, B0], committed, {}, {A0: end, B0: end})
+    assert [row["lag"] for row in rows] == [None, 10]
+    assert lag_text(rows) == "lag - (1 partition with a committed offset beyond its end, 10 in the others)"
 
 
 @pytest.mark.parametrize(
