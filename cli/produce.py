@@ -176,7 +176,14 @@ async def _send_lines(
                 key, separator_found, value = line.partition(separator)
                 if not separator_found:
                     raise await _invalid_line(options, producer, tally)
-            await producer.send(topic, value, key, partition=partition, on_delivery=delivered)
+            try:
+                await producer.send(topic, value, key, partition=partition, on_delivery=delivered)
+            except BarnabasError as error:
+                if options.transactional_id is not None:
+                    raise
+                # The lines before it are still under way, and are counted.
+                tally.first_error = tally.first_error or error
+                return
             tally.sent += 1
             tally.bytes += len(line)
         if tally.first_error is not None:

@@ -1,6 +1,7 @@
 """Lines from any source, however its bytes come."""
 
 import io
+import json
 import os
 
 import pytest
@@ -77,6 +78,22 @@ async def test_lines_come_before_the_source_ends() -> None:
             await anext(lines)
 
 
+async def test_a_line_too_large_is_reported_with_the_number_of_acknowledged_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["produce", "t", "--json", "--set", "max.request.size=1000", "--set", "batch.size=100"]
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        source = io.BytesIO(b"one\ntwo\n" + b"x" * 5_000 + b"\nfour\n")
+        assert await _produce(build_parser("produce").parse_args(words), cluster.bootstrap, source) == FAILED
+        assert cluster.partition("t").log_end_offset == 2
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    assert (summary["sent"], summary["acknowledged"]) == (2, 2)
+    assert "MESSAGE_TOO_LARGE" in summary["error"]
+    assert said.err.startswith("barnabas produce: 2 of 2 records acknowledged, then: MESSAGE_TOO_LARGE")
+
+
 async def _write_in_transaction(cluster: FakeCluster, data: bytes, *words: str) -> int:
     options = build_parser("produce").parse_args(["produce", "t", "--transactional-id", "x", *words])
     return await _produce(options, cluster.bootstrap, io.BytesIO(data))
@@ -100,6 +117,9 @@ async def test_a_failed_record_and_an_invalid_line_abort_the_transaction(
         transactions.fail(ApiKey.PRODUCE, ErrorCode.MESSAGE_TOO_LARGE)
         assert await _write_in_transaction(cluster, b"one\n", "--set", "retries=1") == FAILED
         assert "0 of 1 records acknowledged, then: the transaction" in capsys.readouterr().err
+        limits = ["--set", "max.request.size=1000", "--set", "batch.size=100"]
+        assert await _write_in_transaction(cluster, b"one\n" + b"x" * 5_000 + b"\n", *limits) == FAILED
+        assert "0 of 1 records acknowledged, then: MESSAGE_TOO_LARGE" in capsys.readouterr().err
         with pytest.raises(CommandError, match="line 2 has no key separator"):
             await _write_in_transaction(cluster, b"k:one\ntwo\n", "--key-separator", ":")
         assert transactions.of("x").committed == []
