@@ -324,8 +324,8 @@ def _listed_replicas(names: Sequence[str]) -> str:
 
 
 def _read_plan(path: str) -> dict[TopicPartition, list[int]]:
-    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         targets = {}
         for entry in json.loads(text)["partitions"]:
             tp = TopicPartition(str(entry["topic"]), int(entry["partition"]))

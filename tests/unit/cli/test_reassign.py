@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -51,6 +52,13 @@ class _Admin:
             return api_error(ErrorCode.POLICY_VIOLATION) if tp.topic in self.refused else None
 
         return {tp: outcome(tp) for tp in targets}
+
+
+def test_a_plan_that_is_no_text_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_bytes(b"\xff\xfe\x00")
+    assert main(["reassign", "execute", str(plan), "-b", "h:1"]) == exit_codes.USAGE
+    assert f"{plan} is not a plan" in capsys.readouterr().err
 
 
 def test_a_drain_skips_topics_that_are_deleted_meanwhile(
