@@ -124,7 +124,7 @@ async def _write(options: argparse.Namespace, bootstrap: str, source: BinaryIO, 
     if options.partition is not None and options.partition >= len(topic.partitions):
         last = len(topic.partitions) - 1
         raise CommandError(
-            f"topic {options.topic} has no partition {options.partition}, only 0 to {last}", USAGE
+            f"topic {options.topic} has no partition {options.partition}, only 0 to {last}", NOT_FOUND
         )
     started = time.monotonic()
     async with Producer(bootstrap_servers=bootstrap, **settings) as producer:

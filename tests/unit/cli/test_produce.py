@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from barnabas.cli.exit_codes import FAILED, OK, CommandError
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, CommandError
 from barnabas.cli.main import build_parser
 from barnabas.cli.produce import MAX_LINE_BYTES, _produce, read_lines
 from barnabas.protocol.errors import ErrorCode
@@ -92,6 +92,15 @@ async def test_a_line_too_large_is_reported_with_the_number_of_acknowledged_ones
     assert (summary["sent"], summary["acknowledged"]) == (2, 2)
     assert "MESSAGE_TOO_LARGE" in summary["error"]
     assert said.err.startswith("barnabas produce: 2 of 2 records acknowledged, then: MESSAGE_TOO_LARGE")
+
+
+async def test_a_partition_that_does_not_exist_is_not_found() -> None:
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        options = build_parser("produce").parse_args(["produce", "t", "--partition", "99"])
+        with pytest.raises(CommandError, match="has no partition 99, only 0 to 0") as refused:
+            await _produce(options, cluster.bootstrap, io.BytesIO(b"one\n"))
+    assert refused.value.exit_code == NOT_FOUND
 
 
 async def _write_in_transaction(cluster: FakeCluster, data: bytes, *words: str) -> int:
