@@ -49,6 +49,7 @@ _DELTAS: Final = (
     ),
 )
 """Offset deltas that take one byte, and those that take two: the first, the end, and each of their bytes."""
+_MIN_TIME: Final = -(1 << 63)
 _MAX_TIME: Final = (1 << 63) - 1
 
 
@@ -83,10 +84,13 @@ def walk_produced(
     """
     count = header.record_count
     reader = _Reader(batch, header, max_bytes)
-    walk = _Walk()
+    # Only below a base before 1970 can a time fall below 64 bits; the faster walks know no oldest time.
+    walk = _Walk(_MIN_TIME - min(0, header.base_timestamp))
+    is_fast = header.base_timestamp >= 0
     while walk.records < count:
-        _walk_alike(reader, walk, count)
-        _walk_common(reader, walk, min(count, walk.records + RUN_RECORDS - 1))
+        if is_fast:
+            _walk_alike(reader, walk, count)
+            _walk_common(reader, walk, min(count, walk.records + RUN_RECORDS - 1))
         if walk.records < count:
             _walk_any(reader, walk)
         walk.check_limit()
@@ -122,13 +126,15 @@ def iter_heads(
 class _Walk:
     """What has been found so far."""
 
-    __slots__ = ("headers", "keyless", "newest", "records")
+    __slots__ = ("headers", "keyless", "least", "newest", "records")
 
-    def __init__(self) -> None:
+    def __init__(self, least: int) -> None:
+        self.least = least
+        """The least timestamp delta that 64 bits have room for."""
         self.records = 0
         self.headers = 0
         self.keyless = 0
-        self.newest = -_MAX_TIME
+        self.newest = _MIN_TIME
         """The largest timestamp delta."""
 
     def add_headers(self, count: int) -> None:
@@ -190,6 +196,10 @@ class _Reader:
         for index, byte in enumerate(encoded):
             number |= (byte & 127) << 7 * index
             if byte < 128:
+                if number >> 64:
+                    # Each reader drops other bits of it.
+                    text = f"the number at byte {self.at} of the records exceeds 64 bits"
+                    raise api_error(ErrorCode.INVALID_RECORD, text)
                 self.position += index + 1
                 return (number >> 1) ^ -(number & 1)
         if len(encoded) == most_bytes:
@@ -355,13 +365,13 @@ def _walk_common(reader: _Reader, walk: _Walk, count: int) -> None:
 def _long_number(data: bytes, position: int, most_bytes: int = _MAX_INT_BYTES) -> tuple[int, int]:
     """A number of any size as it is encoded, and the position after it.
 
-    Raises IndexError if it goes on past the end or has too many bytes.
+    Raises IndexError if it goes on past the end, has too many bytes or exceeds 64 bits.
     """
     number = 0
     for index in range(most_bytes):
         byte = data[position + index]
         number |= (byte & 127) << 7 * index
-        if byte < 128:
+        if byte < 128 and not number >> 64:
             return number, position + index + 1
     raise IndexError
 
@@ -392,6 +402,9 @@ def _walk_any(reader: _Reader, walk: _Walk) -> None:
     start = reader.at
     end = reader.begin_record()
     time = reader.varint(MAX_VARINT_BYTES)
+    if time < walk.least:
+        text = f"the timestamp of record {walk.records} of a produced batch is below 64 bits"
+        raise api_error(ErrorCode.INVALID_RECORD, text)
     delta = reader.varint()
     if delta != walk.records:
         text = f"record {walk.records} of a produced batch has offset delta {delta}"

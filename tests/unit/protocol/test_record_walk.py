@@ -13,6 +13,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import check_batch, parse_header, stamp_log_append_time
 from barnabas.protocol.record_walk import RecordHead, iter_heads, walk_produced
 from barnabas.protocol.records import Record, decode_records
+from barnabas.protocol.varint import encode_varint
 from tests.support.odd_batches import PLAIN, T0, batch, record
 
 blobs = st.none() | st.binary(max_size=80) | st.sampled_from([b"b" * 200, b"c" * 8_191, b"d" * 9_000])
@@ -119,6 +120,58 @@ def test_the_walk_and_the_reader_agree_about_changed_bytes(
             accepted += 1
             assert found == max(max(one.timestamp_ms for one in decoded), -1), changed[:400].hex()
     assert accepted > 200
+
+
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
+
+
+def timed(delta: int, number: bytes) -> bytes:
+    """A record whose timestamp delta is these bytes."""
+    body = b"\0" + number + encode_varint(delta) + b"\x01\x02v\0"
+    return encode_varint(len(body)) + body
+
+
+@pytest.mark.parametrize("others", [0, 40, -40], ids=["alone", "after others", "all alike"])
+@pytest.mark.parametrize(
+    ("base_timestamp", "number", "is_taken"),
+    [
+        (0, encode_varint(MOST), True),
+        (1, encode_varint(MOST), False),
+        (0, encode_varint(LEAST), True),
+        (MOST, encode_varint(LEAST), True),
+        (-1, encode_varint(LEAST), False),
+        (LEAST, encode_varint(0), True),
+        (LEAST, encode_varint(-1), False),
+        (T0, b"\xff" * 9 + b"\x7f", False),
+        (T0, b"\x80" * 9 + b"\x02", False),
+        (T0, b"\x88" + b"\x80" * 8 + b"\0", True),
+    ],
+    ids=["most", "above", "least", "both", "below", "least base", "below it", "70 bits", "65 bits", "padded"],
+)
+def test_a_time_of_more_than_64_bits_is_refused(
+    base_timestamp: int, number: bytes, is_taken: bool, others: int
+) -> None:
+    """There are others, so that the faster walks see it too."""
+    before = abs(others)
+    usual = number if others < 0 else encode_varint(0)
+    raw = b"".join(timed(delta, usual) for delta in range(before)) + timed(before, number)
+    sent = batch(raw, before + 1, base_timestamp=base_timestamp)
+    header = parse_header(sent)
+    if is_taken:
+        walked = walk_produced(sent, header)
+        times = [one.timestamp_ms for one in decode_records(sent)]
+        assert walked.max_timestamp == max(-1, *times)
+        assert min(times) >= LEAST
+        return
+    with pytest.raises(ApiError) as caught:
+        walk_produced(sent, header)
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_a_number_of_more_than_64_bits_is_no_time_of_a_lookup() -> None:
+    sent = batch(timed(0, b"\xff" * 9 + b"\x7f"), 1)
+    with pytest.raises(ApiError, match="exceeds 64 bits"):
+        next(iter_heads(sent, parse_header(sent)))
 
 
 @pytest.mark.parametrize("alike", ALIKE.values(), ids=ALIKE)
