@@ -2,8 +2,9 @@
 
 Snappy has the framing of snappy-java (a 16-byte head, then blocks, each with its length); plain snappy is
 read too, because some clients send it. LZ4 is the frame format with independent 64 KiB blocks, because Java's
-reader rejects linked ones. What follows the frame is read as Java's readers do: more gzip members and zstd
-frames, but nothing after an LZ4 frame. Decompression never produces more than its limit, in pieces if the
+reader rejects linked ones. What follows the first stream is read as Java's readers do: more gzip members and
+zstd frames, but nothing after an LZ4 frame. No producer sends it, and other readers fail at it, so a broker
+refuses it (`is_alone`). Decompression never produces more than its limit, in pieces if the
 caller wants no more in memory. Pure functions, any thread; the libraries release the interpreter lock.
 
 Sources: https://kafka.apache.org/documentation/#recordbatch (attributes), the LZ4 frame format description
@@ -108,26 +109,30 @@ def decompress(
 
 
 def decompressed_pieces(
-    compression: Compression, data: Buffer, max_bytes: int, piece_bytes: int
+    compression: Compression, data: Buffer, max_bytes: int, piece_bytes: int, *, is_alone: bool = False
 ) -> Iterator[bytes]:
     """The decompressed data, piece by piece, none of them empty.
 
     No piece is larger than `piece_bytes`, except for snappy, which decompresses only whole blocks: a piece is
-    then at most 22 times as large as the data. Raises CORRUPT_MESSAGE if the data is malformed, and
-    MESSAGE_TOO_LARGE once it exceeds `max_bytes`.
+    then at most 22 times as large as the data. Raises CORRUPT_MESSAGE if the data is malformed,
+    MESSAGE_TOO_LARGE once it exceeds `max_bytes`, and with `is_alone` INVALID_RECORD if anything follows its
+    first gzip member, snappy stream, LZ4 frame or zstd frame.
     """
     view = memoryview(data)
     pieces: Iterator[bytes]
     if compression is Compression.NONE:
         pieces = (bytes(view[at : at + piece_bytes]) for at in range(0, len(view), piece_bytes))
     elif compression is Compression.GZIP:
-        pieces = _frames(_Gunzip, view, piece_bytes, _is_gzip)
+        pieces = _frames(_Gunzip, view, piece_bytes, _refuse if is_alone else _is_gzip)
     elif compression is Compression.SNAPPY:
-        pieces = _unsnappy(view, max_bytes)
+        pieces = _unsnappy(view, max_bytes, is_alone=is_alone)
     elif compression is Compression.LZ4:
-        pieces = _frames(lz4.frame.LZ4FrameDecompressor, view, piece_bytes, lambda _: False)
+        ignore = _refuse if is_alone else lambda _: False
+        pieces = _frames(lz4.frame.LZ4FrameDecompressor, view, piece_bytes, ignore)
+    elif view:
+        pieces = _frames(zstd.ZstdDecompressor, view, piece_bytes, _refuse if is_alone else lambda _: True)
     else:
-        pieces = _frames(zstd.ZstdDecompressor, view, piece_bytes, lambda _: True) if view else iter(())
+        pieces = iter(())
     left = max_bytes
     try:
         for piece in pieces:
@@ -166,6 +171,13 @@ def _too_large(max_bytes: int) -> Exception:
     )
 
 
+def _refuse(rest: memoryview) -> bool:
+    """Refuse what follows a stream that must be alone."""
+    raise api_error(
+        ErrorCode.INVALID_RECORD, f"{len(rest)} bytes follow the first stream of compressed records"
+    )
+
+
 def _compress_snappy(data: memoryview) -> bytes:
     parts: list[bytes] = [_SNAPPY_HEAD]
     for start in range(0, len(data), _BLOCK_BYTES):
@@ -174,7 +186,7 @@ def _compress_snappy(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+def _unsnappy(data: memoryview, max_bytes: int, *, is_alone: bool) -> Iterator[bytes]:
     """The blocks, as snappy-java reads them: a second head may follow, and less than a length is ignored."""
     if len(data) < len(_SNAPPY_HEAD) or data[:_SNAPPY_MAGIC_BYTES] != _SNAPPY_HEAD[:_SNAPPY_MAGIC_BYTES]:
         yield _unsnappy_block(data, max_bytes)
@@ -182,6 +194,8 @@ def _unsnappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
     position = 0
     while len(data) - position >= _INT_BE.size:
         if data[position : position + _SNAPPY_MAGIC_BYTES] == _SNAPPY_HEAD[:_SNAPPY_MAGIC_BYTES]:
+            if position and is_alone:
+                _refuse(data[position:])
             position += len(_SNAPPY_HEAD)
             continue
         (length,) = _INT_BE.unpack_from(data, position)
@@ -190,6 +204,8 @@ def _unsnappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
             raise zlib.error(f"a snappy block of {length} bytes at {position} of {len(data)}")
         yield _unsnappy_block(data[position : position + length], max_bytes)
         position += length
+    if position < len(data) and is_alone:
+        _refuse(data[position:])
 
 
 def _unsnappy_block(block: memoryview, max_bytes: int) -> bytes:

@@ -32,6 +32,8 @@ from barnabas.protocol.varint import MAX_VARINT_BYTES
 
 MAX_ELEMENTS: Final = 1_000_000
 """The limit for the records and headers of one batch: well compressed ones must not cost seconds."""
+MAX_UNPACKED_BYTES: Final = 100_000_000
+"""The limit for the decompressed records of a batch: by default librdkafka reads no more."""
 PIECE_BYTES: Final = 64 * 1024
 RUN_RECORDS: Final = 200
 """The number of records between two calls of `pause`: a fraction of a millisecond."""
@@ -72,18 +74,19 @@ class RecordHead(NamedTuple):
 def walk_produced(
     batch: Buffer,
     header: BatchHeader,
-    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    max_bytes: int = MAX_UNPACKED_BYTES,
     pause: Callable[[], None] = lambda: None,
 ) -> WalkedRecords:
     """Check all records of a produced batch, whose header and CRC are right.
 
     `pause` is called after every `RUN_RECORDS` records, so that a long walk can let other threads go on.
 
-    Raises INVALID_RECORD if the records contradict the header or themselves, CORRUPT_MESSAGE if they cannot
-    be decoded, and MESSAGE_TOO_LARGE beyond `max_bytes` decompressed or `MAX_ELEMENTS`.
+    Raises INVALID_RECORD if the records contradict the header or themselves, or if bytes follow them or their
+    compressed stream. Raises CORRUPT_MESSAGE if they cannot be decoded, and MESSAGE_TOO_LARGE beyond
+    `max_bytes` decompressed or `MAX_ELEMENTS`.
     """
     count = header.record_count
-    reader = _Reader(batch, header, max_bytes)
+    reader = _Reader(batch, header, max_bytes, is_alone=True)
     # Only below a base before 1970 can a time fall below 64 bits; the faster walks know no oldest time.
     walk = _Walk(_MIN_TIME - min(0, header.base_timestamp))
     is_fast = header.base_timestamp >= 0
@@ -110,7 +113,8 @@ def iter_heads(
 ) -> Iterator[RecordHead]:
     """Offset, time and presence of the key of each record, without keys and values.
 
-    Raises as `walk_produced` at the first record of which this much cannot be read.
+    Raises as `walk_produced` at the first record of which this much cannot be read. Bytes behind the first
+    compressed stream are read as Java does: logs may hold such batches.
     """
     reader = _Reader(batch, header, max_bytes)
     append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -157,9 +161,11 @@ class _Reader:
 
     __slots__ = ("_before", "_pieces", "data", "position")
 
-    def __init__(self, batch: Buffer, header: BatchHeader, max_bytes: int) -> None:
+    def __init__(self, batch: Buffer, header: BatchHeader, max_bytes: int, *, is_alone: bool = False) -> None:
         packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]
-        self._pieces = decompressed_pieces(header.compression, packed, max_bytes, PIECE_BYTES)
+        self._pieces = decompressed_pieces(
+            header.compression, packed, max_bytes, PIECE_BYTES, is_alone=is_alone
+        )
         self._before = 0
         self.data = b""
         self.position = 0

@@ -115,7 +115,7 @@ def _decompressed_bytes(compression: Compression, packed: memoryview, limit: int
     if len(packed) > limit:
         return limit + 1
     try:
-        return sum(map(len, decompressed_pieces(compression, packed, limit, PIECE_BYTES)))
+        return sum(map(len, decompressed_pieces(compression, packed, limit, PIECE_BYTES, is_alone=True)))
     except ApiError as error:
         # Malformed bytes are found in as little time when the batch is refused.
         return limit + 1 if error.code is ErrorCode.MESSAGE_TOO_LARGE else limit

@@ -43,7 +43,6 @@ from barnabas.broker.replication.replica_views import (
 )
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.broker.replication.slow_disks import SLOW_APPEND_MS, SLOW_DISK_MS, SlowDisks
-from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_BROKER,
@@ -56,6 +55,7 @@ from barnabas.protocol.ids import (
 )
 from barnabas.protocol.invariants import check_offset_order, invariant
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
+from barnabas.protocol.record_walk import MAX_UNPACKED_BYTES
 
 _EMPTY: Final = memoryview(b"")
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
@@ -250,7 +250,7 @@ class Partition(ReplicaRole):
             produced,
             config,
             now_ms=wall_clock_ms,
-            max_bytes=max(DEFAULT_MAX_DECOMPRESSED_BYTES, config.max_message_bytes),
+            max_bytes=max(MAX_UNPACKED_BYTES, config.max_message_bytes),
         )
 
     def acknowledgement(self, appended: AppendResult) -> ErrorCode | None:

@@ -469,6 +469,22 @@ _OTHERWISE: dict[str, ErrorCode] = {
     "a value length of -2": ErrorCode.INVALID_RECORD,
     "a value length of -2 in gzip": ErrorCode.INVALID_RECORD,
     "a time beyond 64 bits": ErrorCode.INVALID_RECORD,
+    # What follows the first stream is read by Java, by no other reader, or by some.
+    "gzip of two members": ErrorCode.INVALID_RECORD,
+    "gzip and garbage": ErrorCode.INVALID_RECORD,
+    "gzip and one byte": ErrorCode.INVALID_RECORD,
+    "gzip and zeros": ErrorCode.INVALID_RECORD,
+    "gzip and an empty member": ErrorCode.INVALID_RECORD,
+    "snappy, one byte behind": ErrorCode.INVALID_RECORD,
+    "snappy, two streams": ErrorCode.INVALID_RECORD,
+    "lz4 and garbage": ErrorCode.INVALID_RECORD,
+    "zstd, two frames": ErrorCode.INVALID_RECORD,
+    "zstd, a skippable frame": ErrorCode.INVALID_RECORD,
+    "zstd, a skippable frame behind": ErrorCode.INVALID_RECORD,
+    "zstd and an empty frame": ErrorCode.INVALID_RECORD,
+    # Kafka's code for these is that of bytes that cannot be decoded.
+    "zstd and garbage": ErrorCode.INVALID_RECORD,
+    "zstd and one byte": ErrorCode.INVALID_RECORD,
     # Kafka fails at these while it builds a batch of its own.
     "offset deltas of 0 in gzip": ErrorCode.INVALID_RECORD,
     "offset deltas that fall in zstd": ErrorCode.INVALID_RECORD,
@@ -476,8 +492,8 @@ _OTHERWISE: dict[str, ErrorCode] = {
     "lz4 with a wrong content checksum": ErrorCode.UNKNOWN_SERVER_ERROR,
     "lz4 with a wrong size of its content": ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""Batches that Apache Kafka takes, and Barnabas refuses because not every reader can read them; and two
-for which Kafka has no code of its own."""
+"""Batches that Apache Kafka takes, and Barnabas refuses because not every reader can read them; and four
+that Kafka refuses with another code."""
 
 
 def kafka_code(name: str) -> ErrorCode:

@@ -8,8 +8,7 @@ from barnabas.broker import limits
 from barnabas.broker.config.settings import SETTINGS
 from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES
-from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
-from barnabas.protocol.record_walk import MAX_ELEMENTS
+from barnabas.protocol.record_walk import MAX_ELEMENTS, MAX_UNPACKED_BYTES
 from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS
 
 PAGE = Path(__file__).parents[3] / "docs" / "guarantees.md"
@@ -69,7 +68,7 @@ def rows() -> list[str]:
         (
             "a produced batch",
             f"{MAX_ELEMENTS:,} records and headers; decompressed, the larger of "
-            f"{DEFAULT_MAX_DECOMPRESSED_BYTES // MB} MB and `max.message.bytes`",
+            f"{MAX_UNPACKED_BYTES // 1_000_000} million bytes and `max.message.bytes`",
         ),
         (
             "requests that look into records for more than a moment, lookups by time among them",

@@ -7,7 +7,13 @@ import zlib
 import cramjam
 import pytest
 
-from barnabas.protocol.compression import MAX_EXPANSION, Compression, compress, decompress
+from barnabas.protocol.compression import (
+    MAX_EXPANSION,
+    Compression,
+    compress,
+    decompress,
+    decompressed_pieces,
+)
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 
 PACKED = [member for member in Compression if member is not Compression.NONE]
@@ -103,6 +109,24 @@ def test_plain_snappy_without_the_java_framing_is_read_up_to_the_limit() -> None
     assert bytes(decompress(Compression.SNAPPY, packed, len(TEXT))) == TEXT
     with pytest.raises(ApiError, match=f"more than {len(TEXT) - 1} bytes"):
         decompress(Compression.SNAPPY, packed, len(TEXT) - 1)
+
+
+@pytest.mark.parametrize("behind", [b"x", bytes(40), None], ids=["a byte", "zeros", "a stream"])
+@pytest.mark.parametrize("compression", PACKED)
+def test_a_stream_that_must_be_alone_has_nothing_behind_it(
+    compression: Compression, behind: bytes | None
+) -> None:
+    packed = bytes(compress(compression, TEXT))
+    alone = decompressed_pieces(compression, packed, len(TEXT), 1_000, is_alone=True)
+    assert b"".join(alone) == TEXT
+    followed = packed + (packed if behind is None else behind)
+    with pytest.raises(ApiError) as caught:
+        list(decompressed_pieces(compression, followed, 2 * len(TEXT), 1_000, is_alone=True))
+    assert caught.value.code is (
+        ErrorCode.CORRUPT_MESSAGE
+        if compression is Compression.SNAPPY and behind == bytes(40)
+        else ErrorCode.INVALID_RECORD
+    )
 
 
 @pytest.mark.parametrize("size", [0, 1, 200, 5_000, 300_000])

@@ -242,6 +242,16 @@ def test_headers_by_the_million_are_refused_in_little_memory() -> None:
     assert peak_bytes < 1 << 20
 
 
+def test_an_empty_first_stream_is_refused() -> None:
+    """Of gzip, librdkafka reads no byte behind it, and then its process is aborted."""
+    one = odd_batch(record(0), 1)[HEADER_BYTES:]
+    for compression in (Compression.GZIP, Compression.LZ4, Compression.ZSTD, Compression.SNAPPY):
+        streams = bytes(compress(compression, b"")) + bytes(compress(compression, one))
+        with pytest.raises(ApiError, match="follow the first stream") as caught:
+            prepared(odd_batch(b"", 1, compression=compression, packed=streams))
+        assert caught.value.code is ErrorCode.INVALID_RECORD
+
+
 def test_a_batch_that_decompresses_to_much_is_walked_over_piece_by_piece() -> None:
     batch = odd_batch(record(0, value=bytes(60 << 20)), 1, compression=Compression.ZSTD)
     tracemalloc.start()

@@ -19,7 +19,8 @@ from barnabas.broker.replication.replica_views import Isolation, PartitionRead, 
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.broker.replication.slow_disks import SlowDisks
 from barnabas.protocol.batch_builder import build_batch
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
 from tests.support.building import (
@@ -382,6 +383,25 @@ def test_retention_uses_the_timestamps_of_the_records_and_not_of_their_batch(
     partition.append_as_leader(parse_produced(batch), require_all=False, now_ms=0.0, wall_clock_ms=NOW_MS)
     assert log.delete_old_segments(NOW_MS + 1_000, partition.high_watermark) == 0
     assert log.delete_old_segments(NOW_MS + 1_001, partition.high_watermark) == 1
+    log.abandon()
+
+
+def test_a_batch_that_decompresses_to_more_than_readers_take_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_module, "MAX_UNPACKED_BYTES", 5_000)
+    log = Log.open(TP, LogLoader(tmp_path / "log", log_config(max_message_bytes=5_000), now_ms=NOW_MS))
+    partition = partition_of(log)
+    partition.make_leader(state(isr=(1,)), 0.0)
+
+    def send(size: int) -> None:
+        batch = parse_produced(build_batch([(None, bytes(size))], compression=Compression.ZSTD))
+        partition.append_as_leader(batch, require_all=False, now_ms=0.0, wall_clock_ms=NOW_MS)
+
+    send(4_900)
+    with pytest.raises(ApiError, match="more than 5000 bytes"):
+        send(5_100)
+    assert log.log_end_offset == 1
     log.abandon()
 
 
