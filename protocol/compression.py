@@ -165,6 +165,18 @@ def framing_fault(compression: Compression, data: Buffer) -> str | None:
     return None
 
 
+def snappy_blocks(data: memoryview, most: int) -> int:
+    """The number of blocks, counted up to `most`. Each takes time, whatever it holds."""
+    if data[:_SNAPPY_MAGIC_BYTES] != _SNAPPY_HEAD[:_SNAPPY_MAGIC_BYTES]:
+        return 1
+    blocks, position = 0, len(_SNAPPY_HEAD)
+    while blocks < most and len(data) - position >= _INT_BE.size:
+        # A negative length, as a second head is, ends the reading too.
+        position += _INT_BE.size + max(0, *_INT_BE.unpack_from(data, position))
+        blocks += 1
+    return blocks
+
+
 def _too_large(max_bytes: int) -> Exception:
     return api_error(
         ErrorCode.MESSAGE_TOO_LARGE, f"the batch would decompress to more than {max_bytes} bytes"

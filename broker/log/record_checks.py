@@ -31,6 +31,7 @@ from barnabas.protocol.compression import (
     decompress,
     decompressed_pieces,
     framing_fault,
+    snappy_blocks,
 )
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
@@ -53,7 +54,8 @@ MAX_FAULTS: Final = 1_000
 _QUICK_RECORDS: Final = 400
 """The number of records that a walk passes in a quarter of a millisecond or so."""
 _BYTES_LIKE_A_RECORD: Final = 2_048
-"""So many bytes, at the speed of memory, take as long as a record."""
+"""So many bytes, at the speed of memory, take as long as a record, or as the call that begins a compressed
+stream or a block of snappy."""
 _QUICK_DECOMPRESSED_BYTES: Final = 256 * 1024
 _LENGTH_SIZE: Final = 4
 _LONG: Final = struct.Struct(">q")
@@ -95,6 +97,12 @@ def are_quickly_prepared(request: Sequence[tuple[ProducedBatches, LogConfig]]) -
                 return False
             if compression is not Compression.NONE:
                 packed = produced.view[position + HEADER_BYTES : position + header.size_bytes]
+                blocks = 1
+                if compression is Compression.SNAPPY:
+                    blocks = snappy_blocks(packed, 1 + left // _BYTES_LIKE_A_RECORD)
+                left -= blocks * _BYTES_LIKE_A_RECORD
+                if left < 0:
+                    return False
                 left -= _decompressed_bytes(compression, packed, left)
                 if left < 0:
                     return False
@@ -147,7 +155,7 @@ def prepare_records(
             continue
         walked = _walk(batch, header, max_bytes, pause)
         if config.limits_timestamps or (config.is_compacted and walked.keyless):
-            _check_demands(name, batch, header, config, now_ms)
+            _check_demands(name, batch, header, config, now_ms, max_bytes)
         if walked.max_timestamp != header.max_timestamp and not config.stamps_append_time:
             _LONG.pack_into(batch, MAX_TIMESTAMP_OFFSET, walked.max_timestamp)
             write_crc(batch)
@@ -207,13 +215,17 @@ def _repacked(batch: memoryview, header: BatchHeader, compression: Compression, 
 
 
 def _check_demands(
-    name: TopicPartition, batch: memoryview, header: BatchHeader, config: LogConfig, now_ms: int
+    name: TopicPartition,
+    batch: memoryview,
+    header: BatchHeader,
+    config: LogConfig,
+    now_ms: int,
+    max_bytes: int,
 ) -> None:
-    heads = list(iter_heads(batch, header))
     if config.is_compacted:
         faults = (
             RecordFault(index, f"record {index} has no key; {name} is compacted")
-            for index, head in enumerate(heads)
+            for index, head in enumerate(iter_heads(batch, header, max_bytes))
             if not head.has_key
         )
         _refuse_if_any(ErrorCode.INVALID_RECORD, faults)
@@ -224,7 +236,7 @@ def _check_demands(
             RecordFault(
                 index, f"record {index} has timestamp {head.timestamp_ms}, allowed are {least} to {most}"
             )
-            for index, head in enumerate(heads)
+            for index, head in enumerate(iter_heads(batch, header, max_bytes))
             if head.timestamp_ms != NO_TIMESTAMP and not least <= head.timestamp_ms <= most
         )
         _refuse_if_any(ErrorCode.INVALID_TIMESTAMP, faults)

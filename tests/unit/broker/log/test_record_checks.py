@@ -15,6 +15,7 @@ from barnabas.broker.log.record_checks import (
     are_quickly_prepared,
     prepare_records,
 )
+from barnabas.protocol import compression
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -31,7 +32,7 @@ from barnabas.protocol.record_batch import (
 from barnabas.protocol.records import Record, decode_records
 from tests.support.defaults import log_config
 from tests.support.odd_batches import batch as odd_batch
-from tests.support.odd_batches import record
+from tests.support.odd_batches import raw_snappy, record, xerial
 
 TP = TopicPartition("topic", 0)
 NOW_MS = 1_000_000
@@ -245,10 +246,10 @@ def test_headers_by_the_million_are_refused_in_little_memory() -> None:
 def test_an_empty_first_stream_is_refused() -> None:
     """Of gzip, librdkafka reads no byte behind it, and then its process is aborted."""
     one = odd_batch(record(0), 1)[HEADER_BYTES:]
-    for compression in (Compression.GZIP, Compression.LZ4, Compression.ZSTD, Compression.SNAPPY):
-        streams = bytes(compress(compression, b"")) + bytes(compress(compression, one))
+    for kind in (Compression.GZIP, Compression.LZ4, Compression.ZSTD, Compression.SNAPPY):
+        streams = bytes(compress(kind, b"")) + bytes(compress(kind, one))
         with pytest.raises(ApiError, match="follow the first stream") as caught:
-            prepared(odd_batch(b"", 1, compression=compression, packed=streams))
+            prepared(odd_batch(b"", 1, compression=kind, packed=streams))
         assert caught.value.code is ErrorCode.INVALID_RECORD
 
 
@@ -262,12 +263,45 @@ def test_a_batch_that_decompresses_to_much_is_walked_over_piece_by_piece() -> No
     assert peak_bytes < 1 << 20
 
 
+def test_records_with_limits_are_looked_at_one_at_a_time() -> None:
+    count = 20_000
+    batch = odd_batch(
+        (record(delta, value=b"") for delta in range(count)), count, compression=Compression.ZSTD
+    )
+    tracemalloc.start()
+    kept = prepared(batch, max_bytes=1 << 27, message_timestamp_before_max_ms=1 << 60)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert kept == batch
+    assert peak_bytes < 1 << 20
+
+
+def test_the_choice_of_a_thread_reads_one_stream_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each empty one costs a few microseconds, and 250 KB hold tens of thousands."""
+    made: list[None] = []
+
+    def make() -> Any:
+        made.append(None)
+        return real()
+
+    real = compression.zstd.ZstdDecompressor
+    monkeypatch.setattr(compression.zstd, "ZstdDecompressor", make)
+    streams = bytes(compress(Compression.ZSTD, record(0))) + bytes(compress(Compression.ZSTD, b"")) * 1_000
+    batch = odd_batch(b"", 1, compression=Compression.ZSTD, packed=streams)
+    are_quickly_prepared([(parse_produced(batch), log_config())])
+    assert len(made) == 1
+
+
 PLAIN = batch_of((b"k", b"v", None, 0))
 LARGE = batch_of((b"k", bytes(20_000), None, 0))
 PACKED = batch_of((b"k", b"v", None, 0), compression=Compression.ZSTD)
 PACKED_SOME = batch_of((b"k", bytes(200_000), None, 0), compression=Compression.ZSTD)
 PACKED_MUCH = batch_of((b"k", bytes(300_000), None, 0), compression=Compression.ZSTD)
 PACKED_NOISE = batch_of((b"k", random.Random(1).randbytes(300_000), None, 0), compression=Compression.ZSTD)
+SNAPPY = odd_batch(record(0), 1, compression=Compression.SNAPPY)
+BLOCKS = odd_batch(
+    b"", 1, compression=Compression.SNAPPY, packed=xerial(raw_snappy(record(0)), *[raw_snappy(b"")] * 127)
+)
 CUT = odd_batch(b"", 1, compression=Compression.ZSTD, packed=compress(Compression.ZSTD, bytes(200_000))[:-2])
 
 
@@ -287,6 +321,11 @@ CUT = odd_batch(b"", 1, compression=Compression.ZSTD, packed=compress(Compressio
         ([PACKED_MUCH], {}, False),
         ([PACKED_NOISE], {}, False),
         ([CUT], {}, True),
+        ([PACKED * 126], {}, True),
+        ([PACKED * 129], {}, False),
+        ([SNAPPY], {}, True),
+        ([BLOCKS], {}, False),
+        ([SNAPPY * 20], {}, True),
         ([PACKED], {"compression_type": Compression.ZSTD}, True),
         ([PACKED], {"compression_type": Compression.GZIP}, False),
         ([PLAIN], {"compression_type": Compression.GZIP}, False),
