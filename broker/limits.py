@@ -22,6 +22,9 @@ CONTROL_WORKERS: Final = 1
 MAX_PARTITIONS_ON_NETWORK_THREAD: Final = 500
 """Of one Produce or Fetch. A larger one runs on a worker, and a waiting fetch on a thread of its own."""
 
+MAX_PRODUCED_BATCHES: Final = 1_000
+"""Of a partition, in a request in the native protocol; Kafka's has one."""
+
 # Requests that wait for an event
 MAX_WAITING: Final = 100_000
 """In each purgatory."""

@@ -13,8 +13,8 @@ from barnabas.broker.coordinators.transaction_verification import Outcome, Quest
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD
-from barnabas.broker.log.appending import ProducedBatches, parse_produced
+from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD, MAX_PRODUCED_BATCHES
+from barnabas.broker.log.appending import ProducedBatches, count_batches, parse_produced
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
 from barnabas.broker.network.request import Lane
@@ -41,6 +41,8 @@ _FIRST_WITH_HINTS: Final = 10
 _KNOWS_ABORTABLE_SINCE: Final = 11
 _ADDS_PARTITIONS_SINCE: Final = 12
 """From this version on, the brokers add the partitions of a transaction, not the client (KIP-890)."""
+_MAX_BATCHES_ON_NETWORK_THREAD: Final = 500
+"""Of a request in the native protocol."""
 
 Named = tuple[TopicPartition, ProducedBatches]
 Refusals = Mapping[TopicPartition, PartitionProduceResponse]
@@ -58,6 +60,8 @@ def handle(services: Services, request: ApiRequest) -> None:
     body: ProduceRequest = request.body
     if sum(map(_count, body.topic_data)) > MAX_PARTITIONS_ON_NETWORK_THREAD:
         request.raw.continue_in(Lane.GENERAL, lambda: _produce(services, request, body))
+    elif request.api_version is None and _has_many_batches(body):
+        request.raw.continue_in(Lane.RECORDS, lambda: _produce(services, request, body))
     else:
         _produce(services, request, body)
 
@@ -255,6 +259,15 @@ def _count(topic: TopicProduceData) -> int:
     return len(topic.partition_data)
 
 
+def _has_many_batches(body: ProduceRequest) -> bool:
+    left = _MAX_BATCHES_ON_NETWORK_THREAD
+    for topic in body.topic_data:
+        for data in topic.partition_data:
+            if isinstance(data.records, memoryview):
+                left -= count_batches(data.records, left + 1)
+    return left < 0
+
+
 def _checked(
     services: Services, acks: int, api_version: int | None, name: TopicPartition, records: Any
 ) -> ProducedBatches:
@@ -269,16 +282,15 @@ def _checked(
     if api_version is not None and api_version < _FIRST_SERVED:
         # ApiVersions names older versions too: librdkafka takes a higher minimum for a lack of compression.
         raise api_error(ErrorCode.UNSUPPORTED_VERSION, f"Produce is served from version {_FIRST_SERVED} on")
+    most = MAX_PRODUCED_BATCHES if api_version is None else 1
     try:
-        produced = parse_produced(records if isinstance(records, memoryview) else _EMPTY)
+        produced = parse_produced(records if isinstance(records, memoryview) else _EMPTY, most)
     except ApiError:
         # As in Kafka, an unknown partition is reported first.
         services.replicas.partition(name)
         raise
     if api_version is None:
         return produced
-    if len(produced.batches) > 1:
-        raise api_error(ErrorCode.INVALID_RECORD, "a partition's records must be exactly one batch")
     header = produced.batches[0][1]
     if api_version < _FIRST_WITH_ZSTD and header.attributes & COMPRESSION_MASK == Compression.ZSTD:
         raise api_error(

@@ -65,10 +65,11 @@ class ProducedBatches(NamedTuple):
     batches: list[Appendable]
 
 
-def parse_produced(records: Buffer) -> ProducedBatches:
+def parse_produced(records: Buffer, most: int | None = None) -> ProducedBatches:
     """Parse a producer's batches and check what needs no settings of the topic. A read-only buffer is copied.
 
-    Raises CORRUPT_MESSAGE, INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT.
+    Raises INVALID_RECORD without a look at what follows the first `most` batches, and CORRUPT_MESSAGE,
+    INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
     view = memoryview(records)
     if view.readonly:
@@ -79,6 +80,9 @@ def parse_produced(records: Buffer) -> ProducedBatches:
     if not size:
         raise api_error(ErrorCode.INVALID_RECORD, "there is no batch in the request")
     while position < size:
+        if len(batches) == most:
+            number = "exactly one batch" if most == 1 else f"at most {most} batches"
+            raise api_error(ErrorCode.INVALID_RECORD, f"a partition's records must be {number}")
         header = check_produced_batch(view, position)
         if header.base_offset:
             raise api_error(
@@ -92,6 +96,16 @@ def parse_produced(records: Buffer) -> ProducedBatches:
         batches.append((position, header))
         position += header.size_bytes
     return ProducedBatches(view, batches)
+
+
+def count_batches(records: memoryview, most: int) -> int:
+    """The number of batches by their lengths alone, which may be wrong, counted up to `most`."""
+    count = position = 0
+    while count < most and position + _LENGTH_END <= len(records):
+        length = int.from_bytes(records[position + LENGTH_OFFSET : position + _LENGTH_END])
+        position += LOG_OVERHEAD_BYTES + length
+        count += 1
+    return count
 
 
 def size_fault(produced: ProducedBatches, config: LogConfig) -> tuple[ErrorCode, str] | None:

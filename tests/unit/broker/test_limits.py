@@ -71,6 +71,10 @@ def rows() -> list[str]:
             f"{MAX_UNPACKED_BYTES // 1_000_000} million bytes and `max.message.bytes`",
         ),
         (
+            "the batches of a partition in a produce request",
+            f"1; in the native protocol {limits.MAX_PRODUCED_BATCHES:,}",
+        ),
+        (
             "requests that look into records for more than a moment, lookups by time among them",
             f"{limits.RECORDS_WORKERS} at a time",
         ),

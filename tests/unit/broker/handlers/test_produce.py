@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.handlers import produce as produce_handler
+from barnabas.broker.limits import MAX_PRODUCED_BATCHES
+from barnabas.broker.log import appending
+from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import TimestampType, parse_header
+from barnabas.protocol.record_batch import BatchHeader, TimestampType, check_produced_batch, parse_header
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from tests.support.building import TP, state
 from tests.support.record_requests import (
@@ -67,13 +71,38 @@ def test_a_kafka_client_sends_exactly_one_batch_and_a_native_client_several(lead
     assert end_offset(leading) == 2
 
 
+def test_no_batch_behind_the_first_is_looked_at_for_a_kafka_client(
+    leading: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame of 100 MB holds more than a million, and this is the network thread."""
+    looked_at: list[int] = []
+
+    def check(view: memoryview, position: int = 0) -> BatchHeader:
+        looked_at.append(position)
+        return check_produced_batch(view, position)
+
+    monkeypatch.setattr(appending, "check_produced_batch", check)
+    answer = produced(produce(leading, batch(b"a") * 50, version=LAST_PRODUCE))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert looked_at == [0]
+
+
+def test_a_partition_has_a_bounded_number_of_batches_in_a_request(leading: Serving) -> None:
+    answer = produced(produce(leading, batch(b"a") * MAX_PRODUCED_BATCHES))
+    assert answer.error_code == ErrorCode.NONE
+    answer = produced(produce(leading, batch(b"a") * (MAX_PRODUCED_BATCHES + 1)))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert f"at most {MAX_PRODUCED_BATCHES} batches" in answer.error_message
+    assert end_offset(leading) == MAX_PRODUCED_BATCHES
+
+
 @pytest.mark.parametrize(("version", "code"), [(6, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (7, 0)])
 def test_zstd_needs_version_7(leading: Serving, version: int, code: int) -> None:
     assert produced(produce(leading, packed(Compression.ZSTD), version=version)).error_code == code
 
 
 def with_byte(position: int, value: int) -> bytes:
-    records = bytearray(batch(b"a", b"b") * 2)
+    records = bytearray(batch(b"a", b"b"))
     records[position] = value
     return bytes(records)
 
@@ -188,6 +217,27 @@ def test_an_append_to_a_slow_disk_continues_on_a_worker(
     connection = Connection.of(produce_request(batch(b"a")), version=LAST_PRODUCE)
     leading.process(connection.request)
     assert (connection.is_answered, connection.request.lane) == (False, Lane.DISK)
+
+
+@pytest.mark.parametrize(
+    ("batches", "lane"),
+    [([500], Lane.NETWORK), ([501], Lane.RECORDS), ([250, 251], Lane.RECORDS), ([300, None], Lane.NETWORK)],
+)
+def test_a_request_with_very_many_batches_continues_before_they_are_parsed(
+    leading: Serving, batches: list[int | None], lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes: list[Lane] = []
+
+    def parse(records: memoryview, most: int) -> ProducedBatches:
+        lanes.append(connection.request.lane)
+        return parse_produced(records, most)
+
+    monkeypatch.setattr(produce_handler, "parse_produced", parse)
+    records = [None if count is None else batch(b"a") * count for count in batches]
+    connection = Connection.of(produce_request(*records))
+    connection.run(leading.dispatch)
+    assert set(lanes) == {lane}
+    assert end_offset(leading) == batches[0]
 
 
 @pytest.mark.parametrize(("count", "lane"), [(500, Lane.NETWORK), (501, Lane.GENERAL)])
