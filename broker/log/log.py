@@ -140,13 +140,15 @@ class Log:
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guards: VerificationGuards | None = None,
+        only_again: bool = False,
     ) -> AppendResult:
         """Stamp batches in place, and append them in one write.
 
         `guards`, by producer id, let transactions begin, see `begin_verification`. Duplicates of an
-        idempotent producer are not written again; the result then has their offsets. Raises, changing
-        nothing: MESSAGE_TOO_LARGE (a batch above `max.message.bytes`), RECORD_LIST_TOO_LARGE (above a
-        segment), the errors of `ProducerStates.check_append`, LogDirFailure.
+        idempotent producer are not written again; the result then has their offsets. With `only_again` they
+        must all be duplicates. Raises, changing nothing: MESSAGE_TOO_LARGE (above `max.message.bytes`),
+        RECORD_LIST_TOO_LARGE (above a segment), the errors of `ProducerStates.check_append`, LogDirFailure;
+        NOT_ENOUGH_REPLICAS, which producers retry, for `only_again`.
         """
         view, batches = produced
         config = self.config
@@ -157,6 +159,10 @@ class Log:
             if too_large is not None and not self.producers.have(batches):
                 raise api_error(*too_large)
             duplicates = self.producers.check_append(view, batches, origin, guards)
+            if only_again and len(duplicates) < len(batches):
+                raise api_error(
+                    ErrorCode.NOT_ENOUGH_REPLICAS, "the records must be looked into: send them again"
+                )
             if duplicates:
                 batches = batches[len(duplicates) :]
                 if not batches:

@@ -213,8 +213,9 @@ class Partition(ReplicaRole):
         Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, the errors of `prepare_records` and of the log.
         """
         log = self.log
+        is_looked_into = True
         if origin is _CLIENT:
-            produced = self._prepared(produced, wall_clock_ms)
+            produced, is_looked_into = self._prepared(produced, wall_clock_ms)
         self.check_leading(since=since)
         with self._append_lock:
             with self._lock:
@@ -228,7 +229,12 @@ class Partition(ReplicaRole):
                     )
             began_ms = monotonic_ms()
             appended = log.append_as_leader(
-                produced, leader_epoch, wall_clock_ms, origin=origin, guards=guards
+                produced,
+                leader_epoch,
+                wall_clock_ms,
+                origin=origin,
+                guards=guards,
+                only_again=not is_looked_into,
             )
             self._note_append(began_ms)
             with self._lock:
@@ -237,21 +243,27 @@ class Partition(ReplicaRole):
             log.flush(wall_clock_ms)
         return appended
 
-    def _prepared(self, produced: ProducedBatches, wall_clock_ms: int) -> ProducedBatches:
+    def _prepared(self, produced: ProducedBatches, wall_clock_ms: int) -> tuple[ProducedBatches, bool]:
+        """The batches as they are to be stored, and whether all of them were looked into.
+
+        The others may not be written: until the append, their producer may be forgotten, or a setting raised.
+        """
         self.check_leading()
         with self.log.lock:
             # A changed setting must not refuse batches that were written before: their producer would write
             # the records again in another way. The append decides.
             if self.log.producers.have(produced.batches):
-                return produced
+                return produced, False
         config = self.log.config
-        return prepare_records(
+        prepared = prepare_records(
             self.partition,
             produced,
             config,
             now_ms=wall_clock_ms,
             max_bytes=max(MAX_UNPACKED_BYTES, config.max_message_bytes),
         )
+        fits = all(header.size_bytes <= config.max_message_bytes for _, header in produced.batches)
+        return prepared, fits
 
     def acknowledgement(self, appended: AppendResult) -> ErrorCode | None:
         """The outcome of an acks=all append, or None while it must wait.

@@ -22,7 +22,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
-from barnabas.protocol.record_batch import HEADER, parse_header, write_crc
+from barnabas.protocol.record_batch import HEADER, HEADER_BYTES, parse_header, stamp_producer, write_crc
 from tests.support.building import (
     LAG_MS,
     ME,
@@ -402,6 +402,55 @@ def test_a_batch_that_decompresses_to_more_than_readers_take_is_refused(
     with pytest.raises(ApiError, match="more than 5000 bytes"):
         send(5_100)
     assert log.log_end_offset == 1
+    log.abandon()
+
+
+def with_garbage(batch: bytearray) -> bytearray:
+    """The same batch, as far as its header tells, with records that nobody can read."""
+    changed = bytearray(batch)
+    changed[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
+    write_crc(changed)
+    return changed
+
+
+@pytest.mark.parametrize("then", ["the producer is evicted", "max.message.bytes is raised"])
+def test_only_a_batch_that_was_written_before_is_not_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """The producer's state and the settings may change between the look and the append."""
+    log = Log.open(TP, LogLoader(tmp_path / "log", log_config(max_message_bytes=500), now_ms=NOW_MS))
+    partition = partition_of(log)
+    partition.make_leader(state(isr=(1,)), 0.0)
+
+    def send(batch: bytearray) -> AppendResult:
+        produced = parse_produced(bytes(batch))
+        return partition.append_as_leader(produced, require_all=False, now_ms=0.0, wall_clock_ms=NOW_MS)
+
+    if then == "the producer is evicted":
+        batch = build_batch([(None, b"v")])
+        stamp_producer(batch, 7, 0, 0)
+        assert send(batch).base_offset == send(batch).base_offset == 0
+    else:
+        batch = build_batch([(None, bytes(600))])
+    end_offset = log.log_end_offset
+    check_leading = partition.check_leading
+    looked: list[None] = []
+
+    def check(*args: Any, **fields: Any) -> None:
+        """The second time is after the look, and before the locks."""
+        check_leading(*args, **fields)
+        looked.append(None)
+        if len(looked) == 2:
+            log.producers.bound(0)
+            log.config = log_config(max_message_bytes=1_000)
+
+    monkeypatch.setattr(partition, "check_leading", check)
+    with refused(ErrorCode.NOT_ENOUGH_REPLICAS, "looked into"):
+        send(with_garbage(batch))
+    assert log.log_end_offset == end_offset
+    with pytest.raises(ApiError, match="takes more than"):
+        send(with_garbage(batch))
+    assert send(batch).base_offset == end_offset
     log.abandon()
 
 
