@@ -14,7 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
-from barnabas.controller.assignment import added_partitions, assign_replicas, check_assignment
+from barnabas.controller.assignment import (
+    MAX_PARTITIONS,
+    added_partitions,
+    assign_replicas,
+    check_assignment,
+)
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_policy import TopicPolicy, TopicRequest, check_policy
 from barnabas.protocol import schema
@@ -64,6 +69,18 @@ class GrownTopic(NamedTuple):
     num_partitions: int = -1
 
 
+class _Topics(NamedTuple):
+    """Topics as ZooKeeper has them, without those that do not exist."""
+
+    assignments: Mapping[str, TopicAssignment | MalformedZnode]
+    deleted: Collection[str]
+
+    def added_by(self, topic: CreatePartitionsTopic) -> int:
+        """How many partitions the topic would get."""
+        current = self.assignments.get(topic.name)
+        return topic.count - len(current.partitions) if isinstance(current, TopicAssignment) else 0
+
+
 class TopicAdmin:
     """`validate_config` raises ValueError for overrides that are unknown or out of range, `policy` for topics
     that the operator does not allow (see `topic_policy`).
@@ -93,16 +110,19 @@ class TopicAdmin:
         try:
             with as_api_errors():
                 writer = self._controller.writer
+                _check_sum(map(self._requested_partitions, topics))
                 existing = set(self._store.topics())
                 # Read last: a deletion removes its request last, so a topic in neither set is gone.
                 deleted = set(self._store.deletion_requests())
         except ApiError as error:
             return [_not_created(topic, error) for topic in topics]
 
+        by_metric_name = {metric_name(name): name for name in existing}
+
         def create(topic: CreatableTopic) -> CreatableTopicResult:
-            _check_available(topic.name, existing, deleted)
+            _check_available(topic.name, existing, by_metric_name, deleted)
             result = self._create(topic, None if validate_only else writer)
-            existing.add(topic.name)
+            by_metric_name[metric_name(topic.name)] = topic.name
             return result
 
         return _result_by_name(topics, create, _not_created)
@@ -112,15 +132,20 @@ class TopicAdmin:
     ) -> list[GrownTopic]:
         """One result per name, in order."""
         try:
-            writer = self._controller.writer
+            with as_api_errors():
+                writer = self._controller.writer
+                # Each topic takes a partition at least.
+                _check_sum([len(topics)])
+                state = self._read(topic.name for topic in topics)
+                _check_sum(state.added_by(topic) for topic in topics)
         except ApiError as error:
             return [_not_grown(topic, error) for topic in topics]
         return _result_by_name(
-            topics, lambda topic: self._grow(topic, None if validate_only else writer), _not_grown
+            topics, lambda topic: self._grow(topic, None if validate_only else writer, state), _not_grown
         )
 
     def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
-        """Request deletions; one result per topic, named by name or by id."""
+        """Request deletions; one result per name and per id, in order."""
         try:
             with as_api_errors():
                 writer = self._controller.writer
@@ -129,6 +154,7 @@ class TopicAdmin:
             return [_not_deleted(topic, error) for topic in topics]
         ids = {name: topic.topic_id for name, topic in existing.items() if isinstance(topic, TopicAssignment)}
         by_id = {topic_id: name for name, topic_id in ids.items() if topic_id != NO_TOPIC_ID}
+        requested: dict[str, TopicId] = {}
 
         def delete(topic: DeleteTopicState) -> DeletableTopicResult:
             name = _name_of(topic, existing, by_id)
@@ -138,18 +164,14 @@ class TopicAdmin:
             # By name it is for any topic of the name; by id it must not delete one that is made in between.
             wanted = topic_id if TopicId(topic.topic_id) != NO_TOPIC_ID else NO_TOPIC_ID
             if not writer.request_deletion(name, wanted):
-                self._check_requested(name, topic_id)
+                if name not in requested:
+                    requested.update(self._store.deletion_requests())
+                _check_requested(name, topic_id, requested.get(name, topic_id))
             log.info("deletion of topic %s is requested", name)
             return DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE)
 
-        return _results(topics, delete, _not_deleted)
-
-    def _check_requested(self, name: str, topic_id: TopicId) -> None:
-        """Raises REQUEST_TIMED_OUT if the earlier request is for another topic: the controller removes it."""
-        requested = self._store.deletion_requests().get(name, topic_id)
-        if requested not in (NO_TOPIC_ID, topic_id):
-            text = f"an earlier topic {name!r} is still being deleted, with the id {requested}"
-            raise api_error(ErrorCode.REQUEST_TIMED_OUT, text)
+        named_once = {(topic.name, topic.topic_id): topic for topic in topics}
+        return _results(named_once.values(), delete, _not_deleted)
 
     def count_partitions(self, topic: str) -> int | None:
         """How many partitions a topic has in ZooKeeper, None for no such topic; raises ApiError."""
@@ -159,21 +181,27 @@ class TopicAdmin:
             raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, str(assignment))
         return None if assignment is None else len(assignment.partitions)
 
-    def _grow(self, topic: CreatePartitionsTopic, writer: ControllerWriter | None) -> GrownTopic:
+    def _read(self, names: Iterable[str]) -> _Topics:
+        """In ZooKeeper an illegal name could be the path of another node."""
+        assignments = self._store.topic_assignments(name for name in names if _is_legal(name))
+        return _Topics(assignments, self._store.deletion_requests())
+
+    def _grow(
+        self, topic: CreatePartitionsTopic, writer: ControllerWriter | None, state: _Topics
+    ) -> GrownTopic:
         try:
             validate_topic_name(topic.name)
         except ApiError as error:
-            # In ZooKeeper the name could be the path of another node.
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.text) from None
         for _ in range(_GROWTH_ROUNDS):
-            current = self._store.topic_assignments([topic.name]).get(topic.name)
+            current = state.assignments.get(topic.name)
             if current is None:
                 raise api_error(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {topic.name!r} does not exist"
                 )
             if isinstance(current, MalformedZnode):
                 raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, str(current))
-            if topic.name in self._store.deletion_requests():
+            if topic.name in state.deleted:
                 raise api_error(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"the topic {topic.name!r} is being deleted"
                 )
@@ -192,6 +220,7 @@ class TopicAdmin:
                     log.info("topic %s gets partitions %s", topic.name, _shown(added))
                 result = CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
                 return GrownTopic(result, current.topic_id, len(grown.partitions))
+            state = self._read([topic.name])
         raise api_error(
             ErrorCode.REQUEST_TIMED_OUT, f"topic {topic.name!r} is changed by others again and again"
         )
@@ -241,6 +270,12 @@ class TopicAdmin:
         factor = max(len(replicas) for replicas, *_ in assignment.values())
         request = TopicRequest(topic, num_partitions, factor, assignment, configs, is_new)
         check_policy(self._policy, request)
+
+    def _requested_partitions(self, topic: CreatableTopic) -> int:
+        if topic.assignments:
+            return len(topic.assignments)
+        count = topic.num_partitions
+        return self._settings.num_partitions if count == USE_DEFAULT else count
 
     def _assign(self, topic: CreatableTopic) -> dict[int, ReplicaAssignment]:
         live = self._controller.live_racks
@@ -306,7 +341,37 @@ def _result_by_name(
     return _results({topic.name: topic for topic in topics}.values(), act_once, refuse)
 
 
-def _check_available(name: str, existing: Collection[str], deleted: Collection[str]) -> None:
+def _check_sum(counts: Iterable[int]) -> None:
+    """Raises POLICY_VIOLATION if a request asks for too many partitions, as Kafka does in KRaft mode.
+
+    An impossible number does not count: its topic is refused alone.
+    """
+    total = sum(count if 0 < count <= MAX_PARTITIONS else 1 for count in counts)
+    if total > MAX_PARTITIONS:
+        text = (
+            f"the request asks for {total} partitions; one request may ask for {MAX_PARTITIONS} in all topics"
+        )
+        raise api_error(ErrorCode.POLICY_VIOLATION, text)
+
+
+def _check_requested(name: str, topic_id: TopicId, requested: TopicId) -> None:
+    """Raises REQUEST_TIMED_OUT if the earlier request is for another topic: the controller removes it."""
+    if requested not in (NO_TOPIC_ID, topic_id):
+        text = f"an earlier topic {name!r} is still being deleted, with the id {requested}"
+        raise api_error(ErrorCode.REQUEST_TIMED_OUT, text)
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        validate_topic_name(name)
+    except ApiError:
+        return False
+    return True
+
+
+def _check_available(
+    name: str, existing: Collection[str], by_metric_name: Mapping[str, str], deleted: Collection[str]
+) -> None:
     validate_topic_name(name)
     if name == _KRAFT_TOPIC:
         raise api_error(ErrorCode.INVALID_REQUEST, f"the name {name} is reserved for Kafka")
@@ -316,12 +381,12 @@ def _check_available(name: str, existing: Collection[str], deleted: Collection[s
         )
     if name in existing:
         raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
-    for other in existing:
-        if metric_name(other) == metric_name(name):
-            raise api_error(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"topic {name!r} collides with {other!r}: names may not differ in '.' and '_' alone",
-            )
+    other = by_metric_name.get(metric_name(name))
+    if other is not None:
+        raise api_error(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name!r} collides with {other!r}: names may not differ in '.' and '_' alone",
+        )
 
 
 def _name_of(topic: DeleteTopicState, existing: Mapping[str, object], by_id: Mapping[TopicId, str]) -> str:

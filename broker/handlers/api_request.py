@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVarTuple
@@ -135,13 +136,21 @@ class ApiRequest:
         purgatory.try_complete_else_watch(delayed, keys)
 
     def run_slowly(self, slow_work: SlowWork, work: Callable[[*Ts], None], *args: *Ts) -> None:
-        """Do work that blocks on the slow-work thread; if it fails, the connection is closed."""
+        """Do work that blocks on the slow-work thread; if it fails, the connection is closed.
+
+        If the connection is lost before it begins, it is dropped.
+        """
+
+        @functools.wraps(work)
+        def run() -> None:
+            if not self.raw.is_abandoned:
+                work(*args)
 
         def failed(error: Exception) -> None:
             self.raw.fail(f"{self} failed: {error!r}")
 
         try:
-            slow_work.submit(failed, work, *args)
+            slow_work.submit(failed, run)
         except SlowWorkRefused as error:
             self.raw.close_connection(str(error))
 

@@ -8,6 +8,7 @@ from barnabas.broker import limits
 from barnabas.broker.config.settings import SETTINGS
 from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES
+from barnabas.controller.assignment import MAX_PARTITIONS
 from barnabas.protocol.record_walk import MAX_ELEMENTS, MAX_UNPACKED_BYTES
 from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS
 
@@ -53,6 +54,7 @@ def rows() -> list[str]:
             f"{(POOLED_BYTES + limits.MAX_UNPOOLED_BYTES) // MB} MB and one answer for each of "
             f"{limits.COLD_READERS} threads",
         ),
+        ("a request that makes topics or partitions", f"{MAX_PARTITIONS:,} partitions in all its topics"),
         ("fetches that wait to read old records", f"{limits.MAX_WAITING_FOR_COLD_READERS:,}"),
         (
             "consumers' fetch sessions",

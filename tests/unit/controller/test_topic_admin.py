@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.controller import topic_admin
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
 from barnabas.controller.topic_policy import TopicPolicy, TopicRequest
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -17,7 +18,7 @@ from barnabas.protocol.messages.topics import (
     CreatePartitionsTopic,
     DeleteTopicState,
 )
-from barnabas.protocol.topic_names import validate_topic_name
+from barnabas.protocol.topic_names import metric_name, validate_topic_name
 from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
@@ -186,6 +187,68 @@ def test_names_that_differ_in_dot_and_underscore_alone_collide(rig: Rig) -> None
         ErrorCode.NONE,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
+
+
+def test_the_work_of_a_creation_grows_with_its_topics_alone(
+    monkeypatch: pytest.MonkeyPatch, rig: Rig
+) -> None:
+    compared = []
+
+    def counting(topic: str) -> str:
+        compared.append(topic)
+        return metric_name(topic)
+
+    monkeypatch.setattr(topic_admin, "metric_name", counting)
+    topics = [CreatableTopic(name=f"t{number}", num_partitions=1) for number in range(300)]
+    assert {error for error, _ in rig.create(*topics, validate_only=True)} == {ErrorCode.NONE}
+    assert len(compared) <= 3 * len(topics)
+
+
+def test_the_partitions_of_one_request_are_bounded_in_all_its_topics() -> None:
+    rig = growing()
+    half = [CreatableTopic(name=name, num_partitions=5_000) for name in "ab"]
+    by_default = CreatableTopic(name="c")
+    results = rig.create(*half, by_default, validate_only=True)
+    assert [error for error, _ in results] == [ErrorCode.POLICY_VIOLATION] * 3
+    assert "10001 partitions; one request may ask for 10000 in all topics" in results[0][1]
+    assert {error for error, _ in rig.create(*half, validate_only=True)} == {ErrorCode.NONE}
+    # What is impossible alone does not hold up the others.
+    impossible = CreatableTopic(name="d", num_partitions=10_001)
+    assert [error for error, _ in rig.create(half[0], impossible, validate_only=True)] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_PARTITIONS,
+    ]
+    rig.create(CreatableTopic(name="u"))
+    both = [CreatePartitionsTopic(name="t", count=5_003), CreatePartitionsTopic(name="u", count=5_002)]
+    refused = rig.admin.create_partitions(both, validate_only=True)
+    assert [grown.result.error_code for grown in refused] == [ErrorCode.POLICY_VIOLATION] * 2
+
+
+def test_many_names_cost_few_reads_of_zookeeper(monkeypatch: pytest.MonkeyPatch, rig: Rig) -> None:
+    rig.create(CreatableTopic(name="t"), CreatableTopic(name="u"))
+    reads: list[str] = []
+    for name in ("topic_assignments", "deletion_requests"):
+        count_calls(monkeypatch, ClusterStore, name, reads)
+    rig.admin.create_partitions([CreatePartitionsTopic(name=f"x{i}", count=2) for i in range(100)])
+    assert len(reads) == 2
+    rig.admin.delete_topics([DeleteTopicState(name=name) for name in "tu"])
+    reads.clear()
+    requested: list[str] = []
+    count_calls(monkeypatch, ControllerWriter, "request_deletion", requested)
+    results = rig.admin.delete_topics([DeleteTopicState(name=name) for name in "tu" * 50])
+    assert [(result.name, result.error_code) for result in results] == [("t", 0), ("u", 0)]
+    assert len(requested) == 2
+    assert len(reads) == 2
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, calls: list[str]) -> None:
+    original = getattr(owner, name)
+
+    def counting(*args: Any, **keywords: Any) -> Any:
+        calls.append(name)
+        return original(*args, **keywords)
+
+    monkeypatch.setattr(owner, name, counting)
 
 
 def test_topics_are_deleted_by_name_or_by_id(rig: Rig) -> None:

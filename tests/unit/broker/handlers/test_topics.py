@@ -22,7 +22,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 from tests.support.building import TOPIC_ID, led_by, metadata
-from tests.support.serving import Connection, Serving
+from tests.support.serving import Connection, QueuedWork, Serving
 
 LIVE = {1: 10, 2: 20}
 RECREATED = uuid.UUID(int=9)
@@ -92,6 +92,17 @@ def test_only_the_controllers_broker_creates_and_deletes_topics(serving: Serving
         assert codes(connection) == [ErrorCode.NOT_CONTROLLER]
     assert "Metadata names the one that is" in create(serving).response.topics[0].error_message
     assert serving.topics.calls == []
+
+
+def test_queued_work_is_dropped_with_its_connection(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued = QueuedWork()
+    monkeypatch.setattr(serving.slow, "submit", queued.submit)
+    connections = [create(serving), create(serving)]
+    connections[0].request.abandon()
+    queued.run()
+    assert len(serving.topics.calls) == 1
 
 
 def test_an_unforeseen_failure_closes_the_connection(serving: Serving) -> None:
