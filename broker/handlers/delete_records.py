@@ -16,13 +16,16 @@ from barnabas.protocol.messages.delete_records import (
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: DeleteRecordsRequest = request.body
-    offsets = [
-        (TopicPartition(topic.name, partition.partition_index), partition.offset)
+    # As in Kafka, the last offset of a partition that is named more than once counts.
+    offsets = {
+        TopicPartition(topic.name, partition.partition_index): partition.offset
         for topic in body.topics
         for partition in topic.partitions
-    ]
+    }
     answer = request.answering(lambda outcomes: request.respond(_response(outcomes)))
-    request.raw.park(services.replicas.deletions.delete(max(0, body.timeout_ms), offsets, answer))
+    request.raw.park(
+        services.replicas.deletions.delete(max(0, body.timeout_ms), list(offsets.items()), answer)
+    )
 
 
 def _response(outcomes: list[DeletionOutcome]) -> DeleteRecordsResponse:

@@ -11,7 +11,7 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.producer_state import ProducerState
 from barnabas.protocol.errors import ApiError
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicPartition, by_topic, named_once
 from barnabas.protocol.messages.describe_transactions import (
     ActiveProducer,
     DescribeProducersPartitionResponse,
@@ -27,17 +27,13 @@ _PIECE: Final = 500
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: DescribeProducersRequest = request.body
+    names = named_once((topic.name, topic.partition_indexes) for topic in body.topics)
+    described = by_topic((name, _describe(services, name)) for name in names)
     request.respond(
         DescribeProducersResponse(
             topics=[
-                DescribeProducersTopicResponse(
-                    name=topic.name,
-                    partitions=[
-                        _describe(services, TopicPartition(topic.name, index))
-                        for index in topic.partition_indexes
-                    ],
-                )
-                for topic in body.topics
+                DescribeProducersTopicResponse(name=topic, partitions=partitions)
+                for topic, partitions in described.items()
             ]
         )
     )

@@ -24,8 +24,10 @@ def handle(services: Services, request: ApiRequest) -> None:
     body: DescribeReplicasRequest = request.body
     replicas = services.replicas
 
+    topics = None if body.topics is None else set(body.topics)
+
     def is_requested(name: TopicPartition) -> bool:
-        return body.topics is None or name.topic in body.topics
+        return topics is None or name.topic in topics
 
     failures = {name: text for name, text in replicas.roles.failed.reasons().items() if is_requested(name)}
     described = [

@@ -23,7 +23,9 @@ _STATES: Final = {state.value: state for state in TransactionState}
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
     body: DescribeTransactionsRequest = request.body
-    described = [_describe(services, transactional_id) for transactional_id in body.transactional_ids]
+    # Each once: an answer has the partitions of its transaction.
+    ids = dict.fromkeys(body.transactional_ids)
+    described = [_describe(services, transactional_id) for transactional_id in ids]
     request.respond(DescribeTransactionsResponse(transaction_states=described))
 
 

@@ -81,7 +81,8 @@ def _topic_of(services: Services, key_type: int) -> InternalTopic | None:
 def _answer(services: Services, request: ApiRequest) -> None:
     body: FindCoordinatorRequest = request.body
     if request.is_since(_SEVERAL_SINCE):
-        coordinators = [_find(services, request, body.key_type, key) for key in body.coordinator_keys]
+        keys = dict.fromkeys(body.coordinator_keys)
+        coordinators = [_find(services, request, body.key_type, key) for key in keys]
         request.respond(FindCoordinatorResponse(coordinators=coordinators))
         return
     coordinator = _find(services, request, body.key_type, body.key)

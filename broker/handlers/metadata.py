@@ -81,7 +81,7 @@ def _answer_soon(services: Services, request: ApiRequest) -> None:
     body: MetadataRequest = request.body
     if body.topics is not None:
         # As in Apache Kafka, each once: otherwise an answer could be many times as long as its request.
-        body.topics = list({(topic.topic_id, topic.name): topic for topic in body.topics}.values())
+        body.topics = list({_key(topic): topic for topic in body.topics}.values())
     if request.api_version is None:
         _answer(services, request)
     elif request.raw.connection_age_ms < _SETTLED_AFTER_MS:
@@ -94,6 +94,11 @@ def _answer_soon(services: Services, request: ApiRequest) -> None:
             keys=(),
             wait_ms=_NEWS_WAIT_MS,
         )
+
+
+def _key(topic: MetadataRequestTopic) -> Hashable:
+    """What finds the topic: its name counts only without an id."""
+    return topic.name if topic.topic_id == NO_TOPIC_ID else topic.topic_id
 
 
 def _answer_when_settled(services: Services, request: ApiRequest) -> None:

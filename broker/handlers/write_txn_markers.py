@@ -16,7 +16,7 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.ids import by_topic, named_once
 from barnabas.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -67,7 +67,7 @@ def _marker(marker: WritableTxnMarker) -> TransactionMarker:
         marker.producer_epoch,
         marker.transaction_result,
         marker.coordinator_epoch,
-        [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes],
+        named_once((topic.name, topic.partition_indexes) for topic in marker.topics),
         marker.transaction_version,
     )
 

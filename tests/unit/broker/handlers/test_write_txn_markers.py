@@ -231,3 +231,11 @@ def test_partitions_that_cannot_be_described_have_an_error(leading: Serving) -> 
     assert (nowhere.error_code, nowhere.active_producers) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
     assert invalid.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert "'no/topic' is invalid" in invalid.error_message
+
+
+def test_a_marker_is_written_once_to_a_partition_that_is_named_again(leading: Serving) -> None:
+    partition = leading.managed.manager.partition(TP)
+    write(partition)
+    before = partition.log_end_offset
+    send(leading, marker(PRODUCER_ID, (TP.topic, [0, 0, 0]), (TP.topic, [0])))
+    assert partition.log_end_offset == before + 1
