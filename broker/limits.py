@@ -36,6 +36,9 @@ MAX_SESSION_PARTITIONS: Final = 500_000
 MAX_PARTITIONS_OF_SESSION: Final = 10_000
 """In one fetch session of a consumer. An eviction closes it on the thread of another fetch."""
 
+MAX_TEXTS_LENGTH: Final = 64 * 1024
+"""Characters in one answer; a topic's name may be repeated for each of its partitions."""
+
 # Old records, which an answer holds as copies
 MAX_COLD_BYTES: Final = 4 * 1024 * 1024
 """In one answer."""

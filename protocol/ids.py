@@ -34,6 +34,9 @@ NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_TOPIC_ID: Final = TopicId(uuid.UUID(int=0))
 
 
+_MAX_SHOWN: Final = 249
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic, as ``topic-partition`` in logs and folder names."""
 
@@ -41,7 +44,8 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        # A request may repeat an illegal name for each of its partitions; legal ones are shorter.
+        return f"{self.topic[:_MAX_SHOWN]}-{self.partition}"
 
 
 def named_once(topics: Iterable[tuple[str, Iterable[int]]]) -> list[TopicPartition]:

@@ -55,6 +55,7 @@ def rows() -> list[str]:
             f"{limits.COLD_READERS} threads",
         ),
         ("a request that makes topics or partitions", f"{MAX_PARTITIONS:,} partitions in all its topics"),
+        ("the error texts of an answer", f"{limits.MAX_TEXTS_LENGTH:,} characters"),
         ("fetches that wait to read old records", f"{limits.MAX_WAITING_FOR_COLD_READERS:,}"),
         (
             "consumers' fetch sessions",
