@@ -43,6 +43,7 @@ from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from barnabas.protocol.schema import MAX_INNER_ELEMENTS
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ of the former transaction."""
 MAX_IN_FLIGHT: Final = 16
 MAX_WAITING: Final = 10_000
 """The questions to one broker that wait to be sent."""
+_MAX_BATCH_LENGTH: Final = MAX_INNER_ELEMENTS // 2
+"""Of the questions in one request; a character takes at most 4 bytes."""
 _RETRIABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
@@ -221,14 +224,27 @@ class TransactionVerification:
 
 
 def _next_batch(waiting: deque[_Asked]) -> list[_Asked]:
-    """All that waits, up to the second question about one transactional id: the answers go by the id."""
+    """All that waits, up to the second question about one transactional id: the answers go by the id.
+
+    A batch that could not be encoded would fail the questions of others. One question came in a request, so
+    it fits alone.
+    """
     batch: list[_Asked] = []
     ids: set[str] = set()
+    length = 0
     while waiting and waiting[0].question.transactional_id not in ids:
+        length += _length(waiting[0].question)
+        if batch and length > _MAX_BATCH_LENGTH:
+            break
         asked = waiting.popleft()
         ids.add(asked.question.transactional_id)
         batch.append(asked)
     return batch
+
+
+def _length(question: Question) -> int:
+    """At least the characters of its names and the number of its partitions."""
+    return len(question.transactional_id) + sum(len(name.topic) + 1 for name in question.partitions)
 
 
 def _transaction(question: Question) -> AddPartitionsToTxnTransaction:

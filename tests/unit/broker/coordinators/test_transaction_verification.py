@@ -11,6 +11,7 @@ from barnabas.broker.coordinators.transaction_verification import (
     Question,
     TransactionVerification,
 )
+from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ApiError, ConnectionClosed, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.transactions import AddPartitionsToTxnResponse
@@ -94,6 +95,20 @@ def test_without_a_coordinator_the_question_is_answered_at_once(
     verification: TransactionVerification,
 ) -> None:
     assert ask(verification, question("unknown")) == [{T0: ErrorCode.COORDINATOR_NOT_AVAILABLE}]
+
+
+def test_questions_that_are_too_long_together_go_in_several_requests(
+    verification: TransactionVerification, coordinators: Coordinators
+) -> None:
+    for number in range(MAX_IN_FLIGHT):
+        ask(verification, question(f"id-{number}"))
+    for number in range(50, 90):
+        long = TopicPartition("t" * 300_000, number)
+        ask(verification, question(f"id-{number}", long))
+    for sent in coordinators.there:
+        codec_msgpack.encode_request(1, "broker", sent.request)
+        sent.respond()
+    assert sum(len(sent.request.transactions) for sent in coordinators.there) == MAX_IN_FLIGHT + 40
 
 
 def test_two_questions_about_one_id_go_in_two_requests(
