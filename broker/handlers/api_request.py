@@ -59,6 +59,15 @@ class ApiRequest:
         self.client_id = client_id
         self.body = body
 
+    def take_body(self) -> Any:
+        """The body, which has no records. Neither it nor its frame stays with the request any longer.
+
+        For answers that may wait for longer than the connection lasts: only the waiting request is kept.
+        """
+        body, self.body = self.body, None
+        self.raw.drop_frame()
+        return body
+
     def is_since(self, version: int) -> bool:
         """Whether the request is native, or of this or a later version of Kafka's protocol."""
         return self.api_version is None or self.api_version >= version

@@ -3,6 +3,9 @@
 The rules are in `coordinators.group`; a handler turns a request into an event of a group. While groups are
 loaded, a heartbeat succeeds and a SyncGroup gets REBALANCE_IN_PROGRESS, as in Kafka: clients expect no other
 error there.
+
+A JoinGroup or SyncGroup may wait for minutes, and is not cancelled with its connection: the member stays
+until its session ends, as in Kafka. So a waiting request holds neither its frame nor its body.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ def shard_of(services: Services, group_id: str) -> GroupShard:
 
 
 def handle_join(services: Services, request: ApiRequest) -> None:
-    body: JoinGroupRequest = request.body
+    body: JoinGroupRequest = request.take_body()
     options = JoinOptions(
         request.is_since(_MEMBER_ID_REQUIRED_SINCE), request.is_since(_SKIP_ASSIGNMENT_SINCE)
     )
@@ -80,7 +83,7 @@ def handle_join(services: Services, request: ApiRequest) -> None:
 
 
 def handle_sync(services: Services, request: ApiRequest) -> None:
-    body: SyncGroupRequest = request.body
+    body: SyncGroupRequest = request.take_body()
 
     def sync(group: Group, now: Moment) -> Effects:
         return group.sync(body, request.respond, now)

@@ -1,9 +1,9 @@
 """The memory for requests: the received bytes of frames that a network thread's connections hold.
 
 The received bytes of a frame count until its memory is free: a pooled buffer when it is released, other
-memory with its request. Bytes that a peer only announces take no room. While the sum is
-`queued.max.request.bytes` or more, a connection is not read if what it holds, with the frame that it
-receives, exceeds `always_bytes`. So small requests (heartbeats, followers' fetches, metadata) continue.
+memory with its request, or when the request drops it. Bytes that a peer only announces take no room. While
+the sum is `queued.max.request.bytes` or more, a connection is not read if what it holds, with the frame that
+it receives, exceeds `always_bytes`. So small requests (heartbeats, followers' fetches, metadata) continue.
 
 If memory is full of incomplete frames, none of them could end. So one at a time, the one that lacks least, is
 received beyond the maximum. The sum stays below that maximum, one frame, and `always_bytes` for each

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.schema import ApiKey
@@ -51,6 +52,9 @@ class Peer:
     host: str
     listener_name: str
     opened_ns: int
+
+
+_NO_FRAME: Final = Frame(memoryview(b""))
 
 
 class Request:
@@ -213,6 +217,12 @@ class Request:
         """Give the frame's memory back. Idempotent; no view of the frame may be used afterwards."""
         if self.frame.release():
             self._return_bytes()
+
+    def drop_frame(self) -> None:
+        """Free the frame's memory, also if no pool takes it, because no view of it is left."""
+        self.release_frame()
+        self.frame = _NO_FRAME
+        self._return_bytes()
 
     def __del__(self) -> None:
         self._return_bytes()

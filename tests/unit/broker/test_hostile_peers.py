@@ -1,6 +1,7 @@
 """Peers that ask for as much as they can, over real sockets: what a broker holds for them is bounded."""
 
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,21 @@ from barnabas.broker.log import segment
 from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES, ReadBuffers
 from barnabas.broker.replication import fetch_wait
 from barnabas.protocol import codec_msgpack
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import LENGTH_BYTES
 from barnabas.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from barnabas.protocol.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
 from tests.support.building import TP, state
+from tests.support.group_requests import find, join, lead, learn, work
 from tests.support.record_requests import catch_up, fetch_request, produce, produce_request
 from tests.support.serving import Serving, batch
 from tests.support.socket_server import Client, Served, start_server
@@ -164,5 +173,69 @@ def test_consumers_that_do_not_read_their_old_records_hold_bounded_memory(
     late.socket.close()
     server.stop()
     manager.stop()
+    serving.close()
+    assert not fatal
+
+
+LARGE = 4_000_000
+
+
+def test_waiting_requests_of_groups_hold_no_memory_but_their_members(tmp_path: Path) -> None:
+    serving = Serving(tmp_path / "groups", group_initial_rebalance_delay_ms=0)
+    serving.partitions_in_zookeeper = 1
+    learn(serving)
+    lead(serving)
+    serving.call(find("g"))
+    work(serving)
+    fatal: list[BaseException] = []
+    handled: list[Any] = []
+
+    def process(request: Any) -> None:
+        serving.dispatch(request)
+        handled.append(type(request))
+
+    server = start_server(process, on_fatal=fatal.append, lane_of=lane_of, in_turn=in_turn)
+    served = Served(server, fatal)
+    leader, member = served.client(), served.client()
+    memories = [thread.memory for thread in server.network_threads]
+
+    def joined(client: Client) -> JoinGroupResponse:
+        body: JoinGroupResponse = codec_msgpack.open_response(memoryview(client.receive())).body(
+            JoinGroupResponse
+        )
+        assert body.error_code == ErrorCode.NONE
+        return body
+
+    def waits_without_memory(body: JoinGroupRequest | SyncGroupRequest) -> None:
+        before, payload = len(handled), native(body)
+        tracemalloc.start()
+        member.send(payload)
+        wait_for(lambda: len(handled) > before)
+        wait_for(lambda: not sum(memory.held_bytes for memory in memories), timeout_s=20)
+        wait_for(lambda: tracemalloc.get_traced_memory()[0] < LARGE // 2, timeout_s=20)
+        tracemalloc.stop()
+
+    first = join(instance="leader")
+    leader.send(native(first))
+    first.member_id = joined(leader).member_id
+    second = join(instance="member")
+    second.reason = "x" * LARGE
+    waits_without_memory(second)
+    leader.send(native(first))
+    joined(leader)
+    answer = joined(member)
+    waits_without_memory(
+        SyncGroupRequest(
+            group_id="g",
+            generation_id=answer.generation_id,
+            member_id=answer.member_id,
+            group_instance_id="member",
+            assignments=[SyncGroupRequestAssignment(member_id="?", assignment=bytes(LARGE))],
+        )
+    )
+    assert not member.has_seen_the_end()
+    for client in served.clients:
+        client.socket.close()
+    server.stop()
     serving.close()
     assert not fatal
