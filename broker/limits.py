@@ -39,6 +39,12 @@ MAX_PARTITIONS_OF_SESSION: Final = 10_000
 MAX_TEXTS_LENGTH: Final = 64 * 1024
 """Characters in one answer; a topic's name may be repeated for each of its partitions."""
 
+# Groups
+MAX_MEMBER_PROTOCOLS: Final = 100
+"""Of one JoinGroup. Clients have a handful of assignors."""
+MAX_GROUP_METADATA_BYTES: Final = 16 * 1024 * 1024
+"""Of the protocols of all members. The record of a group, with one protocol of each, is at most a batch."""
+
 # Old records, which an answer holds as copies
 MAX_COLD_BYTES: Final = 4 * 1024 * 1024
 """In one answer."""

@@ -45,6 +45,7 @@ from barnabas.broker.coordinators.members import Member, Members
 from barnabas.broker.coordinators.offsets import CommittedOffset, GroupOffsets, OpenTransactions
 from barnabas.broker.coordinators.rebalance import GroupState, Rebalance, join_refused
 from barnabas.broker.coordinators.static_members import StaticMembers
+from barnabas.broker.limits import MAX_GROUP_METADATA_BYTES, MAX_MEMBER_PROTOCOLS
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -209,7 +210,7 @@ class Group:
         )
         error = self._join_error(candidate, request.protocol_type)
         if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
-            self._turn_away(candidate.member_id)
+            self._turn_away(candidate.member_id, now)
             self._outbox.answer(token, join_refused(error, NO_MEMBER))
         elif error is not ErrorCode.NONE:
             self._outbox.answer(token, join_refused(error, candidate.member_id))
@@ -237,7 +238,9 @@ class Group:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if self.is_dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if not self._has_room_for(candidate.member_id):
+        if len(candidate.protocols) > MAX_MEMBER_PROTOCOLS:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not self._has_room_for(candidate.member_id) or not self._has_room_for_metadata(candidate):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not self._supports(protocol_type, candidate.protocols):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -255,10 +258,18 @@ class Group:
             return has_joined or self._members.awaiting_join < max_size
         return member is not None or len(self._members) < max_size
 
-    def _turn_away(self, member_id: str) -> None:
+    def _has_room_for_metadata(self, candidate: Member) -> bool:
+        former_id = candidate.member_id
+        if former_id == NO_MEMBER and candidate.instance_id is not None:
+            former_id = self._members.id_of_instance(candidate.instance_id) or NO_MEMBER
+        former = self._members.find(former_id)
+        kept_bytes = self._members.metadata_bytes - (0 if former is None else former.metadata_bytes)
+        return kept_bytes + candidate.metadata_bytes <= MAX_GROUP_METADATA_BYTES
+
+    def _turn_away(self, member_id: str, now: Moment) -> None:
         member = self._members.find(member_id)
         if member is not None:
-            self._rebalance.drop(member)
+            self._rebalance.remove(member, f"there is no room for member {member_id}", now)
         else:
             self._members.remove(member_id)
 

@@ -48,6 +48,10 @@ class Member:
             return math.inf
         return self.expires_at_ms
 
+    @property
+    def metadata_bytes(self) -> int:
+        return sum(len(protocol.name) + len(protocol.metadata) for protocol in self.protocols)
+
     def metadata(self, protocol_name: str) -> bytes:
         for protocol in self.protocols:
             if protocol.name == protocol_name:
@@ -65,6 +69,8 @@ class Members:
         self._supporters: Counter[str] = Counter()
         self.awaiting_join = 0
         """How many have a waiting JoinGroup."""
+        self.metadata_bytes = 0
+        """Of the protocols of all members."""
         self.next_deadline_ms = math.inf
         """No later than the first deadline, and exact after `find_deadline`.
 
@@ -130,6 +136,7 @@ class Members:
             self._static[member.instance_id] = member.member_id
         self._by_id[member.member_id] = member
         self._supporters.update({protocol.name for protocol in member.protocols})
+        self.metadata_bytes += member.metadata_bytes
         self.awaiting_join += member.join_token is not None
         self.pending.pop(member.member_id, None)
         if self.leader_id is None:
@@ -143,6 +150,7 @@ class Members:
             return
         self._supporters.subtract({protocol.name for protocol in member.protocols})
         self._supporters += Counter()
+        self.metadata_bytes -= member.metadata_bytes
         self.awaiting_join -= member.join_token is not None
         if member.instance_id is not None:
             del self._static[member.instance_id]
@@ -167,6 +175,7 @@ class Members:
         self._supporters.subtract({protocol.name for protocol in member.protocols})
         self._supporters.update({protocol.name for protocol in source.protocols})
         self._supporters += Counter()
+        self.metadata_bytes += source.metadata_bytes - member.metadata_bytes
         member.protocols = source.protocols
         member.client = source.client
         member.session_timeout_ms = source.session_timeout_ms

@@ -49,6 +49,11 @@ def rows() -> list[str]:
             f"{limits.MAX_WAITING_FOR_TOPICS:,} about topics; {limits.MAX_WAITING_PARTITIONS:,} "
             "partitions or topics in each of these",
         ),
+        ("a member of a group", f"{limits.MAX_MEMBER_PROTOCOLS} protocols"),
+        (
+            "the metadata of a group's members",
+            f"{limits.MAX_GROUP_METADATA_BYTES // MB} MB, names of protocols included",
+        ),
         (
             "old records, copied into memory, in all answers",
             f"{(POOLED_BYTES + limits.MAX_UNPOOLED_BYTES) // MB} MB and one answer for each of "

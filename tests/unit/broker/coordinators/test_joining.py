@@ -2,9 +2,11 @@
 
 import pytest
 
+from barnabas.broker.coordinators import group
 from barnabas.broker.coordinators.group_effects import JoinOptions
 from barnabas.broker.coordinators.members import MAX_PENDING_MEMBERS
 from barnabas.broker.coordinators.rebalance import GroupState
+from barnabas.broker.limits import MAX_MEMBER_PROTOCOLS
 from barnabas.protocol.errors import ErrorCode
 from tests.support.grouping import NEW_CLIENT, OLD_CLIENT, STATIC, GroupRig, subscription
 
@@ -66,6 +68,28 @@ def test_the_number_of_pending_ids_is_bounded(rig: GroupRig) -> None:
     rig.answers.clear()
     assert rig.join_error("m4", NEW_CLIENT) is E.UNKNOWN_MEMBER_ID
     assert rig.join_error("m5", NEW_CLIENT) is E.NONE
+
+
+def test_the_protocols_of_a_member_are_bounded(rig: GroupRig) -> None:
+    protocols = {f"p{number}": b"" for number in range(MAX_MEMBER_PROTOCOLS + 1)}
+    assert rig.join_error("m", protocols=protocols) is E.INCONSISTENT_GROUP_PROTOCOL
+    assert (rig.state, rig.group.member_count) == (S.EMPTY, 0)
+    del protocols["p0"]
+    assert rig.join_error("m", protocols=protocols) is E.NONE
+
+
+def test_the_metadata_of_all_members_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "MAX_GROUP_METADATA_BYTES", 20)
+    rig = GroupRig()
+    rig.stable("m", m={"protocols": {"a": b"123456789"}})
+    assert rig.join_error("n", protocols={"a": b"1234567890"}) is E.GROUP_MAX_SIZE_REACHED
+    assert (rig.state, rig.group.member_count) == (S.STABLE, 1)
+    rig.join("n", protocols={"a": b"123456789"})
+    # Only the difference counts when a member joins again; a member that exceeds the bound is removed.
+    rig.join("m", protocols={"a": b"987654321"})
+    assert (rig.error("m"), rig.error("n")) == (E.NONE, E.NONE)
+    assert rig.join_error("n", protocols={"a": b"1234567890"}) is E.GROUP_MAX_SIZE_REACHED
+    assert (rig.state, rig.group.member_count) == (S.PREPARING_REBALANCE, 1)
 
 
 def test_a_full_group_refuses_new_members() -> None:
