@@ -40,6 +40,8 @@ MAX_TEXTS_LENGTH: Final = 64 * 1024
 """Characters in one answer; a topic's name may be repeated for each of its partitions."""
 
 # Groups
+MAX_NEW_GROUPS: Final = 2_000
+"""Of one partition of the offsets topic: without a generation and an offset. Each takes about 3 KB."""
 MAX_MEMBER_PROTOCOLS: Final = 100
 """Of one JoinGroup. Clients have a handful of assignors."""
 MAX_GROUP_METADATA_BYTES: Final = 16 * 1024 * 1024

@@ -25,7 +25,8 @@ from barnabas.broker.coordinators.hosted import Leadership, MachineShard
 from barnabas.broker.coordinators.led_shards import ShardState
 from barnabas.broker.coordinators.offsets import CommittedOffset, OpenTransactions, is_of_earlier_topic
 from barnabas.broker.coordinators.rebalance import GroupState
-from barnabas.protocol.errors import ApiError, MalformedFrame
+from barnabas.broker.limits import MAX_NEW_GROUPS
+from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,8 @@ class GroupShard(MachineShard[Group]):
         super().__init__(leadership)
         self._config = config
         self._transactions = OpenTransactions()
+        # Made by a request, and without a generation and an offset so far: a short request makes one.
+        self._new: set[str] = set()
         # Markers that came while the log was being read, which may not have read them. Under the lock.
         self._ends: list[TransactionEnd] = []
 
@@ -137,9 +140,21 @@ class GroupShard(MachineShard[Group]):
                 return
 
     def _make(self, key: str, now: Moment) -> Group:
+        if len(self._new) >= MAX_NEW_GROUPS:
+            raise api_error(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{self.partition} has {MAX_NEW_GROUPS} groups without a generation and an offset",
+            )
+        self._new.add(key)
         return Group(key, self._config, now, transactions=self._transactions)
 
     def _is_done(self, machine: Group) -> bool:
+        is_done = self._is_dead_or_blank(machine)
+        if is_done or machine.generation_id or not machine.offsets.is_empty:
+            self._new.discard(machine.group_id)
+        return is_done
+
+    def _is_dead_or_blank(self, machine: Group) -> bool:
         is_blank = (
             machine.state is GroupState.EMPTY
             and machine.generation_id == 0

@@ -49,6 +49,10 @@ def rows() -> list[str]:
             f"{limits.MAX_WAITING_FOR_TOPICS:,} about topics; {limits.MAX_WAITING_PARTITIONS:,} "
             "partitions or topics in each of these",
         ),
+        (
+            "groups of a partition of `__consumer_offsets` that have neither a generation nor an offset yet",
+            f"{limits.MAX_NEW_GROUPS:,}",
+        ),
         ("a member of a group", f"{limits.MAX_MEMBER_PROTOCOLS} protocols"),
         (
             "the metadata of a group's members",
@@ -94,4 +98,4 @@ def test_the_guarantees_have_the_bounds_of_the_code(resource: str, bound: str) -
 
 def test_the_guarantees_name_settings_that_exist() -> None:
     named = {word for row in rows() for word in row.split("`")[1::2]}
-    assert named - {"max.message.bytes", "compression.type"} <= set(SETTINGS)
+    assert named - {"max.message.bytes", "compression.type", "__consumer_offsets"} <= set(SETTINGS)

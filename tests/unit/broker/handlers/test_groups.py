@@ -5,6 +5,7 @@ The rules of groups and of their coordinator are tested in `tests/unit/broker/co
 
 import pytest
 
+from barnabas.broker.coordinators import group_shard
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
@@ -132,6 +133,25 @@ def test_every_version_leaves(hosting: Serving, version: int) -> None:
             request = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=member_id)])
             response = hosting.call(request, version=version)
             assert (response.error_code, response.members[0].error_code) == (NONE, expected)
+
+
+def test_groups_without_a_generation_and_an_offset_are_bounded(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_shard, "MAX_NEW_GROUPS", 2)
+    become_member(hosting)
+
+    def joins(group: str) -> bool:
+        code = hosting.call(join(group)).error_code
+        assert code in (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return bool(code == ErrorCode.MEMBER_ID_REQUIRED)
+
+    assert [joins(group) for group in ("a", "b", "b", "c", "g")] == [True, True, True, False, True]
+    # A group counts no longer when it has an offset, or when its last pending id expires.
+    assert code_of(hosting.send(commit(group="a"))) == NONE
+    assert [joins(group) for group in ("c", "d")] == [True, False]
+    hosting.managed.pass_time(10_000)
+    assert [joins(group) for group in ("d", "e", "f")] == [True, True, False]
 
 
 def test_the_empty_group_id_is_refused_where_there_are_members(hosting: Serving) -> None:
