@@ -137,8 +137,11 @@ class Consumer(BlockingClient[_Consumer]):
 
     def unsubscribe(self) -> None:
         """As `barnabas.client.Consumer.unsubscribe`."""
+        error = handled_error()
         self._give_back()
-        self._serve(self._client.unsubscribe)
+        if error is not None:
+            self._thread.call_plain(lambda: self._client._assignment.put_back(self._in_hand))
+        self._serve(lambda: self._client._unsubscribe(None))
 
     def seek(self, partition: Partition, offset: int) -> None:
         """As `barnabas.client.Consumer.seek`."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 from barnabas.client.client import Client, handled_error, ms_after
 from barnabas.client.cluster import Cluster
@@ -85,7 +85,7 @@ class Consumer(Client):
         if self.config.group_id is not None:
             self._group = GroupSession(cluster, self.config, self._assignment, self._arrived.set)
 
-    async def close(self, *, commits: bool = True, timeout_ms: int | None = None) -> None:
+    def close(self, *, commits: bool = True, timeout_ms: int | None = None) -> Coroutine[Any, Any, None]:
         """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
 
         After ``timeout_ms`` it disconnects without the rest; by default after 30 s, and after 3 s if an error
@@ -93,7 +93,8 @@ class Consumer(Client):
         not committed. A poll in another task raises ClientClosed, and an iteration ends. Idempotent. An
         exception of a rebalance listener is raised after the consumer is closed.
         """
-        await self._close_after(handled_error(), commits=commits, timeout_ms=timeout_ms)
+        # Here, because another task may run the coroutine, as in `asyncio.wait_for`, and handles no error.
+        return self._close_after(handled_error(), commits=commits, timeout_ms=timeout_ms)
 
     async def _close_after(
         self, error: BaseException | None, *, commits: bool = True, timeout_ms: int | None = None
@@ -170,11 +171,19 @@ class Consumer(Client):
             raise SubscriptionConflict("partitions are assigned by hand: `unsubscribe` first")
         group.subscribe(select(topics, pattern, listener))
 
-    async def unsubscribe(self) -> None:
-        """Give up all partitions, also assigned ones, and leave the group. Raises errors of the listener."""
+    def unsubscribe(self) -> Coroutine[Any, Any, None]:
+        """Give up all partitions, also assigned ones, and leave the group. Raises errors of the listener.
+
+        In an ``except`` or a ``finally`` it commits no records in hand, as `close`.
+        """
+        return self._unsubscribe(handled_error())
+
+    async def _unsubscribe(self, error: BaseException | None) -> None:
         cluster, _ = self._parts()
         if self._group is not None:
             self._group.refuse_within_listener()
+        if error is not None:
+            self._assignment.put_back(self._assignment.in_hand)
         try:
             if self._group is not None and self._group.selection is not None:
                 await self._group.unsubscribe()

@@ -24,10 +24,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 from barnabas.client.client import Client, interruption, ms_after
 from barnabas.client.cluster import Cluster
@@ -272,15 +272,17 @@ class Producer(Client):
             limit_ms = self.config.max_block_ms
             await complete_prepared(self._cluster, prepared, commit=commit, timeout_ms=limit_ms)
 
-    async def close(self, timeout_ms: int | None = None) -> None:
+    def close(self, timeout_ms: int | None = None) -> Coroutine[Any, Any, None]:
         """Flush, for at most ``timeout_ms``, then fail the rest and disconnect. Idempotent.
 
         Without a timeout `delivery_timeout_ms` bounds the wait, and 3 s do if an error in the body of
         ``async with``, a cancellation or Ctrl-C closes it. An open transaction is aborted instead; a prepared
         one stays.
         """
-        if timeout_ms is None:
-            timeout_ms = ms_after(interruption())
+        # Here, because another task may run the coroutine, as in `asyncio.shield`, and handles no error.
+        return self._close(ms_after(interruption()) if timeout_ms is None else timeout_ms)
+
+    async def _close(self, timeout_ms: int | None) -> None:
         cluster, accumulator, sender = self._cluster, self._accumulator, self._sender
         session = self._session
         if cluster is None or accumulator is None or sender is None or self._has_lost_loop():
@@ -309,7 +311,7 @@ class Producer(Client):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close(ms_after(error))
+        await self._close(ms_after(error))
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic by the last metadata. Raises UNKNOWN_TOPIC_OR_PARTITION."""

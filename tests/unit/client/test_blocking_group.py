@@ -137,6 +137,7 @@ def test_commit_callbacks_run_in_the_thread_of_the_user(group: Group) -> None:
     [
         ("iterates", 4),
         ("closes after iterating", 4),
+        ("unsubscribes after iterating", 4),
         ("polls", 0),
         ("polls twice", 10),
         ("polls after iterating", 5),
@@ -161,6 +162,8 @@ def test_a_failure_in_the_body_commits_the_records_before_those_in_hand(
             finally:
                 if way == "closes after iterating":
                     consumer.close()
+                elif way == "unsubscribes after iterating":
+                    consumer.unsubscribe()
 
     with pytest.raises(ZeroDivisionError):
         body()

@@ -203,9 +203,23 @@ async def test_a_seek_before_the_failure_commits_no_record_of_the_last_list(
     assert coordinator.group("g").offsets.get(("t", 0), (0,))[0] == committed
 
 
+@pytest.mark.parametrize("way", ["close", "shield", "gather", "wait_for", "unsubscribe"])
 async def test_a_member_that_closes_while_it_handles_an_error_commits_the_records_before_the_one_in_hand(
-    coordinator: Coordinator,
+    coordinator: Coordinator, way: str
 ) -> None:
+    async def give_up(consumer: Consumer) -> None:
+        match way:
+            case "close":
+                await consumer.close()
+            case "shield":
+                await asyncio.shield(consumer.close())
+            case "gather":
+                await asyncio.gather(consumer.close())
+            case "wait_for":
+                await asyncio.wait_for(consumer.close(), 5)
+            case _:
+                await asyncio.shield(consumer.unsubscribe())
+
     fill(coordinator.cluster.partition("t"), 0, 10)
     async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
         try:
@@ -213,7 +227,7 @@ async def test_a_member_that_closes_while_it_handles_an_error_commits_the_record
                 if record.offset == 5:
                     raise ZeroDivisionError
         except ZeroDivisionError:
-            await consumer.close()
+            await give_up(consumer)
     assert coordinator.group("g").offsets["t", 0][0] == 5
 
 
