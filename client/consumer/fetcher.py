@@ -222,6 +222,7 @@ class Fetcher:
 
     def _start_over(self, state: PartitionState, text: str, reset: Reset | None) -> None:
         """Continue where the reset says, because the log has nothing of what was read; fail without one."""
+        state.restarts += 1
         if reset is None:
             state.drop_buffered()
             self._fail(state, LogTruncated(text, None))

@@ -253,8 +253,8 @@ class GroupCommits:
         self._offsets = offsets
         self._assignment = assignment
         self._answered = answered
-        self._committed: dict[TopicPartition, int] = {}
-        """The last committed offsets; they are not committed again."""
+        self._committed: dict[TopicPartition, tuple[int, int]] = {}
+        """The last committed offsets, each with the restarts of its partition; not committed again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._automatic: asyncio.Task[None] | None = None
         self.failure: Exception | None = None
@@ -268,13 +268,22 @@ class GroupCommits:
         """The assignment has changed; these are the offsets that its partitions begin from."""
         owned = self._assignment.states
         self._committed = {tp: offset for tp, offset in self._committed.items() if tp in owned}
-        self._committed.update((tp, offset.offset) for tp, offset in offsets.items())
+        self._committed |= self._marked(offsets)
+
+    def _marked(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        states = self._assignment.states
+        return {
+            tp: (offset.offset, states[tp].restarts if tp in states else 0) for tp, offset in offsets.items()
+        }
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
         """Commit and wait for it. Raises as `CommittedOffsets.commit`."""
+        marked = self._marked(offsets)
         try:
             await self._offsets.commit(offsets, timeout_ms)
-            self._committed.update((tp, offset.offset) for tp, offset in offsets.items())
+            self._committed |= marked
         finally:
             self._answered()
 
@@ -291,9 +300,10 @@ class GroupCommits:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None
     ) -> None:
         error: BarnabasError | None = None
+        marked = self._marked(offsets)
         try:
             await self._offsets.commit(offsets, self._config.request_timeout_ms, retries=False)
-            self._committed.update((tp, offset.offset) for tp, offset in offsets.items())
+            self._committed |= marked
         except BarnabasError as failure:
             error = failure
         except asyncio.CancelledError:
@@ -375,4 +385,5 @@ class GroupCommits:
         if not self._offsets.is_member:
             # Without members, offsets expire a retention time after their last commit: commit them again.
             return consumed
-        return {tp: offset for tp, offset in consumed.items() if self._committed.get(tp) != offset.offset}
+        marked = self._marked(consumed)
+        return {tp: offset for tp, offset in consumed.items() if self._committed.get(tp) != marked[tp]}

@@ -128,7 +128,7 @@ class Producer(Client):
         else:
             check_timestamp(timestamp_ms)
         queues = self._topics.get(topic)
-        if queues is None:
+        if queues is None or asyncio.get_running_loop() is not self._loop:
             queues = await self._open_topic(topic)
         if headers is not None:
             headers = header_pairs(headers)
@@ -263,6 +263,8 @@ class Producer(Client):
 
         Raises TransactionOutcomeUnknown, and the coordinator's error if the transaction is another one.
         """
+        if not isinstance(prepared, PreparedTransaction):
+            raise TypeError(f"prepared={prepared!r}: expected a PreparedTransaction")
         session = self._session
         if session is not None and session.machine.prepared == prepared:
             await (session.commit() if commit else session.abort())
@@ -285,7 +287,13 @@ class Producer(Client):
     async def _close(self, timeout_ms: int | None) -> None:
         cluster, accumulator, sender = self._cluster, self._accumulator, self._sender
         session = self._session
-        if cluster is None or accumulator is None or sender is None or self._has_lost_loop():
+        if cluster is None or accumulator is None or sender is None:
+            return
+        if self._has_lost_loop():
+            # The builder of an open batch counts its records.
+            lost = sum((batch.builder or batch).record_count for batch in accumulator.incomplete)
+            if lost:
+                log.error("%d records were not delivered: the producer's event loop has ended", lost)
             return
         try:
             with accumulator.lock:

@@ -531,6 +531,25 @@ def test_a_client_is_refused_on_another_event_loop(
     gc.collect()
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_producer_with_an_open_batch_says_what_is_lost_with_its_event_loop(
+    cluster: ThreadedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def first(producer: Producer) -> None:
+        await producer.start()
+        for _ in range(3):
+            await producer.send("t", b"1")
+
+    producer = Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000)
+    asyncio.run(first(producer))
+    with pytest.raises(ClientClosed, match="event loop that it was started on"):
+        asyncio.run(producer.send("t", b"2"))
+    asyncio.run(producer.close())
+    assert "3 records were not delivered: the producer's event loop has ended" in caplog.text
+    del producer
+    gc.collect()
+
+
 async def test_an_asyncio_client_that_is_dropped_unclosed_warns() -> None:
     async with FakeCluster() as fake:
         for kind in (Producer, Consumer, Admin):

@@ -231,6 +231,21 @@ async def test_a_member_that_closes_while_it_handles_an_error_commits_the_record
     assert coordinator.group("g").offsets["t", 0][0] == 5
 
 
+async def test_a_position_in_a_topic_that_was_made_again_is_committed_though_its_number_was(
+    coordinator: Coordinator,
+) -> None:
+    cluster = coordinator.cluster
+    fill(cluster.partition("t"), 0, 10)
+    async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
+        assert await read(consumer, 10) == values(0, 10)
+        await consumer.commit()
+        cluster.add_topic("t", 6)
+        assert coordinator.group("g").offsets == {}
+        fill(cluster.partition("t"), 1_000, 1_010)
+        assert await read(consumer, 10) == values(1_000, 1_010)
+    assert coordinator.group("g").offsets["t", 0][0] == 10
+
+
 @pytest.mark.parametrize("way", ["poll", "async for", "time-out"])
 async def test_a_member_that_is_cancelled_while_it_waits_commits_handed_out_records(
     coordinator: Coordinator, way: str

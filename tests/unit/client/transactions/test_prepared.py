@@ -1,5 +1,7 @@
 """Prepared transactions are completed by any process that has their text."""
 
+from typing import Any
+
 import pytest
 
 from barnabas.client.errors import ApiError, ErrorCode, IllegalTransactionState, TransactionAbortable
@@ -28,6 +30,17 @@ async def test_a_prepared_transaction_is_completed_by_another_process(
         await other.complete_transaction(PreparedTransaction.parse(text))
         await other.complete_transaction(PreparedTransaction.parse(text))
     assert transactions.of("x").committed == [{b"1"}]
+
+
+async def test_no_prepared_transaction_is_not_the_running_one(
+    pair: FakeCluster, transactions: FakeTransactions
+) -> None:
+    async with Producer(**settings(pair)) as producer:
+        await begin(producer, b"1")
+        nothing: Any = producer.prepared_transaction
+        with pytest.raises(TypeError, match="prepared=None: expected a PreparedTransaction"):
+            await producer.complete_transaction(nothing)
+        assert transactions.of("x").committed == []
 
 
 @pytest.mark.parametrize("commit", [True, False])
