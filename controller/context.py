@@ -182,6 +182,11 @@ class ControllerContext:
     def replica_state(self, replica: Replica) -> ReplicaState:
         return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
 
+    @property
+    def unsettled(self) -> set[str]:
+        """The topics whose requests for deletion must stay: they are being deleted, or may exist."""
+        return self.unreadable_topics | self.topics_to_delete
+
     def is_to_be_deleted(self, topic: str) -> bool:
         return topic in self.topics_to_delete
 

@@ -58,6 +58,9 @@ class ReplicaStateMachine:
             if target not in REPLICA_MOVES[state]:
                 raise IllegalTransition(f"replica {replica} cannot go from {state.value} to {target.value}")
         for replica, state in before.items():
+            if target in (ReplicaState.NEW, ReplicaState.NON_EXISTENT):
+                # The next replica there is another one.
+                self._context.failed_replicas.discard(replica)
             if target is ReplicaState.NON_EXISTENT:
                 self._context.replica_states.pop(replica, None)
             else:

@@ -416,7 +416,7 @@ class ControllerTerm:
     # Topics
 
     def _topics_changed(self) -> None:
-        were_all_readable = not self.context.unreadable_topics
+        unsettled, were_all_readable = self.context.unsettled, not self.context.unreadable_topics
         names = set(self._store.topics(self._watch(events.TopicChange())))
         for topic in self.context.assignments.keys() - names:
             log.warning("topic %s was removed from ZooKeeper by hand", topic)
@@ -425,7 +425,7 @@ class ControllerTerm:
         new = names - self.context.assignments.keys()
         if new:
             self._partitions_created(self._topics.load(new))
-        self._send_all_if_readable(were_all_readable)
+        self._topics_read(unsettled, were_all_readable)
 
     def _partitions_created(self, partitions: Collection[TopicPartition]) -> None:
         """Elect leaders for partitions that are new in the context."""
@@ -441,18 +441,20 @@ class ControllerTerm:
         live = self.context.live_or_shutting_down
         self._replicas.move([r for r in replicas if r.broker in live], ReplicaState.ONLINE)
         self._replicas.move([r for r in replicas if r.broker not in live], ReplicaState.OFFLINE)
-        self._reassignments.resume(existing)
+        self._reassignments.resume(partitions)
 
     def _assignments_changed(self, also: Collection[str] = ()) -> None:
-        were_all_readable = not self.context.unreadable_topics
+        unsettled, were_all_readable = self.context.unsettled, not self.context.unreadable_topics
         added = self._topics.load_changed(also)
         if added:
             self._partitions_created(added)
         self._reassignments.write_ends()
-        self._send_all_if_readable(were_all_readable)
+        self._topics_read(unsettled, were_all_readable)
 
-    def _send_all_if_readable(self, were_all_readable: bool) -> None:
-        """Send full requests once they can be complete; see `_is_complete_for`."""
+    def _topics_read(self, unsettled: set[str], were_all_readable: bool) -> None:
+        """Look at deletions that can go on; send full requests once they can be complete."""
+        if unsettled - self.context.unsettled:
+            self._put(events.DeletionRequested())
         if not self.context.unreadable_topics:
             live = self.context.live_or_shutting_down
             owed = {broker for broker in self.context.not_fully_told & live if self._is_complete_for(broker)}
@@ -569,8 +571,8 @@ class ControllerTerm:
         ]
         self._partitions.move(leaderless, PartitionState.OFFLINE)
         self._partitions.trigger_online()
+        # A deletion goes on: its own request was sent after the role that failed, and is answered too.
         self._replicas.move(self._not_deleted(failed), ReplicaState.OFFLINE)
-        self._deletion.replicas_failed(self._deleted(failed))
 
     def _allows_unclean(self, topic: str) -> bool:
         return self.context.allows_unclean(topic, self._settings.unclean_leader_election_enable)

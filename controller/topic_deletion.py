@@ -48,7 +48,7 @@ class TopicDeletion:
         them; its full requests set them aside."""
 
     def request(self, topics: Mapping[str, TopicId]) -> None:
-        """Begin the requested deletions; requests for unknown topics are cleared.
+        """Begin the requested deletions; requests for unknown topics are cleared, for unreadable ones kept.
 
         `NO_TOPIC_ID` requests the deletion of any topic of the name.
         """
@@ -62,12 +62,13 @@ class TopicDeletion:
         unknown = [
             topic
             for topic, topic_id in topics.items()
-            if topic not in self._context.assignments or topic_id not in (NO_TOPIC_ID, ids.get(topic))
+            if topic not in self._context.unreadable_topics
+            and (topic not in self._context.assignments or topic_id not in (NO_TOPIC_ID, ids.get(topic)))
         ]
         if unknown:
             log.warning("cleared the requests to delete topics that do not exist: %s", sorted(unknown))
             self._writer.clear_deletion_requests(unknown)
-        new = set(topics) - set(unknown) - self._context.topics_to_delete
+        new = set(topics) - set(unknown) - self._context.unsettled
         if new:
             log.info("deletion of %s requested", sorted(new))
             self._context.topics_to_delete |= new

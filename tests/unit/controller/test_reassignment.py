@@ -365,6 +365,15 @@ def fail_the_disk(cluster: Cluster) -> None:
     cluster.handle(cluster.event(events.LeaderAndIsrAnswered, 1, response))
 
 
+def test_a_replica_in_place_of_one_that_had_failed_is_another(cluster: Cluster) -> None:
+    fail_the_disk(cluster)
+    move(cluster, 2, 4)
+    cluster.rejoin(P0, 2, 4)
+    move(cluster, 2, 1)
+    cluster.rejoin(P0, 2, 4, 1)
+    assert stored(cluster) == assigned(2, 1)
+
+
 def stop_the_leader(cluster: Cluster) -> None:
     cluster.handle(events.ControlledShutdown(BrokerId(1), cluster.epoch_of(1), lambda code, remaining: None))
 

@@ -15,6 +15,7 @@ from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     PartitionError,
     StopReplicaResponse,
 )
@@ -256,6 +257,41 @@ def test_a_deletion_ends_with_the_last_of_two_brokers_that_were_down(cluster: Cl
     cluster.channels.forget()
     cluster.restart(3)
     answer_stops(cluster, 3)
+    assert cluster.zookeeper.assignments == {}
+
+
+def test_a_deletion_is_not_forgotten_while_its_topic_cannot_be_read(cluster: Cluster) -> None:
+    cluster.die(3)
+    request_deletion(cluster, "t")
+    answer_stops(cluster, 1, 2)
+    node = cluster.zookeeper.server.nodes[paths.topic("t")].data
+    cluster.zookeeper.put(paths.topic("t"), b"{")
+    cluster.elect()
+    assert cluster.zookeeper.deletions == ["t"]
+    cluster.channels.forget()
+    cluster.zookeeper.put(paths.topic("t"), node)
+    cluster.deliver_watches()
+    cluster.restart(3)
+    answer_stops(cluster, 1, 2, 3)
+    assert (cluster.zookeeper.assignments, cluster.zookeeper.deletions) == ({}, [])
+
+
+def test_the_request_to_delete_a_topic_that_is_removed_by_hand_is_cleared(cluster: Cluster) -> None:
+    cluster.die(3)
+    cluster.zookeeper.deletions += ["t"]
+    cluster.deliver_watches()
+    cluster.zookeeper.server.delete_all(paths.topic("t"))
+    cluster.run_watches()
+    cluster.deliver_watches()
+    assert cluster.zookeeper.deletions == []
+
+
+def test_a_role_that_fails_late_ends_no_deletion(cluster: Cluster) -> None:
+    request_deletion(cluster, "t")
+    error = PartitionError(topic_name="t", partition_index=0, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
+    failed = LeaderAndIsrResponse(error_code=0, partition_errors=[error])
+    cluster.handle(cluster.event(events.LeaderAndIsrAnswered, 2, failed))
+    answer_stops(cluster, 1, 2, 3)
     assert cluster.zookeeper.assignments == {}
 
 
