@@ -37,6 +37,8 @@ class RawRequest:
     def release_frame(self) -> None:
         """There is none."""
 
+    drop_frame = release_frame
+
     def pause(self, rest: Callable[[], None]) -> None:
         self._rest = rest
 
@@ -46,6 +48,7 @@ class RawRequest:
 
 class SimRequest:
     answer_when: Any = ApiRequest.answer_when
+    take_body: Any = ApiRequest.take_body
     client_id = "c"
     peer = Peer("1", "h", LISTENER, 0)
 
