@@ -18,6 +18,7 @@ from barnabas.controller.election import ElectionKind
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
+    LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     StopReplicaRequest,
     StopReplicaResponse,
@@ -222,7 +223,24 @@ class ChannelsFailed(FromChannel):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrAnswered(FromLink):
+    request: LeaderAndIsrRequest
     response: LeaderAndIsrResponse
+
+    def succeeded(self) -> set[TopicPartition]:
+        """The partitions whose roles the broker has taken."""
+        if self.response.error_code != ErrorCode.NONE:
+            return set()
+        refused = {
+            (error.topic_name, error.partition_index)
+            for error in self.response.partition_errors
+            if error.error_code != ErrorCode.NONE
+        }
+        return {
+            TopicPartition(topic.topic_name, partition.partition_index)
+            for topic in self.request.topic_states
+            for partition in topic.partition_states
+            if (topic.topic_name, partition.partition_index) not in refused
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class LinkQueue:
         """
         request = self._requests.popleft()
         if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
-            return LeaderAndIsrAnswered(*self._registration, response)
+            return LeaderAndIsrAnswered(*self._registration, request, response)
         if isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
             return StopReplicaAnswered(*self._registration, request, response)
         if isinstance(request, UpdateMetadataRequest):

@@ -521,14 +521,18 @@ class ControllerTerm:
             for replica in failed
         ):
             self._replicas_failed(failed)
-        if (
-            refused - self._sent_all_for
-            and event.broker in self.context.live_brokers
-            and self._is_complete_for(event.broker)
-        ):
+        known = self.context.failed_replicas
+        if known and (taken := {Replica(tp, event.broker) for tp in event.succeeded()} & known):
+            # They failed in an older role.
+            self.context.failed_replicas = known - taken
+            self._replicas.move(self._not_deleted(sorted(taken)), ReplicaState.ONLINE)
+            self._partitions.trigger_online()
+        is_live = event.broker in self.context.live_brokers
+        if refused - self._sent_all_for and is_live and self._is_complete_for(event.broker):
             # It has the log of a topic that was removed by hand; a full request makes it set the log aside.
             # If it refuses the topic after that, another full request would not help.
             self._sent_all_for |= refused
+            self._flush()  # The replicas that have failed are stopped before, not after.
             self._brokers_started({event.broker})
 
     def _log_dirs_failed(self) -> None:
@@ -549,11 +553,7 @@ class ControllerTerm:
         replicas = self._not_deleted(self.context.replicas_on(brokers))
         failed = self.context.failed_replicas.intersection(replicas)
         self.context.failed_replicas -= failed
-        resent = [
-            replica
-            for replica in replicas
-            if replica in failed or self.context.replica_state(replica) is ReplicaState.ONLINE
-        ]
+        resent = [r for r in replicas if r in failed or self.context.replica_state(r) is ReplicaState.ONLINE]
         self._replicas.move(resent, ReplicaState.ONLINE)
         if failed:
             self._partitions.trigger_online()

@@ -15,6 +15,7 @@ from barnabas.controller.partition_state import ElectionFigures
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.term import ControllerTerm
 from barnabas.protocol.ids import (
+    NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
@@ -26,6 +27,7 @@ from barnabas.protocol.ids import (
 from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
@@ -467,6 +469,19 @@ def state(
         isr=tuple(map(BrokerId, isr)),
         controller_epoch=ControllerEpoch(controller_epoch),
         partition_epoch=version,
+    )
+
+
+def roles(*partitions: TopicPartition) -> LeaderAndIsrRequest:
+    """A request that names a role in each partition."""
+    topics = [
+        LeaderAndIsrTopic(
+            topic_name=tp.topic, topic_id=NO_TOPIC_ID, partition_states=[leader_and_isr(tp.partition)]
+        )
+        for tp in partitions
+    ]
+    return LeaderAndIsrRequest(
+        controller_id=0, controller_epoch=1, broker_epoch=1, topic_states=topics, live_brokers=[]
     )
 
 

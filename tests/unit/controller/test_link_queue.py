@@ -35,7 +35,7 @@ def test_requests_go_out_in_order_each_once_the_one_before_is_answered(queue: Li
     first = queue.first()
     assert isinstance(first, LeaderAndIsrRequest)
     answer = LeaderAndIsrResponse(error_code=0)
-    assert queue.answered(answer) == events.LeaderAndIsrAnswered(*REGISTRATION, answer)
+    assert queue.answered(answer) == events.LeaderAndIsrAnswered(*REGISTRATION, first, answer)
     second = queue.first()
     assert isinstance(second, UpdateMetadataRequest)
     assert queue.answered(UpdateMetadataResponse(error_code=0)) is None

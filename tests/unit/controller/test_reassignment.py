@@ -23,7 +23,7 @@ from barnabas.protocol.messages.inter_broker import (
 from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
-from tests.support.controller_fakes import Cluster, assigned
+from tests.support.controller_fakes import Cluster, assigned, roles
 
 P0, P1 = TopicPartition("moved", 0), TopicPartition("moved", 1)
 UNKNOWN = TopicPartition("none", 7)
@@ -362,7 +362,7 @@ def fail_the_disk(cluster: Cluster) -> None:
         topic_name=P0.topic, partition_index=0, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR)
     )
     response = LeaderAndIsrResponse(error_code=0, partition_errors=[error])
-    cluster.handle(cluster.event(events.LeaderAndIsrAnswered, 1, response))
+    cluster.handle(cluster.event(events.LeaderAndIsrAnswered, 1, roles(P0), response))
 
 
 def test_a_replica_in_place_of_one_that_had_failed_is_another(cluster: Cluster) -> None:

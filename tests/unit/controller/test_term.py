@@ -18,7 +18,7 @@ from barnabas.zookeeper import paths
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.znodes import AdvertisedListener
-from tests.support.controller_fakes import T0, T1, Cluster, state
+from tests.support.controller_fakes import T0, T1, Cluster, roles, state
 
 
 @pytest.mark.parametrize("is_back", [True, False], ids=["restarted", "died"])
@@ -282,11 +282,12 @@ def answer_errors(cluster: Cluster, broker: int, code: ErrorCode, *partitions: T
         PartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=int(code))
         for tp in partitions
     ]
-    answer(cluster, broker, LeaderAndIsrResponse(error_code=0, partition_errors=errors))
+    answer(cluster, broker, LeaderAndIsrResponse(error_code=0, partition_errors=errors), *partitions)
 
 
-def answer(cluster: Cluster, broker: int, response: LeaderAndIsrResponse) -> None:
-    cluster.handle(cluster.event(events.LeaderAndIsrAnswered, broker, response))
+def answer(cluster: Cluster, broker: int, response: LeaderAndIsrResponse, *named: TopicPartition) -> None:
+    """Answer a request that named these roles."""
+    cluster.handle(cluster.event(events.LeaderAndIsrAnswered, broker, roles(*named), response))
 
 
 def notify_disk_failure(cluster: Cluster, *brokers: int | None) -> None:
@@ -294,6 +295,18 @@ def notify_disk_failure(cluster: Cluster, *brokers: int | None) -> None:
         name = f"log_dir_event_{len(cluster.zookeeper.failures)}"
         cluster.zookeeper.failures[name] = None if broker is None else BrokerId(broker)
     cluster.handle(events.LogDirFailureNotified())
+
+
+def test_a_replica_that_takes_a_newer_role_has_failed_no_longer(cluster: Cluster) -> None:
+    """It asks for its roles before the controller has the answer that it could not take the former one."""
+    notify_disk_failure(cluster, 1)
+    answer_failed(cluster, 1, T0)
+    assert 1 not in cluster.states[T0].isr
+    answer(cluster, 1, LeaderAndIsrResponse(error_code=0), T0)
+    cluster.rejoin(T0, 2, 3, 1)
+    cluster.die(2)
+    cluster.die(3)
+    assert (cluster.states[T0].leader, cluster.states[T0].isr) == (1, (1,))
 
 
 def test_a_broker_that_lost_a_log_dir_gets_all_its_roles_again(cluster: Cluster) -> None:

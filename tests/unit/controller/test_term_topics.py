@@ -24,7 +24,7 @@ from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.znodes import TopicAssignment
-from tests.support.controller_fakes import T0, T1, Cluster, make_cluster, state
+from tests.support.controller_fakes import T0, T1, Cluster, make_cluster, roles, state
 
 
 def request_deletion(cluster: Cluster, *topics: str) -> None:
@@ -290,7 +290,7 @@ def test_a_role_that_fails_late_ends_no_deletion(cluster: Cluster) -> None:
     request_deletion(cluster, "t")
     error = PartitionError(topic_name="t", partition_index=0, error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
     failed = LeaderAndIsrResponse(error_code=0, partition_errors=[error])
-    cluster.handle(cluster.event(events.LeaderAndIsrAnswered, 2, failed))
+    cluster.handle(cluster.event(events.LeaderAndIsrAnswered, 2, roles(T0), failed))
     answer_stops(cluster, 1, 2, 3)
     assert cluster.zookeeper.assignments == {}
 
