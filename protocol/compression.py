@@ -2,9 +2,9 @@
 
 Snappy has the framing of snappy-java (a 16-byte head, then blocks, each with its length); plain snappy is
 read too, because some clients send it. LZ4 is the frame format with independent 64 KiB blocks, because Java's
-reader rejects linked ones. What follows the first stream is read as Java's readers do: more gzip members and
-zstd frames, but nothing after an LZ4 frame. No producer sends it, and other readers fail at it, so a broker
-refuses it (`is_alone`). Decompression never produces more than its limit, in pieces if the
+reader rejects linked ones. Readers of a log read on behind the first stream as Java does: more gzip members
+and zstd frames, but nothing after an LZ4 frame. No producer sends such batches, other readers fail at them: a
+broker refuses them (`is_alone`). Decompression never produces more than its limit, in pieces if the
 caller wants no more in memory. Pure functions, any thread; the libraries release the interpreter lock.
 
 Sources: https://kafka.apache.org/documentation/#recordbatch (attributes), the LZ4 frame format description
@@ -166,7 +166,7 @@ def framing_fault(compression: Compression, data: Buffer) -> str | None:
 
 
 def snappy_blocks(data: memoryview, most: int) -> int:
-    """The number of blocks, counted up to `most`. Each takes time, whatever it holds."""
+    """The number of blocks, counted up to `most`; also an empty block takes time to decompress."""
     if data[:_SNAPPY_MAGIC_BYTES] != _SNAPPY_HEAD[:_SNAPPY_MAGIC_BYTES]:
         return 1
     blocks, position = 0, len(_SNAPPY_HEAD)

@@ -97,7 +97,7 @@ def _answer_soon(services: Services, request: ApiRequest) -> None:
 
 
 def _key(topic: MetadataRequestTopic) -> Hashable:
-    """What finds the topic: its name counts only without an id."""
+    """The id of the topic or, without one, its name: a request finds the topic by this."""
     return topic.name if topic.topic_id == NO_TOPIC_ID else topic.topic_id
 
 

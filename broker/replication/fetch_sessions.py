@@ -370,7 +370,7 @@ class FetchSessions(ABC):
 
 
 class FollowerSessions(FetchSessions):
-    """One session for each follower that is alive, since ids could be made up.
+    """Holds one session for each follower that is alive; a peer could invent ids of other followers.
 
     A follower of more than `MAX_SESSION_PARTITIONS` continues with full fetches.
     """

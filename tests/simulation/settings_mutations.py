@@ -1,12 +1,11 @@
 """Known mistakes with settings that change under load; see `planted`."""
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log import log as log_module
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.replication.roles import RoleChanges
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrTopic
@@ -95,22 +94,7 @@ def retention_ignores_the_high_watermark(setattr_: SetAttr) -> None:
     """Records go that consumers could not read yet, and that followers lack."""
     count = log_module.count_expired
 
-    def eager(
-        segments: Iterable[SegmentAge],
-        config: LogConfig,
-        *,
-        log_bytes: int,
-        now_ms: int,
-        high_watermark: int,
-        log_start_offset: int,
-    ) -> int:
-        return count(
-            segments,
-            config,
-            log_bytes=log_bytes,
-            now_ms=now_ms,
-            high_watermark=1 << 62,
-            log_start_offset=log_start_offset,
-        )
+    def eager(*segments_and_config: Any, **bounds: int) -> int:
+        return count(*segments_and_config, **{**bounds, "high_watermark": 1 << 62})
 
     setattr_(log_module, "count_expired", eager)

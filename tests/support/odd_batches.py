@@ -469,7 +469,7 @@ _OTHERWISE: dict[str, ErrorCode] = {
     "a value length of -2": ErrorCode.INVALID_RECORD,
     "a value length of -2 in gzip": ErrorCode.INVALID_RECORD,
     "a time beyond 64 bits": ErrorCode.INVALID_RECORD,
-    # What follows the first stream is read by Java, by no other reader, or by some.
+    # Java reads the bytes behind the first stream; other readers ignore them or fail at them.
     "gzip of two members": ErrorCode.INVALID_RECORD,
     "gzip and garbage": ErrorCode.INVALID_RECORD,
     "gzip and one byte": ErrorCode.INVALID_RECORD,

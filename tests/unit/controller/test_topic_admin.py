@@ -212,7 +212,7 @@ def test_the_partitions_of_one_request_are_bounded_in_all_its_topics() -> None:
     assert [error for error, _ in results] == [ErrorCode.POLICY_VIOLATION] * 3
     assert "10001 partitions; one request may ask for 10000 in all topics" in results[0][1]
     assert {error for error, _ in rig.create(*half, validate_only=True)} == {ErrorCode.NONE}
-    # What is impossible alone does not hold up the others.
+    # A topic with an impossible number of partitions is refused alone.
     impossible = CreatableTopic(name="d", num_partitions=10_001)
     assert [error for error, _ in rig.create(half[0], impossible, validate_only=True)] == [
         ErrorCode.NONE,

@@ -1,4 +1,4 @@
-"""What a request names again costs nothing more: an answer would be many times as long as its request."""
+"""Handlers answer a repeated entry once; else a short request could get a very long answer."""
 
 from collections.abc import Callable
 from typing import Any
