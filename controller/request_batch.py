@@ -1,9 +1,10 @@
 """The controller's requests to one broker, collected during an event and merged while the broker is busy.
 
-A `BrokerBatch` is at most one LeaderAndIsr, one UpdateMetadata and one StopReplica, sent in this order. Two
-batches for the same broker merge into one, because only the last state of each partition matters. So the
-memory for a slow or stopped broker is bounded by the number of partitions, not by the number of events. Only
-a batch that recreates a replica after its deletion cannot be merged.
+A `BrokerBatch` is at most one LeaderAndIsr, one UpdateMetadata and one StopReplica, and a StopReplica for
+replicas of former topics, sent in this order. Two batches for the same broker merge into one, because only
+the last state of each partition matters. So the memory for a slow or stopped broker is bounded by the number
+of partitions, not by the number of events. Only a batch that recreates a replica after its deletion cannot be
+merged.
 
 `RequestBatch` collects for all brokers, from the context, and hands over at the end of the event. Plain data;
 the controller's event thread collects, the channels' thread merges and sends.
@@ -79,6 +80,8 @@ class BrokerBatch:
     has_metadata: bool = False
     """An UpdateMetadata without partitions is sent too: its list of brokers is needed."""
     stop_replicas: dict[TopicPartition, StopReplicaPartition] = field(default_factory=dict)
+    former_replicas: dict[tuple[TopicPartition, TopicId], None] = field(default_factory=dict)
+    """Replicas to delete of topics that do not exist any more; the names may have other topics now."""
     topics: dict[str, TopicFacts] = field(default_factory=dict)
     metadata_brokers: list[UpdateMetadataBroker] = field(default_factory=list)
     unreadable_topics: list[str] = field(default_factory=list)
@@ -88,7 +91,8 @@ class BrokerBatch:
         """Merge a later batch into this one; False, with nothing changed, if the order would be lost."""
         for tp in later.leader_and_isr:
             stop = self.stop_replicas.get(tp)
-            if stop is not None and stop.delete_partition:
+            is_former = (tp, later._facts(tp.topic).topic_id) in self.former_replicas
+            if is_former or (stop is not None and stop.delete_partition):
                 return False
         # A batch has one id per topic name, so that requests for an earlier topic are not sent for the next.
         topics = {tp.topic for tp in self.stop_replicas} | {tp.topic for tp in self.leader_and_isr}
@@ -123,6 +127,7 @@ class BrokerBatch:
             if earlier_stop is not None and earlier_stop.delete_partition:
                 stop = replace(stop, delete_partition=True)
             self.stop_replicas[tp] = stop
+        self.former_replicas.update(later.former_replicas)
         self.topics.update(later.topics)
         if later.has_metadata:
             self.metadata_brokers = later.metadata_brokers
@@ -168,20 +173,12 @@ class BrokerBatch:
                     unreadable_topics=self.unreadable_topics,
                 )
             )
-        if self.stop_replicas:
-            requests.append(
-                StopReplicaRequest(
-                    **head,
-                    topic_states=[
-                        StopReplicaTopic(
-                            topic_name=topic,
-                            topic_id=self._facts(topic).topic_id,
-                            partition_states=partitions,
-                        )
-                        for topic, partitions in by_topic(self.stop_replicas.items()).items()
-                    ],
-                )
-            )
+        stops = [(tp, self._facts(tp.topic).topic_id, stop) for tp, stop in self.stop_replicas.items()]
+        former = [(tp, topic_id, _deletion(tp.partition)) for tp, topic_id in self.former_replicas]
+        # In requests of their own, because the errors in an answer have no topic ids.
+        requests += [
+            StopReplicaRequest(**head, topic_states=_stopped(part)) for part in (stops, former) if part
+        ]
         return requests
 
     def _leader_and_isr_topics(self) -> list[LeaderAndIsrTopic]:
@@ -203,6 +200,24 @@ class BrokerBatch:
 
     def _facts(self, topic: str) -> TopicFacts:
         return self.topics.get(topic, TopicFacts())
+
+
+def _deletion(partition: int) -> StopReplicaPartition:
+    return StopReplicaPartition(
+        partition_index=partition, leader_epoch=EPOCH_DURING_DELETE, delete_partition=True
+    )
+
+
+def _stopped(
+    replicas: Iterable[tuple[TopicPartition, TopicId, StopReplicaPartition]],
+) -> list[StopReplicaTopic]:
+    topics: dict[tuple[str, TopicId], list[StopReplicaPartition]] = {}
+    for tp, topic_id, stop in replicas:
+        topics.setdefault((tp.topic, topic_id), []).append(stop)
+    return [
+        StopReplicaTopic(topic_name=name, topic_id=topic_id, partition_states=stops)
+        for (name, topic_id), stops in topics.items()
+    ]
 
 
 class RequestBatch:
@@ -276,6 +291,12 @@ class RequestBatch:
                 delete_partition=delete or (earlier is not None and earlier.delete_partition),
             )
             self._add_topic(batch, tp.topic)
+
+    def delete_former(self, replica: Replica, topic_id: TopicId) -> None:
+        """Delete a replica of a topic that does not exist any more."""
+        batch = self._batch(replica.broker)
+        if batch is not None:
+            batch.former_replicas[replica.tp, topic_id] = None
 
     def mark_full(self, broker: BrokerId) -> None:
         """Mark the LeaderAndIsr for `broker` as full; it is sent even if it is empty."""

@@ -43,9 +43,9 @@ class TopicDeletion:
         self._replicas = replicas
         self._batch = batch
         self._is_enabled = is_enabled
-        self._refused: dict[Replica, TopicId] = {}
-        """Replicas of moved partitions that their brokers could not delete. The next controller does not know
-        them; its full requests set them aside."""
+        self._refused: dict[tuple[Replica, TopicId], None] = {}
+        """Replicas of moved partitions, and of topics that are gone, that their brokers could not delete yet.
+        The next controller does not know them; its full requests set them aside."""
 
     def request(self, topics: Mapping[str, TopicId]) -> None:
         """Begin the requested deletions; requests for unknown topics are cleared, for unreadable ones kept.
@@ -94,18 +94,19 @@ class TopicDeletion:
         deleted: list[Replica] = []
         failed: list[Replica] = []
         for topic in event.request.topic_states:
-            if topic.topic_id != self._context.topic_ids.get(topic.topic_name, NO_TOPIC_ID):
-                # The request was sent twice, and is about an earlier topic with this name.
-                continue
+            topic_id = TopicId(topic.topic_id)
             for stopped in topic.partition_states:
                 if not stopped.delete_partition:
                     continue
-                tp = TopicPartition(topic.topic_name, stopped.partition_index)
-                is_failed = event.response.error_code != ErrorCode.NONE or tp in refused
-                (failed if is_failed else deleted).append(Replica(tp, event.broker))
-        if failed:
-            log.error("not deleted: %s", ", ".join(map(str, failed)))
-            self._refused |= {r: self._context.topic_ids[r.tp.topic] for r in failed if self._is_moved(r)}
+                replica = Replica(TopicPartition(topic.topic_name, stopped.partition_index), event.broker)
+                is_failed = event.response.error_code != ErrorCode.NONE or replica.tp in refused
+                self._refused.pop((replica, topic_id), None)
+                if is_failed:
+                    log.error("not deleted: %s, topic id %s", replica, topic_id)
+                if self._is_assigned(replica, topic_id):
+                    (failed if is_failed else deleted).append(replica)
+                elif is_failed and topic_id != NO_TOPIC_ID:
+                    self._refused[replica, topic_id] = None
         if deleted or failed:
             self.replicas_deleted(deleted)
             self.replicas_failed(failed)
@@ -127,19 +128,24 @@ class TopicDeletion:
 
     def retry(self, brokers: Collection[BrokerId]) -> None:
         """These brokers are back or ask for their roles."""
-        due = {
-            replica: self._refused.pop(replica) for replica in [*self._refused] if replica.broker in brokers
-        }
-        ids = self._context.topic_ids
-        moved = [r for r, topic_id in due.items() if ids.get(r.tp.topic) == topic_id and self._is_moved(r)]
-        self._batch.add_stop_replica(moved, delete=True)
+        for replica, topic_id in [due for due in self._refused if due[0].broker in brokers]:
+            if self._is_assigned(replica, topic_id):
+                del self._refused[replica, topic_id]
+            elif self._is_present(replica.tp.topic, topic_id):
+                self._batch.add_stop_replica([replica], delete=True)
+            else:
+                self._batch.delete_former(replica, topic_id)
         topics = {replica.tp.topic for replica in self._context.replicas_on(brokers)}
         self._context.topics_ineligible_for_deletion -= topics
         self.resume()
 
-    def _is_moved(self, replica: Replica) -> bool:
-        """Whether a replica is none of its partition's any more."""
-        return replica.broker not in self._context.replicas_of(replica.tp)
+    def _is_present(self, topic: str, topic_id: TopicId) -> bool:
+        return self._context.topic_ids.get(topic) == topic_id
+
+    def _is_assigned(self, replica: Replica, topic_id: TopicId) -> bool:
+        """Whether the topic of this id has the replica; it may be being deleted."""
+        is_present = self._is_present(replica.tp.topic, topic_id)
+        return is_present and replica.broker in self._context.replicas_of(replica.tp)
 
     def _being_deleted(self, replicas: Collection[Replica]) -> list[Replica]:
         return [

@@ -12,7 +12,7 @@ from barnabas.controller.context import Replica, ReplicaState
 from barnabas.controller.election import elect_for_reassignment
 from barnabas.controller.reassignment import Target
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -207,29 +207,73 @@ def test_what_needs_no_copy_is_done_at_once(cluster: Cluster) -> None:
     assert stored(cluster) == assigned(2, 1)
 
 
+def answer_stop(cluster: Cluster, broker: int, request: StopReplicaRequest, code: ErrorCode) -> None:
+    """A broker answers the same for each replica of a StopReplica."""
+    errors = [
+        PartitionError(topic_name=t.topic_name, partition_index=p.partition_index, error_code=int(code))
+        for t in request.topic_states
+        for p in t.partition_states
+    ]
+    response = StopReplicaResponse(error_code=0, partition_errors=errors)
+    cluster.handle(cluster.event(events.StopReplicaAnswered, broker, request, response))
+
+
+def deleted_for_its_roles(cluster: Cluster, broker: int) -> set[TopicId]:
+    """The topic ids in the deletions that a broker is sent when it asks for its roles."""
+    cluster.channels.forget()
+    cluster.zookeeper.failures["log_dir_event_0"] = BrokerId(broker)
+    cluster.handle(events.LogDirFailureNotified())
+    return {
+        TopicId(topic.topic_id)
+        for request in cluster.channels.stops(broker)
+        for topic in request.topic_states
+        if any(partition.delete_partition for partition in topic.partition_states)
+    }
+
+
 def test_a_removed_replica_that_its_broker_cannot_delete_is_deleted_when_it_asks_for_its_roles(
     cluster: Cluster,
 ) -> None:
+    topic_id = cluster.term.context.topic_ids[P0.topic]
     move(cluster, 1)
     (request,) = cluster.channels.stops(2)
-    failed = PartitionError(
-        topic_name=P0.topic,
-        partition_index=P0.partition,
-        error_code=int(ErrorCode.KAFKA_STORAGE_ERROR),
-    )
-    response = StopReplicaResponse(error_code=0, partition_errors=[failed])
-    for _ in range(2):
-        cluster.handle(cluster.event(events.StopReplicaAnswered, 2, request, response))
-        cluster.channels.forget()
-        cluster.zookeeper.failures["log_dir_event_0"] = BrokerId(2)
-        cluster.handle(events.LogDirFailureNotified())
-        assert deleted(cluster, 2) == {0}
+    answer_stop(cluster, 2, request, ErrorCode.KAFKA_STORAGE_ERROR)
+    # The first of these requests may be lost.
+    assert deleted_for_its_roles(cluster, 2) == deleted_for_its_roles(cluster, 2) == {topic_id}
+    answer_stop(cluster, 2, request, ErrorCode.NONE)
+    assert deleted_for_its_roles(cluster, 2) == set()
     # It is a replica again before it is deleted.
-    cluster.handle(cluster.event(events.StopReplicaAnswered, 2, request, response))
+    answer_stop(cluster, 2, request, ErrorCode.KAFKA_STORAGE_ERROR)
     move(cluster, 1, 2)
+    assert deleted_for_its_roles(cluster, 2) == set()
+
+
+@pytest.mark.parametrize("is_refused_first", [True, False])
+@pytest.mark.parametrize("is_made_again", [True, False])
+def test_a_removed_replica_is_deleted_although_its_topic_is_deleted_meanwhile(
+    cluster: Cluster, is_refused_first: bool, is_made_again: bool
+) -> None:
+    topic_id = cluster.term.context.topic_ids[P0.topic]
+    move(cluster, 1)
+    (request,) = cluster.channels.stops(2)
+    if is_refused_first:
+        answer_stop(cluster, 2, request, ErrorCode.KAFKA_STORAGE_ERROR)
     cluster.channels.forget()
-    cluster.restart(2)
-    assert deleted(cluster, 2) == set()
+    cluster.zookeeper.deletions = [P0.topic]
+    cluster.deliver_watches()
+    for broker in (1, 2, 3):
+        answer_stop(cluster, broker, *cluster.channels.stops(broker), ErrorCode.NONE)
+    assert P0.topic not in cluster.zookeeper.assignments
+    if not is_refused_first:
+        answer_stop(cluster, 2, request, ErrorCode.KAFKA_STORAGE_ERROR)
+    if is_made_again:
+        cluster.zookeeper.add_topic(P0.topic, {0: (1, 2)})
+        cluster.deliver_watches()
+    assert deleted_for_its_roles(cluster, 2) == {topic_id}
+    assert is_made_again == (P0 in cluster.channels.leadership(2))
+    (again,) = cluster.channels.stops(2)
+    answer_stop(cluster, 2, again, ErrorCode.NONE)
+    assert deleted_for_its_roles(cluster, 2) == set()
 
 
 def test_a_removal_waits_until_the_remaining_replicas_are_in_sync(cluster: Cluster) -> None:

@@ -4,10 +4,11 @@ import pytest
 
 from barnabas.controller.context import Replica
 from barnabas.controller.request_batch import BrokerBatch, RequestBatch, TopicFacts
-from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import BrokerId, ControllerEpoch, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     StopReplicaPartition,
+    StopReplicaRequest,
     UpdateMetadataBroker,
     UpdateMetadataPartition,
 )
@@ -113,6 +114,21 @@ def test_a_partition_recreated_after_its_deletion_is_not_merged() -> None:
     assert not batch.merge(leadership(T0, 0, is_new=True))
     assert batch.leader_and_isr == {}
     assert batch.stop_replicas[T0].delete_partition
+
+
+def test_a_replica_of_an_earlier_topic_is_deleted_before_a_topic_with_its_id_is_back() -> None:
+    def of_topic(number: int) -> BrokerBatch:
+        later = leadership(T0, 2)
+        later.topics["t"] = TopicFacts(TopicId(uuid.UUID(int=number)))
+        return later
+
+    batch = BrokerBatch()
+    assert batch.merge(BrokerBatch(former_replicas={(T0, TopicId(uuid.UUID(int=1))): None}))
+    assert not batch.merge(of_topic(1))
+    assert batch.merge(of_topic(2))
+    _, stop = batch.requests(BrokerId(1), ControllerEpoch(1), 1)
+    assert isinstance(stop, StopReplicaRequest)
+    assert [topic.topic_id.int for topic in stop.topic_states] == [1]
 
 
 def test_a_later_stop_does_not_cancel_a_deletion() -> None:
