@@ -47,6 +47,7 @@ from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 logger = logging.getLogger(__name__)
 
 _MOST_PREFERENCES: Final = 100_000
+_MOST_DELETIONS: Final = 100_000
 
 ConfigOf = Callable[[str], LogConfig]
 """The configuration of a topic by its name."""
@@ -82,6 +83,10 @@ class LogManager:
         """The folders of logs that could not be opened, so that a deletion of the partition finds them."""
         self._unopened: dict[TopicPartition, ScannedLog] = {}
         """Logs that did not open for lack of descriptors or memory; the next `get_or_create` retries them."""
+        self._unread: LogDirFailure | None = None
+        """The failure of a dir whose logs are not all known, because it was offline at start."""
+        self._deleted: dict[tuple[TopicPartition, TopicId | None], None] = {}
+        """The latest deletions, so that a repeated one is confirmed although there is an unread dir."""
         self.strays = StrayLogs(self._files)
         self.on_dir_failed: Callable[[Sequence[TopicPartition]], None] | None = None
         """Called with the partitions of each dir or log that goes offline; without locks, on any thread."""
@@ -130,6 +135,7 @@ class LogManager:
                 raise InvalidConfiguration(f"log.dirs: no folder is left that can be used: {reasons}")
             for failure in manager.futures.load(now_ms):
                 manager.fail_dir(failure)
+            manager._unread = next(iter(manager.offline_dirs.values()), None)
         except BaseException:
             for log_dir in dirs:
                 log_dir.release()
@@ -188,9 +194,7 @@ class LogManager:
             if reason is None and self.offline_dirs and not is_new:
                 reason = next(iter(self.offline_dirs.values()))
             if reason is not None:
-                raise api_error(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} may lie on a failed disk: {reason}"
-                )
+                raise self._keep_unread(topic_partition, reason)
             try:
                 self.strays.take_up(topic_partition, topic_id)
                 # The folder of a log that was set aside, or whose creation failed half-way.
@@ -237,7 +241,7 @@ class LogManager:
         """Delete a partition's log; False if there is no log. Its folder is renamed now and removed later.
 
         With `topic_id` only a log of that topic is deleted, also one that was set aside. Existing views stay
-        valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR if the log is on a failed disk,
+        valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR if the log is on a failed disk, or may be,
         because the next start would load it again.
         """
         with self._lock:
@@ -259,6 +263,8 @@ class LogManager:
                 folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
                 if log is not None:
                     self._dirs[log.folder.parent].log_count -= 1
+                if self._unread is not None:
+                    self._note_deletion(topic_partition, topic_id, self._unread, is_found=folder is not None)
         if stray is None and not is_of_another:
             # First: a start must not find a future log of a partition that has only a deleted folder.
             self.futures.forget(topic_partition, now_ms)
@@ -285,6 +291,25 @@ class LogManager:
             with self._checkpoint_lock:
                 self._dirs[folder.parent].forget(topic_partition)
         return True
+
+    def _note_deletion(
+        self, key: TopicPartition, topic_id: TopicId | None, reason: LogDirFailure, *, is_found: bool
+    ) -> None:
+        """Raises KAFKA_STORAGE_ERROR for a log that is found nowhere and was not deleted before."""
+        if not is_found and (key, topic_id) not in self._deleted:
+            raise self._keep_unread(key, reason)
+        self._deleted[key, topic_id] = None
+        if len(self._deleted) > _MOST_DELETIONS:
+            del self._deleted[next(iter(self._deleted))]
+
+    def _keep_unread(self, key: TopicPartition, reason: Exception) -> ApiError:
+        """The error for a log that may be in an offline dir.
+
+        If the logs of that dir are not known, it is not created in another dir from now on.
+        """
+        if self._unread is not None:
+            self.offline_partitions.setdefault(key, reason)
+        return api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} may lie on a failed disk: {reason}")
 
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
         """Take the log dir of a failure offline; returns the partitions that go offline with it.

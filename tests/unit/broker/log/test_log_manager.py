@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -246,6 +247,34 @@ def test_a_file_that_cannot_be_read_takes_its_dir_offline_and_not_the_broker(man
     (managers.paths[0] / "recovery-point-offset-checkpoint").unlink()
     (managers.paths[0] / "recovery-point-offset-checkpoint").mkdir()
     assert list(managers.open().offline_dirs) == [managers.paths[0]]
+
+
+@pytest.mark.parametrize("attempt", [LogManager.delete, LogManager.get_or_create])
+def test_a_log_that_may_be_in_a_dir_that_was_not_read_is_neither_deleted_nor_created_elsewhere(
+    managers: Managers, attempt: Callable[..., object]
+) -> None:
+    manager = managers.open()
+    lost = manager.get_or_create(KEY, TOPIC_ID, 0).folder
+    other_id = TopicId(uuid.uuid4())
+    assert manager.get_or_create(OTHER, other_id, 0).folder.parent != lost.parent
+    manager.close(0)
+    checkpoint = lost.parent / "recovery-point-offset-checkpoint"
+    checkpoint.unlink()
+    checkpoint.mkdir()
+    manager = managers.open()
+    # It would confirm a deletion that it cannot carry out, or there would be two logs after the repair.
+    with pytest.raises(ApiError, match="may lie on a failed disk"):
+        attempt(manager, KEY, topic_id=TOPIC_ID, now_ms=0)
+    with pytest.raises(ApiError, match="failed disk"):
+        manager.get_or_create(KEY, TOPIC_ID, 0, is_new=True)
+    assert manager.delete(OTHER, 0, other_id)
+    # The answer to the first request was lost.
+    assert not manager.delete(OTHER, 0, other_id)
+    crash(manager)
+    checkpoint.rmdir()
+    manager = managers.open()
+    assert manager.delete(KEY, 0, TOPIC_ID)
+    assert not lost.exists()
 
 
 def test_a_broker_whose_only_disk_fails_while_logs_are_opened_does_not_start(
