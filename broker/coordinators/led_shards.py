@@ -111,6 +111,8 @@ class LedShards(Generic[S]):
         self._to_close: deque[S] = deque()
         self._urgent: deque[Work] = deque()
         self._to_load: deque[S] = deque()
+        self._to_retry: deque[tuple[float, S]] = deque()
+        """The shards that could not be loaded, and when to try them again, the earliest first."""
         self._other_work: deque[Work] = deque()
         self._is_stopping = False
         self._thread = make_thread(f"{contents}-coordinator", self._run, on_fatal)
@@ -228,7 +230,8 @@ class LedShards(Generic[S]):
             while not self._is_stopping:
                 if (work := self._ready()) is not None:
                     return work
-                self._condition.wait()
+                pause_ms = self._to_retry[0][0] - self._now_ms() if self._to_retry else None
+                self._condition.wait(None if pause_ms is None else max(0.0, pause_ms) / 1000)
             return None
 
     def _ready(self) -> Work | None:
@@ -241,7 +244,12 @@ class LedShards(Generic[S]):
         if self._to_load:
             shard = self._to_load.popleft()
             return lambda: self._load(shard)
-        return self._other_work.popleft() if self._other_work else None
+        if self._other_work:
+            return self._other_work.popleft()
+        if self._to_retry and self._to_retry[0][0] <= self._now_ms():
+            _, shard = self._to_retry.popleft()
+            return lambda: self._load(shard)
+        return None
 
     def _close(self, shard: S) -> None:
         shard.close()
@@ -294,8 +302,7 @@ class LedShards(Generic[S]):
         if shard.state is ShardState.LOADING and not self._is_stopping:
             logger.error("%s cannot be loaded and is retried: %s", shard.partition, error)
             with self._condition:
-                self._to_load.append(shard)
-                self._condition.wait(RETRY_MS / 1000)
+                self._to_retry.append((self._now_ms() + RETRY_MS, shard))
 
     def _note_lonely(self, shard: S, damage: CorruptLog) -> None:
         """The log is damaged, and no other replica may lead: tell the operator once."""

@@ -5,6 +5,7 @@ The rules of one group are in test_group.py and its neighbours.
 
 import threading
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from barnabas.broker.coordinators.group_records import (
     to_bytes,
 )
 from barnabas.broker.coordinators.group_shard import GroupShard
-from barnabas.broker.coordinators.led_shards import ShardState
+from barnabas.broker.coordinators.led_shards import RETRY_MS, ShardState
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -432,15 +433,20 @@ def test_a_damaged_log_keeps_its_groups_loading_while_no_other_replica_is_in_syn
     hosting.send(commit(7))
     lead(hosting, epoch=1, leader=2)
     lead(hosting, epoch=2)
-    monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
+    other_work: list[int] = []
     with monkeypatch.context() as patch:
         spoil_reads(hosting.managed.manager.partition(PARTITION).log, patch, at, mask)
-        # Close the former shard, and load twice.
-        for _ in range(3):
-            assert run_once(hosting.groups.shards)
+        for number in range(2):
+            # The offsets of deleted topics must be removed in the other shards.
+            hosting.groups.shards.submit(partial(other_work.append, number))
+            hosting.managed.pass_time(RETRY_MS)
+            for _ in range(4):
+                run_once(hosting.groups.shards)
+            assert other_work == [*range(number + 1)]
         assert hosting.call(fetch()).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert "no other replica is in sync" in why_failed(hosting)
         assert [record.levelname for record in caplog.records].count("CRITICAL") == 1
+    hosting.managed.pass_time(RETRY_MS)
     work(hosting)
     assert fetched(hosting) == {("topic", 0): 7}
     assert why_failed(hosting) == ""
@@ -459,7 +465,6 @@ def test_a_damaged_log_goes_offline_if_another_replica_is_in_sync(
     lead(hosting, epoch=1, leader=2)
     lead(hosting, epoch=2, isr=(1, 2))
     spoil_reads(manager.partition(PARTITION).log, monkeypatch, at, mask)
-    monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
     # Close the former shard, and load.
     for _ in range(2):
         assert run_once(hosting.groups.shards)
@@ -482,11 +487,9 @@ def test_a_damaged_log_stays_while_the_last_other_replica_may_leave_the_isr(
     lead(hosting, epoch=2, isr=(1, 2))
     partition = manager.partition(PARTITION)
     spoil_reads(partition.log, monkeypatch, -1, 1)
-    monkeypatch.setattr("barnabas.broker.coordinators.led_shards.RETRY_MS", 0)
     hosting.managed.pass_time(60_000)
     assert partition.propose_shrink(hosting.managed.now_ms()) is not None
-    for _ in range(3):
-        run_once(hosting.groups.shards)
+    work(hosting)
     assert manager.logs.get(PARTITION) is partition.log
 
 
