@@ -24,6 +24,8 @@ _SKIPPED_BYTES: Final = 1024 * 1024
 """A caller that may not wait looks at no more batches without records than this: a few milliseconds."""
 _LEAST_SKIPPED_BYTES: Final = 16 * 1024
 """A shorter read counts as this much."""
+_SEARCHED_INDEXES: Final = 8
+"""A caller that may not wait searches no more indexes of aborted transactions than this."""
 
 
 class LogSegments:
@@ -141,9 +143,11 @@ class LogSegments:
             self._aborting = aborting
         first = bisect_right(self.bases, start_offset) - 1
         result: list[AbortedTransaction] = []
-        for position in (*aborting[bisect_left(aborting, first) :], -1):
+        for searched, position in enumerate((*aborting[bisect_left(aborting, first) :], -1)):
             index = self.all[position].transaction_index
             if index is not None:
+                if searched >= _SEARCHED_INDEXES and not may_wait:
+                    raise NotCached
                 transactions, is_complete = index.overlapping(start_offset, end_offset, may_wait=may_wait)
                 result += transactions
                 if is_complete:

@@ -19,13 +19,14 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from barnabas.broker.log.file_system import OFFSET_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from barnabas.broker.log.indexes import Entry, IndexFile
+from barnabas.broker.log.open_files import NotCached
 from barnabas.protocol.invariants import invariant
 
 ABORTED_VERSION: Final = 0
 _LAST_OFFSET: Final = 3
 """The field of the marker's offset."""
 _BLOCK: Final = 1_024
-"""The entries that one read takes from a file."""
+"""The entries that one read takes from a file, and all that a caller looks at who may not wait."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -85,19 +86,23 @@ class TransactionIndex(IndexFile):
     ) -> tuple[list[AbortedTransaction], bool]:
         """The transactions that may have records in a range, and whether later segments have no more.
 
-        Raises NotCached unless it may wait for the disk, SegmentReplaced, and the exceptions of
-        `storage_error`.
+        The search begins at the first marker in the range. It cannot know where to end: a transaction that
+        began in the range may end at any later offset, and while a long one is ongoing no entry shows that
+        there are no more. Raises NotCached to a caller that may not wait, for the disk or for more than one
+        block; SegmentReplaced, and the exceptions of `storage_error`.
         """
         result: list[AbortedTransaction] = []
         position = self._count_below(start_offset, may_wait)
         while block := self._block(position, may_wait):
-            for _, *fields in self.entry.iter_unpack(block):
-                aborted = AbortedTransaction(*fields)
-                if aborted.first_offset < end_offset:
-                    result.append(aborted)
-                if aborted.last_stable_offset >= end_offset:
+            # Only the few that are in the range are worth an object.
+            for _, producer_id, first_offset, last_offset, stable in self.entry.iter_unpack(block):
+                if first_offset < end_offset:
+                    result.append(AbortedTransaction(producer_id, first_offset, last_offset, stable))
+                if stable >= end_offset:
                     return result, True
             position += _BLOCK
+            if position < self.count and not may_wait:
+                raise NotCached
         return result, False
 
     def all(self) -> list[AbortedTransaction]:

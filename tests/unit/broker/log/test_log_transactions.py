@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.log import log_transactions, transaction_index
+from barnabas.broker.log import log_segments, log_transactions, transaction_index
 from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.log_transactions import VerificationGuard
+from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.producer_state import AppendOrigin
 from barnabas.broker.log.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -428,6 +429,42 @@ def test_many_aborted_transactions_of_one_segment_are_found_in_its_file(
                 assert result == expected
                 assert is_complete == (entries[-1].last_stable_offset >= start + length)
         index.seal()
+
+
+def test_a_caller_that_may_not_wait_looks_at_one_block_of_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_index, "_BLOCK", 3)
+    index = TransactionIndex(tmp_path / "0.txnindex", 0, is_new=True)
+    for number in range(20):
+        # All ended while a transaction from 0 on was ongoing, which keeps the last stable offset.
+        index.append(AbortedTransaction(number, 2 * number, 2 * number + 1, 0))
+    for _ in range(2):
+        assert [len(index.overlapping(0, end)[0]) for end in (1, 3, 39)] == [1, 2, 20]
+        for end in (1, 3, 39):
+            with pytest.raises(NotCached):
+                index.overlapping(0, end, may_wait=False)
+        assert len(index.overlapping(34, 40, may_wait=False)[0]) == 3
+        index.seal()
+
+
+def test_a_caller_that_may_not_wait_searches_few_indexes(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_segments, "_SEARCHED_INDEXES", 3)
+    log = open_log()
+    write(log, 0, producer_id=OTHER_ID)
+    for sequence in range(5):
+        write(log, sequence)
+        end(log, ABORT)
+        log.roll(0)
+    searched = spy(monkeypatch, TransactionIndex, "overlapping")
+    assert len(log.aborted_transactions(0, 3)) == 1
+    assert len(searched) == 5, "while a transaction from the start on is ongoing, none shows the end"
+    searched.clear()
+    with pytest.raises(NotCached):
+        log.aborted_transactions(0, 3, may_wait=False)
+    assert len(searched) == 3
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
