@@ -10,10 +10,10 @@ Checking an unwatched key costs one dict lookup and no lock. Completed operation
 once, and never fill more than half of the heap of deadlines. The numbers of waiting operations and of their
 keys are bounded: an operation beyond them expires at once (`Watched.REFUSED`).
 
-`try_complete`, `on_complete` and `on_expiration` run on the thread of the checking caller, or of the reaper.
-No lock is held while the latter two run. `try_complete` never runs at the same time or later, because the
-completion waits for a running try. A check that completes nothing does not block. A caller may hold a lock of
-its own if these three methods do not take it.
+`try_complete`, `on_complete` and `on_expiration` run on the thread of a caller, or of the reaper. No lock is
+held while the latter two run. `try_complete` never runs at the same time or later. No caller waits for a try
+that runs on another thread: that thread does what the caller asked for when its try returns, a check or the
+end. A caller may hold a lock of its own if these three methods do not take it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ class DelayedOperation(ABC):
         self._lock = threading.Lock()
         self._is_completed = False
         self._purgatory: Purgatory | None = None
+        # Set by callers without the lock, before they try to take it; the thread that holds it reads them.
         self._try_again = False
+        self._must_end = False
+        self._is_late = False
+        self._is_cancelled = False
 
     @property
     def is_completed(self) -> bool:
@@ -91,16 +95,18 @@ class DelayedOperation(ABC):
         """
 
     def force_complete(self) -> bool:
-        """Complete now; False if it is completed already."""
-        return self._finish(expired=False)
+        """Complete now; False if another thread has completed it, or will after its try."""
+        return self._end()
 
     def cancel(self) -> bool:
-        """End the wait without an answer, because nobody waits for it; False if it is completed already."""
+        """End the wait without an answer, because nobody waits for it; False as for `force_complete`."""
+        self._is_cancelled = True
         return self._end()
 
     def expire(self) -> bool:
-        """Complete as if the deadline had passed; False if it is completed already."""
-        return self._finish(expired=True)
+        """Complete as if the deadline had passed; False as for `force_complete`."""
+        self._is_late = True
+        return self._end()
 
     def check(self) -> bool:
         """Complete if the condition holds; returns whether this call did.
@@ -114,36 +120,40 @@ class DelayedOperation(ABC):
                 return False
             try:
                 self._try_again = False
-                holds = not self._is_completed and self.try_complete()
-            finally:
+                holds = not (self._is_completed or self._must_end) and self.try_complete()
+            except BaseException:
                 self._lock.release()
-            if holds:
-                return self._finish(expired=False)
+                if self._must_end:
+                    # The caller that ends it relies on this thread.
+                    self.check()
+                raise
+            ends = not self._is_completed and (holds or self._must_end)
+            self._is_completed = self._is_completed or ends
+            self._lock.release()
+            if ends:
+                self._ended(is_late=self._is_late and not holds)
+                return True
             if not self._try_again:
                 return False
         return False
 
-    def _finish(self, expired: bool) -> bool:
-        if not self._end():
+    def _end(self) -> bool:
+        self._must_end = True
+        purgatory = self._purgatory
+        if self._is_completed or (purgatory is not None and purgatory.end_elsewhere(self)):
             return False
+        return self.check()
+
+    def _ended(self, *, is_late: bool) -> None:
+        if self._purgatory is not None:
+            self._purgatory._leave(self)
+        if self._is_cancelled:
+            return
         try:
-            if expired:
+            if is_late:
                 self.on_expiration()
         finally:
             self.on_complete()
-        return True
-
-    def _end(self) -> bool:
-        """Leave the purgatory; False if it is completed already."""
-        with self._lock:
-            # No try is running, and none begins after this.
-            if self._is_completed:
-                return False
-            self._is_completed = True
-            purgatory = self._purgatory
-        if purgatory is not None:
-            purgatory._leave(self)
-        return True
 
     def _enter(self, purgatory: Purgatory) -> bool:
         with self._lock:
@@ -264,6 +274,9 @@ class Purgatory:
         self._reaper = reaper
         self._max_operations = max_operations
         self._max_keys = max_keys
+        self.end_elsewhere: Callable[[DelayedOperation], bool] = lambda operation: False
+        """Takes an operation whose end would hold up the caller for long, and has another thread `check` it;
+        returns whether it does."""
         self._lock = threading.Lock()
         # Guarded by the lock, except for the lookup of an unwatched key. The dicts are ordered sets: the
         # oldest operation is tried first. An operation is in both or in neither.

@@ -22,7 +22,8 @@ class SlicedChecks:
     One record may complete thousands of waiting fetches, and each takes about fifty microseconds. The code
     that makes the record readable only notes the key. ``call_soon`` calls a function later, on one thread,
     which does other work between two slices. An operation of more than `MAX_PARTITIONS_ON_NETWORK_THREAD`
-    partitions would be a long slice of its own: a thread for such operations checks it, one after the other.
+    partitions would be a long slice of its own: a thread for such operations checks and ends them, one after
+    the other, also at their deadlines and when their connections are lost.
 
     No event is lost: a key that is noted during a slice is checked again, and a large operation that is noted
     during its check too. ``_due`` has each key once and ``_large`` each operation, so they are bounded by
@@ -38,13 +39,15 @@ class SlicedChecks:
     ) -> None:
         self.call_soon = call_soon
         self._purgatory = purgatory
-        self._lock = threading.Lock()
+        purgatory.end_elsewhere = self._take_large
+        # Guards the fields below; the thread waits on it.
+        self._condition = threading.Condition()
         self._due: dict[Hashable, None] = {}
         self._is_scheduled = False
+        self._large: dict[DelayedOperation, None] = {}
+        self._is_stopped = False
         # Only the running slice touches it.
         self._operations: deque[DelayedOperation] = deque()
-        self._condition = threading.Condition()
-        self._large: dict[DelayedOperation, None] = {}
         self._thread = WorkThread(
             "large-fetches",
             self._condition,
@@ -57,13 +60,16 @@ class SlicedChecks:
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
+        """End the thread; from now on a large operation is ended by the thread that demands it."""
+        with self._condition:
+            self._is_stopped = True
         self._thread.stop(timeout_s)
 
     def note(self, key: Hashable) -> None:
         """Check the operations that watch the key soon."""
         if not self._purgatory.is_watched(key):
             return
-        with self._lock:
+        with self._condition:
             self._due[key] = None
             if self._is_scheduled:
                 return
@@ -71,7 +77,7 @@ class SlicedChecks:
         self.call_soon(self._run_slice)
 
     def check_large(self) -> bool:
-        """Check the large operation that was noted first. Tests call it without the thread."""
+        """Check or end the large operation that was noted first. Tests call it without the thread."""
         with self._condition:
             operation = next(iter(self._large), None)
             if operation is None:
@@ -80,20 +86,27 @@ class SlicedChecks:
         self._purgatory.check(operation)
         return True
 
+    def _take_large(self, operation: DelayedOperation) -> bool:
+        """Have the thread check an operation, if it is large; returns whether it is."""
+        if operation.size <= MAX_PARTITIONS_ON_NETWORK_THREAD:
+            return False
+        with self._condition:
+            if self._is_stopped:
+                return False
+            self._large[operation] = None
+            self._condition.notify()
+        return True
+
     def _run_slice(self) -> None:
         partitions = 0
         for _ in range(_SLICE):
             operation = self._next()
             if operation is None:
                 return
-            size = operation.size
-            if size > MAX_PARTITIONS_ON_NETWORK_THREAD:
-                with self._condition:
-                    self._large[operation] = None
-                    self._condition.notify()
+            if self._take_large(operation):
                 continue
             self._purgatory.check(operation)
-            partitions += size
+            partitions += operation.size
             if partitions >= _SLICE_PARTITIONS:
                 break
         self.call_soon(self._run_slice)
@@ -102,7 +115,7 @@ class SlicedChecks:
         """The next operation to check; if there is none, the next `note` schedules another slice."""
         operations = self._operations
         while not operations:
-            with self._lock:
+            with self._condition:
                 if not self._due:
                     self._is_scheduled = False
                     return None

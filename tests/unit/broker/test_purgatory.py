@@ -46,6 +46,10 @@ def unexpected(error: BaseException) -> None:
     raise AssertionError(f"fatal: {error!r}")
 
 
+def assert_none_expires(reaper: Reaper) -> None:
+    assert reaper.expire_due(10**9) == 0
+
+
 @pytest.fixture
 def reaper() -> Reaper:
     """A reaper without its thread; the test sets the time."""
@@ -139,9 +143,13 @@ def test_an_event_during_a_try_on_another_thread_is_not_lost(purgatory: Purgator
     assert operation.completions == 1
 
 
-def test_a_completion_waits_for_a_try_on_another_thread(purgatory: Purgatory, reaper: Reaper) -> None:
-    """A try may change the operation's state, which the completion reads."""
-    operation = Recorded(deadline_ms=100)
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("how", ["expire", "force_complete", "cancel"])
+def test_an_end_during_a_try_on_another_thread_follows_it_there(
+    purgatory: Purgatory, caplog: pytest.LogCaptureFixture, how: str, fails: bool
+) -> None:
+    """A try may change the operation's state, which the completion reads; and it may take long."""
+    operation = Recorded()
     purgatory.try_complete_else_watch(operation, ["a"])
     began, go_on = threading.Event(), threading.Event()
     order: list[str] = []
@@ -150,20 +158,33 @@ def test_a_completion_waits_for_a_try_on_another_thread(purgatory: Purgatory, re
         began.set()
         assert go_on.wait(DEADLINE_S)
         order.append("tried")
+        if fails:
+            raise OSError("disk on fire")
 
     operation.while_trying = wait
-    operation.when_completed = lambda: order.append("completed")
-    trying = threading.Thread(target=purgatory.check_and_complete, args=("a",))
+    operation.when_completed = lambda: order.append(f"completed on {threading.current_thread().name}")
+    trying = threading.Thread(target=purgatory.check_and_complete, args=("a",), name="trying")
     trying.start()
     assert began.wait(DEADLINE_S)
-    expiring = threading.Thread(target=reaper.expire_due, args=(100,))
-    expiring.start()
-    expiring.join(0.05)
+    ending = threading.Thread(target=getattr(operation, how))
+    ending.start()
+    ending.join(DEADLINE_S)
+    assert not ending.is_alive(), "it waits for the try"
     assert order == []
     go_on.set()
-    expiring.join(10)
-    trying.join(10)
-    assert order == ["tried", "completed"]
+    trying.join(DEADLINE_S)
+    assert order == ["tried"] + ["completed on trying"] * (how != "cancel")
+    assert operation.expirations == (how == "expire")
+    assert (operation.tries, purgatory.waiting, purgatory._watchers) == (3, 0, {})
+
+
+def test_an_event_that_a_try_has_found_beats_the_deadline(purgatory: Purgatory, reaper: Reaper) -> None:
+    operation = Recorded(deadline_ms=100)
+    purgatory.try_complete_else_watch(operation, ["a"])
+    operation.ready = True
+    operation.while_trying = lambda: assert_none_expires(reaper)
+    assert purgatory.check_and_complete("a") == 1
+    assert (operation.completions, operation.expirations, purgatory.waiting) == (1, 0, 0)
 
 
 def test_an_operation_beyond_the_bound_expires_at_once(reaper: Reaper) -> None:

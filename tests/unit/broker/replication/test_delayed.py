@@ -244,6 +244,30 @@ def test_no_network_thread_checks_many_partitions_in_a_row(
     assert purgatories_are_empty(led)
 
 
+def test_a_large_fetch_is_ended_where_it_is_checked(led: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of all deadlines, and that of a lost connection, would do it for milliseconds."""
+    monkeypatch.setattr(sliced_checks, "MAX_PARTITIONS_ON_NETWORK_THREAD", 1)
+    names = [TopicPartition("topic", index) for index in range(2)]
+    led.tell(state(isr=(1,), epoch=1, index=1))
+    wakes, purgatory = led.manager.consumer_wakes, led.manager.consumer_purgatory
+    late, small = (led.fetch(0, max_wait_ms=1_000, partitions=names[:count]) for count in (2, 1))
+    led.pass_time(1_000)
+    assert ([len(answers) for answers in (late, small)], purgatory.waiting) == ([0, 1], 1)
+    wakes.check_large()
+    assert (len(late), purgatory.waiting) == (1, 0)
+
+    lost = led.fetch(0, max_wait_ms=1_000, partitions=names)
+    (waiting,) = purgatory.watchers(names[0])
+    waiting.cancel()
+    assert purgatory.waiting == 1
+    wakes.check_large()
+    assert purgatories_are_empty(led)
+
+    begun = led.fetch(0, max_wait_ms=1_000, partitions=names)
+    led.manager.stop()
+    assert (lost, len(begun)) == ([], 1), "there is no such thread any more"
+
+
 @pytest.mark.parametrize("replica", [-1, TWO])
 @pytest.mark.parametrize(
     ("records", "limits", "min_records", "answered"),
