@@ -17,7 +17,9 @@ from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.producer_ids import ProducerIds
 from barnabas.broker.purgatory import Reaper
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 
@@ -38,6 +40,7 @@ class Coordination:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         now = Clock(monotonic_ms, wall_clock_ms)
+        self._appends = SlowWork(name="coordinator-appends", on_fatal=on_fatal)
         self.links = BrokerLinks(
             config.broker_id,
             metadata,
@@ -52,6 +55,7 @@ class Coordination:
                 "count_partitions": lambda: count_partitions(topic),
                 "now": now,
                 "on_fatal": on_fatal,
+                "run_aside": self._run_aside,
             }
 
         self.groups = GroupCoordinator(config, replicas, metadata, reaper, **calls(OFFSETS_TOPIC))
@@ -87,7 +91,20 @@ class Coordination:
         for shards in (self.groups.shards, self.transactions.shards):
             shards.state_listeners.append(lambda partition: listener(partition.topic))
 
+    def _run_aside(self, work: Callable[[], None]) -> None:
+        """Have the thread for appends work, or do it if very many wait for that already."""
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, InvariantViolation):
+                raise error
+
+        try:
+            self._appends.submit(failed, work)
+        except SlowWorkRefused:
+            work()
+
     def start(self) -> None:
+        self._appends.start()
         self.links.start()
         self.groups.start()
         self.transactions.start()
@@ -96,3 +113,4 @@ class Coordination:
         self.transactions.stop()
         self.groups.stop()
         self.links.stop()
+        self._appends.stop()

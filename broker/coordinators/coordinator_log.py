@@ -7,7 +7,8 @@ are written in batches of their own, also while too few replicas are in sync, be
 already dropped their state; records in a transaction in batches of their producer.
 
 Any thread. `enqueue` is short and makes no callback, so it may be called under a group's lock; `flush`
-appends and calls back, so it may not.
+appends and calls back, so it may not. An append may wait for the disk, so only a thread that nobody else
+waits for may `flush`; the others, such as that of all deadlines, `flush_aside`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.log.appending import parse_produced
@@ -63,6 +64,8 @@ LastRecord = tuple[int, bytes, Headers]
 """The offset, value and headers of the last record of a key; a plain tuple, which the collector ignores."""
 Settled = Callable[[ErrorCode, int], None]
 """Takes NONE and the offset of the append's first record, or the error of the log and -1."""
+RunAside = Callable[[Callable[[], None]], None]
+"""Has a call made soon, on the thread for appends of coordinators."""
 Removed = Callable[[ErrorCode], None]
 """Takes NONE when the tombstones are replicated, or the error of the log."""
 
@@ -214,6 +217,11 @@ class UnreadableRecords:
             logger.warning("%s: %d records are ignored in all", self._partition, self._count)
 
 
+class BatchSettled(Protocol):
+    def __call__(self, *, is_late: bool) -> None:
+        """``is_late``: at the deadline."""
+
+
 class _Kind(NamedTuple):
     """Appends of one kind may share a batch."""
 
@@ -297,6 +305,7 @@ class CoordinatorLog(Generic[R]):
         timeout_ms: int,
         max_batch_bytes: Callable[[], int],
         wall_clock_ms: Callable[[], int],
+        run_aside: RunAside,
     ) -> None:
         self._replicas = replicas
         self._partition = partition
@@ -306,11 +315,13 @@ class CoordinatorLog(Generic[R]):
         self._timeout_ms = timeout_ms
         self._max_batch_bytes = max_batch_bytes
         self._wall_clock_ms = wall_clock_ms
+        self._run_aside = run_aside
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting[R]] = deque()
         # The batches that are being written, or are written and not settled. Only the thread that found it 0
         # makes it more.
         self._in_flight = 0
+        self._is_aside = False
 
     def enqueue(
         self, records: Sequence[R], settled: Settled, producer: TransactionalProducer | None = None
@@ -342,6 +353,26 @@ class CoordinatorLog(Generic[R]):
             self._write(batches)
             # The caller may be no worker, which would wake them after its request.
             self._replicas.wake_followers()
+
+    def flush_aside(self) -> None:
+        """Have the thread for appends `flush`, if there is something to write."""
+        with self._lock:
+            if self._is_aside or self._in_flight or not self._waiting:
+                return
+            self._is_aside = True
+        self._run_aside(self._flush_aside)
+
+    def flush_quickly(self) -> None:
+        """`flush`, but aside if the log waits for its disk, as a produce request does."""
+        if self._replicas.waits_for_disk([(self._partition, None)]):
+            self.flush_aside()
+        else:
+            self.flush()
+
+    def _flush_aside(self) -> None:
+        with self._lock:
+            self._is_aside = False
+        self.flush()
 
     def _take(self) -> list[_Batch]:
         """The next batches, with as many of the waiting appends as fit; they count as in flight."""
@@ -381,20 +412,21 @@ class CoordinatorLog(Generic[R]):
     def _write(self, batches: list[_Batch]) -> None:
         writer: int | None = threading.get_ident()
 
-        def settled() -> None:
+        def settled(*, is_late: bool) -> None:
             # After the outcomes, so that the next batches have all records that they cause.
             with self._lock:
                 self._in_flight -= 1
                 is_last = not self._in_flight
             # If the last answer comes during the writes, the loop in `flush` continues.
             if is_last and threading.get_ident() != writer:
-                self.flush()
+                # The thread of all deadlines, or one that followers wait for.
+                self.flush_aside() if is_late else self.flush_quickly()
 
         for batch in batches:
             self._append(batch, settled)
         writer = None
 
-    def _append(self, batch: _Batch, batch_settled: Callable[[], None]) -> None:
+    def _append(self, batch: _Batch, batch_settled: BatchSettled) -> None:
         is_answered = False
 
         def answer(outcomes: list[PartitionProduceResponse]) -> None:
@@ -407,7 +439,7 @@ class CoordinatorLog(Generic[R]):
             error = ErrorCode(outcome.error_code)
             for settled, first in batch.written:
                 _report(settled, error, -1 if error != ErrorCode.NONE else outcome.base_offset + first)
-            batch_settled()
+            batch_settled(is_late=error == ErrorCode.REQUEST_TIMED_OUT)
 
         try:
             self._replicas.append(

@@ -9,7 +9,7 @@ NOT_COORDINATOR, and the log refuses records that are still queued, because it k
 While the broker is fenced, the shard gets no requests and no deadline of a machine has an effect.
 
 Called on the threads that handle requests, the purgatory's reaper (timers), the threads that settle appends,
-and the coordinator's own.
+and the coordinator's own. Only those that handle requests, and the coordinator's, write records themselves.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ FENCED_RETRY_MS: Final = 500
 
 
 AnyEffects = Effects[Any, Any]
+Flush = Callable[[], None]
+"""A method of the log, which has the queued records written as the caller's thread may."""
 
 
 class Machine(Protocol):
@@ -272,11 +274,18 @@ class MachineShard(ABC, Generic[M]):
             logger.critical("%s %r failed by an unforeseen error", self.KIND, hosted.key, exc_info=True)
 
     def _apply(
-        self, hosted: Hosted[M], event: Callable[[M, Moment], AnyEffects], removed: Removed | None = None
+        self,
+        hosted: Hosted[M],
+        event: Callable[[M, Moment], AnyEffects],
+        removed: Removed | None = None,
+        flush: Flush | None = None,
     ) -> bool:
-        """Apply an event and carry out its effects; False if the machine is gone."""
+        """Apply an event and carry out its effects; False if the machine is gone.
+
+        Without ``flush`` the caller's thread may wait for the disk.
+        """
         if not hosted.is_started:
-            self._start(hosted)
+            self._start(hosted, flush)
         with hosted.lock:
             if hosted.is_gone:
                 return False
@@ -284,12 +293,12 @@ class MachineShard(ABC, Generic[M]):
             refused = self._enqueue(hosted, effects.appends, removed)
             self._set_timer(hosted)
             self._drop_if_done(hosted)
-        self._carry_out(hosted, effects, refused)
+        self._carry_out(hosted, effects, refused, flush)
         if removed is not None and all(append.number is not None for append in effects.appends):
             removed(ErrorCode.NONE)
         return True
 
-    def _start(self, hosted: Hosted[M]) -> None:
+    def _start(self, hosted: Hosted[M], flush: Flush | None = None) -> None:
         """Give a loaded machine its first event, unless it has had it."""
         with hosted.lock:
             if hosted.is_started:
@@ -299,7 +308,7 @@ class MachineShard(ABC, Generic[M]):
             refused = self._enqueue(hosted, effects.appends, None)
             self._set_timer(hosted)
             self._drop_if_done(hosted)
-        self._carry_out(hosted, effects, refused)
+        self._carry_out(hosted, effects, refused, flush)
 
     def _enqueue(
         self, hosted: Hosted[M], appends: Sequence[Append[Any]], removed: Removed | None
@@ -323,19 +332,26 @@ class MachineShard(ABC, Generic[M]):
             if not hosted.is_gone:
                 self._set_timer(hosted)
                 self._drop_if_done(hosted)
-        self._carry_out(hosted, effects, refused)
+        # Usually the batch is still in flight, and what its outcome causes is written after it.
+        self._carry_out(hosted, effects, refused, self._log.flush_aside)
 
     def _removed(self, error: ErrorCode) -> None:
         if error != ErrorCode.NONE and self.state is ShardState.SERVING:
             logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
 
-    def _carry_out(self, hosted: Hosted[M], effects: AnyEffects, refused: list[Callable[[], None]]) -> None:
+    def _carry_out(
+        self,
+        hosted: Hosted[M],
+        effects: AnyEffects,
+        refused: list[Callable[[], None]],
+        flush: Flush | None,
+    ) -> None:
         for token, response in effects.answers:
             token(response)
         for report in refused:
             report()
         if effects.appends:
-            self._log.flush()
+            (flush or self._log.flush)()
         for request in effects.requests:
             self._request(hosted, request)
 
@@ -374,7 +390,7 @@ class MachineShard(ABC, Generic[M]):
                 hosted.timer = None
             return machine.tick(now)
 
-        self._apply(hosted, tick)
+        self._apply(hosted, tick, flush=self._log.flush_aside)
 
     def _postpone(self, hosted: Hosted[M]) -> None:
         with hosted.lock:

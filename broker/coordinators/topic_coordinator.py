@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, KeyValue, LastRecords
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, KeyValue, LastRecords, RunAside
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.hosted import Leadership, Machine, MachineShard
 from barnabas.broker.coordinators.internal_topic import InternalTopic
@@ -33,6 +33,8 @@ S = TypeVar("S", bound=MachineShard[Any])
 
 class CoordinatorCalls(TypedDict):
     """``create_topic`` and ``count_partitions`` are described at `InternalTopic`."""
+
+    run_aside: RunAside
 
     create_topic: Callable[[], object]
     count_partitions: Callable[[], int | None]
@@ -65,6 +67,7 @@ class TopicCoordinator(ABC, Generic[S, M]):
         self._metadata = metadata
         self._reaper = reaper
         self._now = now = calls["now"]
+        self._run_aside = calls["run_aside"]
         new_topic = self._new_topic(config)
         self.shards = LedShards[S](
             new_topic.name,
@@ -144,6 +147,7 @@ class TopicCoordinator(ABC, Generic[S, M]):
             timeout_ms=timeout_ms,
             max_batch_bytes=partial(max_batch_bytes, partition),
             wall_clock_ms=lambda: self._now().wall_ms,
+            run_aside=self._run_aside,
         )
         return Leadership(
             partition.partition,

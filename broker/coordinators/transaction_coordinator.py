@@ -86,6 +86,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
             links=links,
             writer=marker_writer,
             timeout_ms=MARKER_TIMEOUT_MS,
+            run_aside=self._run_aside,
         )
         self._waiting = Purgatory(
             "transactional ids being loaded", reaper, max_operations=MAX_WAITING_FOR_LOADING

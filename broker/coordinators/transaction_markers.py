@@ -24,6 +24,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.coordinators.broker_links import Answer
+from barnabas.broker.coordinators.coordinator_log import RunAside
 from barnabas.broker.coordinators.transaction_effects import MarkersToWrite
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.purgatory import DelayedCall, Purgatory, Reaper
@@ -131,7 +132,11 @@ class _Destination:
 
 
 class MarkerQueue:
-    """``timeout_ms`` is how long a leader waits for its followers, locally."""
+    """``timeout_ms`` is how long a leader waits for its followers, locally.
+
+    Markers for this broker's partitions are appended on the caller's thread, but not again on that of all
+    deadlines: then ``run_aside`` has it done.
+    """
 
     def __init__(
         self,
@@ -142,6 +147,7 @@ class MarkerQueue:
         links: Links,
         writer: MarkerWriter,
         timeout_ms: int,
+        run_aside: RunAside,
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -149,6 +155,7 @@ class MarkerQueue:
         self._links = links
         self._writer = writer
         self._timeout_ms = timeout_ms
+        self._run_aside = run_aside
         # As many as there are decided transactions: to drop one would make it hang.
         self._delayed = Purgatory("transaction markers", reaper, max_operations=sys.maxsize)
         self._is_stopped = False
@@ -309,10 +316,11 @@ class MarkerQueue:
 
     def _retry(self, part: _Part, leaders: Mapping[TopicPartition, _Leader], pause_ms: float) -> None:
         """Send these again: at once if one has another leader by now, else when it has, or after a pause."""
+        again = partial(self._send_all, part.sending, leaders, part.failures + 1)
         retry = DelayedCall(
             self._reaper.clock_ms() + pause_ms,
             lambda: self._has_moved(part.sending, leaders),
-            lambda: self._send_all(part.sending, leaders, part.failures + 1),
+            lambda: self._run_aside(again),
         )
         self._delayed.try_complete_else_watch(retry, {name.topic for name in leaders})
 

@@ -139,9 +139,15 @@ class TransactionShard(MachineShard[Transaction]):
     def _markers_written(
         self, hosted: Hosted[Transaction], number: int, partitions: Collection[TopicPartition]
     ) -> None:
-        self._apply(hosted, lambda machine, now: machine.markers_written(number, partitions, now))
+        def event(machine: Transaction, now: Moment) -> Effects:
+            return machine.markers_written(number, partitions, now)
+
+        self._apply(hosted, event, flush=self._log.flush_quickly)
 
     def _producer_id_given(
         self, hosted: Hosted[Transaction], producer_id: ProducerId, error: ErrorCode
     ) -> None:
-        self._apply(hosted, lambda machine, now: machine.producer_id_given(producer_id, error, now))
+        def event(machine: Transaction, now: Moment) -> Effects:
+            return machine.producer_id_given(producer_id, error, now)
+
+        self._apply(hosted, event, flush=self._log.flush_quickly)

@@ -257,7 +257,7 @@ class ReplicaManager:
             ]
         )
 
-    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
+    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, object]]) -> bool:
         """Whether an append of these batches may wait for the disk."""
         return any(
             (partition := self.roles.partitions.get(name)) is not None

@@ -156,7 +156,12 @@ class Parts:
         store = broker.member.store
         self.producer_ids = ProducerIds(lambda: store.claim_producer_ids(broker.id), slow_work)
         self.groups = GroupCoordinator(
-            *common, create_topic=lambda: None, count_partitions=lambda: 1, now=now, on_fatal=raise_it
+            *common,
+            create_topic=lambda: None,
+            count_partitions=lambda: 1,
+            now=now,
+            on_fatal=raise_it,
+            run_aside=lambda work: work(),
         )
         self.transactions = TransactionCoordinator(
             *common,
@@ -168,6 +173,7 @@ class Parts:
             transaction_version=lambda: world.transaction_version,
             now=now,
             on_fatal=raise_it,
+            run_aside=lambda work: work(),
         )
         self.verification = TransactionVerification(
             broker.id,

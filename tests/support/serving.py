@@ -406,6 +406,7 @@ class Serving:
             "count_partitions": lambda: self.partitions_in_zookeeper,
             "now": lambda: Moment(self.managed.now_ms(), self.wall_ms),
             "on_fatal": fatal,
+            "run_aside": lambda work: work(),
         }
 
     def _services(self) -> Services:

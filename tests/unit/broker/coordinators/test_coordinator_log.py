@@ -54,6 +54,10 @@ class FakeReplicas:
         self.guards: list[Mapping[TopicPartition, VerificationGuards]] = []
         self.woken = 0
         self.end = 100
+        self.is_on_slow_disk = False
+
+    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, object]]) -> bool:
+        return self.is_on_slow_disk
 
     def append(
         self,
@@ -95,6 +99,7 @@ class LogRig:
     def __init__(self, max_batch_bytes: int = 1 << 20) -> None:
         self.replicas = FakeReplicas()
         self.outcomes: list[Outcome] = []
+        self.aside: list[Callable[[], None]] = []
         self.log = CoordinatorLog[Record](
             cast("ReplicaManager", self.replicas),
             PARTITION,
@@ -103,6 +108,7 @@ class LogRig:
             timeout_ms=5_000,
             max_batch_bytes=lambda: max_batch_bytes,
             wall_clock_ms=lambda: 1_234,
+            run_aside=self.aside.append,
         )
 
     def settled(self, name: str) -> Settled:
@@ -194,13 +200,13 @@ def test_tombstones_are_divided_as_the_limit_requires_and_reported_once() -> Non
     errors: list[ErrorCode] = []
     rig.log.enqueue_removal(tombstones, errors.append)
     rig.log.flush()
-    rig.replicas.error = ErrorCode.REQUEST_TIMED_OUT
+    rig.replicas.error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     rig.replicas.settle()
     rig.replicas.error = ErrorCode.NONE
     while rig.replicas.open:
         assert errors == []
         rig.replicas.settle()
-    assert errors == [ErrorCode.REQUEST_TIMED_OUT]
+    assert errors == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
     assert len(rig.replicas.batches) > 5
     assert max(header.size_bytes for header in rig.replicas.headers) <= 500
     assert [record for batch in rig.replicas.batches for record in batch] == tombstones
@@ -328,3 +334,40 @@ def test_an_append_with_a_bug_is_reported_once_and_the_next_is_written(
     rig.write("b")
     rig.replicas.settle()
     assert [name for name, _, _ in rig.outcomes] == ["a", "b"]
+
+
+def test_records_are_written_aside_once_and_in_order(rig: LogRig) -> None:
+    rig.log.flush_aside()
+    assert rig.aside == [], "nothing waits"
+    for name in "ab":
+        rig.enqueue(name)
+        rig.log.flush_aside()
+    assert (len(rig.aside), rig.replicas.batches) == (1, [])
+    rig.enqueue("c")
+    rig.aside.pop()()
+    assert rig.replicas.batches == [[committed(name) for name in "abc"]]
+    rig.enqueue("d")
+    rig.log.flush_aside()
+    assert rig.aside == [], "the outcome of the batch in flight writes the next"
+    rig.replicas.settle()
+    rig.replicas.settle()
+    rig.enqueue("e")
+    rig.log.flush_aside()
+    rig.aside.pop()()
+    assert rig.replicas.batches[1:] == [[committed("d")], [committed("e")]]
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT])
+def test_the_batches_after_an_outcome_are_written_where_they_hold_up_nothing(
+    rig: LogRig, error: ErrorCode, is_slow: bool
+) -> None:
+    """The outcome comes on the thread of all deadlines, or while a follower's fetch is handled."""
+    rig.write("a")
+    rig.enqueue("b")
+    rig.replicas.error, rig.replicas.is_on_slow_disk = error, is_slow
+    rig.replicas.settle()
+    assert len(rig.aside) == (is_slow or error != ErrorCode.NONE)
+    for write in rig.aside:
+        write()
+    assert rig.replicas.batches == [[committed("a")], [committed("b")]]

@@ -45,6 +45,7 @@ class FakeLog:
         self.is_full = False
         self.queued: list[Callable[[ErrorCode, int], None]] = []
         self.removals: list[Callable[[ErrorCode], None]] = []
+        self.flushed: list[str] = []
 
     def enqueue(self, records: Sequence[Any], settled: Callable[[ErrorCode, int], None], _: object) -> bool:
         if not self.is_full:
@@ -55,7 +56,10 @@ class FakeLog:
         self.removals.append(removed)
 
     def flush(self) -> None:
-        pass
+        self.flushed.append("here")
+
+    def flush_aside(self) -> None:
+        self.flushed.append("aside")
 
 
 class FakeReaper:
@@ -270,3 +274,22 @@ def test_a_timer_that_expires_beside_its_successor_leaves_it() -> None:
     rig.is_fenced = True
     former.on_expiration()
     assert rig.reaper.deadlines == [2_000.0]
+
+
+def test_the_thread_of_all_deadlines_writes_no_record() -> None:
+    """Nor do those that settle appends: a slow disk would hold up all that wait for these threads."""
+    append = Append(1, ())
+    rig = Rig()
+    rig.apply("a", append, deadline_ms=2_000.0)
+    rig.machine().next_appends = [append]
+    rig.expire()
+    rig.machine().next_appends = [append]
+    rig.log.queued[0](ErrorCode.NONE, 0)
+    assert rig.log.flushed == ["here", "aside", "aside"]
+    assert len(rig.log.queued) == 3
+
+    loaded = FakeMachine()
+    rig = Rig({"a": loaded})
+    loaded.next_appends = [append]
+    rig.shard._timer_expired(rig.shard._hosted["a"])
+    assert (loaded.events, rig.log.flushed) == (["started", "tick"], ["aside"]), "its first event too"

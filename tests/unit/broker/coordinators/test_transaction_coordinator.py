@@ -58,6 +58,7 @@ def append(serving: Serving, key: bytes, value: bytes) -> None:
         timeout_ms=1_000,
         max_batch_bytes=lambda: 1 << 20,
         wall_clock_ms=lambda: 0,
+        run_aside=lambda work: work(),
     )
     outcomes: list[ErrorCode] = []
     assert log.enqueue([(key, value)], lambda error, offset: outcomes.append(error))

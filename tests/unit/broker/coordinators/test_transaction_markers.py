@@ -65,8 +65,15 @@ class Rig:
         self.local: list[tuple[TransactionMarker, MarkersAnswer]] = []
         self.written: list[TopicPartition] = []
         self.is_wanted = True
+        self.run_aside: Callable[[Callable[[], None]], None] = lambda work: work()
         self.queue = MarkerQueue(
-            ME, self.metadata, self.reaper, links=self, writer=self._Writer(self), timeout_ms=1_000
+            ME,
+            self.metadata,
+            self.reaper,
+            links=self,
+            writer=self._Writer(self),
+            timeout_ms=1_000,
+            run_aside=lambda work: self.run_aside(work),
         )
         self.queue.listen()
 
@@ -260,4 +267,18 @@ def test_markers_that_fail_here_by_an_unforeseen_error_are_written_again(
         broken.setattr(Rig._Writer, "write", fail)
         rig.end(T0)
     rig.pass_time(FIRST_PAUSE_MS)
+    assert len(rig.local) == 1
+
+
+def test_the_thread_of_all_deadlines_appends_no_marker_again() -> None:
+    rig = Rig()
+    aside: list[Callable[[], None]] = []
+    rig.run_aside = aside.append
+    rig.lead({0: ME})
+    rig.end(TopicPartition("t", 0))
+    _, answer = rig.local.pop()
+    answer([{TopicPartition("t", 0): ErrorCode.NOT_ENOUGH_REPLICAS}])
+    rig.pass_time(LONGEST_PAUSE_MS)
+    assert (len(aside), rig.local) == (1, [])
+    aside.pop()()
     assert len(rig.local) == 1
