@@ -263,8 +263,8 @@ class LogManager:
                 folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
                 if log is not None:
                     self._dirs[log.folder.parent].log_count -= 1
-                if self._unread is not None:
-                    self._note_deletion(topic_partition, topic_id, self._unread, is_found=folder is not None)
+            if self._unread is not None and not is_of_another:
+                self._note_deletion(topic_partition, topic_id, self._unread, is_found=folder is not None)
         if stray is None and not is_of_another:
             # First: a start must not find a future log of a partition that has only a deleted folder.
             self.futures.forget(topic_partition, now_ms)

@@ -267,9 +267,13 @@ def test_a_log_that_may_be_in_a_dir_that_was_not_read_is_neither_deleted_nor_cre
         attempt(manager, KEY, topic_id=TOPIC_ID, now_ms=0)
     with pytest.raises(ApiError, match="failed disk"):
         manager.get_or_create(KEY, TOPIC_ID, 0, is_new=True)
-    assert manager.delete(OTHER, 0, other_id)
-    # The answer to the first request was lost.
-    assert not manager.delete(OTHER, 0, other_id)
+    stray, stray_id = TopicPartition("stray", 0), TopicId(uuid.uuid4())
+    manager.get_or_create(stray, stray_id, 0, is_new=True)
+    manager.set_aside(stray, 0)
+    for name, topic_id in ((OTHER, other_id), (stray, stray_id)):
+        manager.delete(name, 0, topic_id)
+        # The answer to the first request was lost.
+        assert not manager.delete(name, 0, topic_id)
     crash(manager)
     checkpoint.rmdir()
     manager = managers.open()
