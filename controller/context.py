@@ -112,6 +112,10 @@ class ControllerContext:
         members = (Replica(tp, broker) for tp, state in states.items() for broker in state.isr)
         return [member for member in members if member in self.failed_replicas]
 
+    def may_still_lead(self, tp: TopicPartition, isr: Collection[BrokerId]) -> bool:
+        """Whether a member of an ISR is only suspected: if it lives, and alone, it acknowledges records."""
+        return not self.eligible(tp, self.suspected).isdisjoint(isr)
+
     def bounced(self, state: LeadershipState) -> set[BrokerId]:
         """Members of an ISR that have registered again since they joined it."""
         return {

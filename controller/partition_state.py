@@ -223,7 +223,9 @@ class PartitionStateMachine:
             # A stopping leader may lead on, but no stopping replica becomes the leader.
             able = (live - bounced) | reachable.intersection({state.leader})
             return elect_for_reassignment(assignment, state.leader, state.isr, able)
-        allow_unclean = kind is ElectionKind.UNCLEAN or self._allow_unclean(tp.topic)
+        allow_unclean = kind is ElectionKind.UNCLEAN or (
+            self._allow_unclean(tp.topic) and not self._context.may_still_lead(tp, state.isr)
+        )
         return elect_offline(replicas, state.isr, live, bounced=bounced, allow_unclean=allow_unclean)
 
     def _now_online(

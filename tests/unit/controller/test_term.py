@@ -103,6 +103,28 @@ def test_a_replica_out_of_sync_leads_only_where_that_is_allowed(
     assert (cluster.states[T0].leader, cluster.states[T0].isr) == (leader, isr)
 
 
+def test_a_replica_out_of_sync_leads_only_once_the_session_of_a_suspected_leader_has_ended() -> None:
+    """If the suspicion is wrong, that one continues alone, and all that it acknowledges would be lost."""
+    cluster = Cluster(1, 2, 3, 4, unclean_leader_election_enable=True)
+    cluster.zookeeper.add_topic("t", {0: (1, 2), 1: (3, 4)})
+    cluster.elect()
+    cluster.zookeeper.shrink_isr(T0, 1)
+    cluster.handle(cluster.event(events.BrokerSuspected, 1))
+    assert (cluster.states[T0].leader, cluster.states[T0].isr) == (-1, (1,))
+    cluster.handle(cluster.event(events.BrokerReturned, 1))
+    assert cluster.states[T0].leader == 1
+    cluster.handle(cluster.event(events.BrokerSuspected, 1))
+    cluster.die(1)
+    assert (cluster.states[T0].leader, cluster.states[T0].isr) == (2, (2,))
+    # A replica whose disk has failed does not lead any more.
+    cluster.die(4)
+    answer_failed(cluster, 3, T1)
+    cluster.handle(cluster.event(events.BrokerSuspected, 3))
+    assert cluster.states[T1].isr == (3,)
+    cluster.restart(4)
+    assert cluster.states[T1].leader == 4
+
+
 def test_an_isr_that_its_leader_changed_meanwhile_is_read_again_before_the_election(cluster: Cluster) -> None:
     cluster.zookeeper.shrink_isr(T0, 1, 3)
     cluster.die(1)
