@@ -168,12 +168,18 @@ class LogManager:
 
         A new log has no topic id: `Log.assign_topic_id` waits for the disk, and the caller of many logs lets
         these waits overlap. With `is_new`, the caller knows that the partition was never here, so an offline
-        dir cannot hold it. A log that could not be opened at start for lack of descriptors or memory is
-        opened now. Raises INCONSISTENT_TOPIC_ID, LogDirFailure, or KAFKA_STORAGE_ERROR if the partition's log
-        is offline.
+        dir cannot hold it. Raises StorageCallFailed, LogDirFailure, or KAFKA_STORAGE_ERROR if the partition's
+        log is offline.
         """
-        log = self._logs.get(topic_partition) or self._retry_opening(topic_partition, now_ms)
+        log = self.get_or_open(topic_partition, now_ms)
         return log or self._create(topic_partition, topic_id, now_ms, is_new=is_new)
+
+    def get_or_open(self, topic_partition: TopicPartition, now_ms: int) -> Log | None:
+        """The log of a partition, opened now if that failed at start for lack of descriptors or memory.
+
+        It may belong to an earlier topic of that name. Raises StorageCallFailed.
+        """
+        return self._logs.get(topic_partition) or self._retry_opening(topic_partition, now_ms)
 
     def prefer_dir(self, topic_partition: TopicPartition, path: Path) -> None:
         """Choose the log dir in which the log of a partition will be created."""

@@ -356,7 +356,7 @@ class RoleChanges:
     ) -> None:
         topic_id = TopicId(topic.topic_id)
         partition = self.partitions.get(name)
-        log = partition.log if partition is not None else self._logs.get(name)
+        log = partition.log if partition is not None else self._logs.get_or_open(name, wall_clock_ms())
         if log is not None and not _is_of(log, topic_id):
             if not is_full:
                 raise api_error(

@@ -260,6 +260,9 @@ class MemoryLogs:
     def get(self, name: TopicPartition) -> MemoryLog | None:
         return self.logs.get(name)
 
+    def get_or_open(self, name: TopicPartition, now_ms: int) -> MemoryLog | None:
+        return self.logs.get(name)
+
     def all_logs(self) -> list[MemoryLog]:
         return list(self.logs.values())
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,13 @@ from barnabas.broker.handlers import describe_replicas
 from barnabas.broker.log import segment
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.broker.replication.fetch_wait import FetchResult
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from barnabas.protocol.schema import replace
@@ -208,6 +210,32 @@ def test_a_role_refused_for_lack_of_descriptors_is_requested_again(
     broker.replicas.shrink_isrs()
     assert broker.replicas.disk_failures.work_off()
     assert broker.store.notified == [ME]
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_log_that_opens_late_takes_no_role_of_a_later_topic_of_its_name(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """Its topic was deleted while the broker was down and could not open the log at start."""
+    broker.append(T1)
+    broker.logs.close(0)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StorageCallFailed(Path("log"), OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "open", refuse)
+        logs: Any = open_dirs(*broker.dirs, config=log_config(), broker_id=ME)
+    broker.logs = logs
+    restarted = Managed(logs, broker.store)
+    role = replace(state(ME, 9, (ME, OTHER), (ME, OTHER), 9), partition_index=T1.partition)
+    other_id = TopicId(uuid.uuid4())
+    errors = restarted.tell(role, topic="t", topic_id=other_id, is_full=is_full)
+    assert errors == ([] if is_full else [ErrorCode.INCONSISTENT_TOPIC_ID])
+    if is_full:
+        assert restarted.manager.partition(T1).log.log_end_offset == 0
+        (stray,) = [stray for stray in logs.strays.all() if stray.partition == T1]
+        assert stray.topic_id != other_id
 
 
 def test_a_lost_replica_cannot_be_deleted(broker: Broker) -> None:
