@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.file_system import (
     FILE_SYSTEM,
     FUTURE_SUFFIX,
@@ -257,7 +258,8 @@ class LogManager:
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} lies on a failed disk: {reason}"
                 )
             log = self._logs.get(topic_partition)
-            is_of_another = log is not None and topic_id is not None and log.topic_id not in (None, topic_id)
+            present_id = None if topic_id is None else self._topic_id_of(topic_partition)
+            is_of_another = present_id not in (None, topic_id)
             stray = None if topic_id is None else self.strays.pop(topic_partition, topic_id)
             if stray is not None or is_of_another:
                 log, folder = None, None if stray is None else stray.folder
@@ -298,6 +300,17 @@ class LogManager:
                 self._dirs[folder.parent].forget(topic_partition)
         return True
 
+    def _topic_id_of(self, key: TopicPartition) -> TopicId | None:
+        """The topic id of a partition's log, also of a damaged one. Raises LogDirFailure."""
+        log, folder = self._logs.get(key), self._damaged.get(key)
+        if log is not None or folder is None:
+            return None if log is None else log.topic_id
+        try:
+            return read_partition_metadata(folder)
+        except CheckpointDamaged as error:
+            logger.warning("taken for a log without a topic id: %s", error)
+            return None
+
     def _note_deletion(
         self, key: TopicPartition, topic_id: TopicId | None, reason: LogDirFailure, *, is_found: bool
     ) -> None:
@@ -309,10 +322,7 @@ class LogManager:
             del self._deleted[next(iter(self._deleted))]
 
     def _keep_unread(self, key: TopicPartition, reason: Exception) -> ApiError:
-        """The error for a log that may be in an offline dir.
-
-        If the logs of that dir are not known, it is not created in another dir from now on.
-        """
+        """The error for a log that may be in an offline dir. For an unread one it is created nowhere else."""
         if self._unread is not None:
             self.offline_partitions.setdefault(key, reason)
         return api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} may lie on a failed disk: {reason}")

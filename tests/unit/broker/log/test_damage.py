@@ -101,6 +101,23 @@ def test_a_damaged_log_stays_offline_and_untouched_over_several_starts(
     assert contents(damaged) == before
 
 
+@pytest.mark.parametrize("metadata", [None, "garbage"])
+def test_a_damaged_log_is_deleted_with_its_own_topic_alone(
+    managers: Managers, damaged: Path, metadata: str | None
+) -> None:
+    """It may be the log of a topic that was removed by hand, and whose name another topic had."""
+    before = contents(damaged)
+    manager = managers.open()
+    assert not manager.delete(KEY, 0, TopicId(uuid.uuid4()))
+    assert contents(damaged) == before
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.get_or_create(KEY, TOPIC_ID, 0)
+    if metadata is not None:
+        (damaged / "partition.metadata").write_text(metadata)
+    assert manager.delete(KEY, 0, TOPIC_ID)
+    assert not damaged.exists()
+
+
 def fill(managers: Managers) -> tuple[LogManager, list[Path]]:
     """Two logs of several segments, all on disk; the segments of the first."""
     del managers.paths[1:]
