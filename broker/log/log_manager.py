@@ -47,8 +47,7 @@ from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_MOST_PREFERENCES: Final = 100_000
-_MOST_DELETIONS: Final = 100_000
+_MOST_REMEMBERED: Final = 100_000
 
 ConfigOf = Callable[[str], LogConfig]
 """The configuration of a topic by its name."""
@@ -187,7 +186,7 @@ class LogManager:
         with self._lock:
             self._preferred_dirs.pop(topic_partition, None)
             self._preferred_dirs[topic_partition] = path
-            if len(self._preferred_dirs) > _MOST_PREFERENCES:
+            if len(self._preferred_dirs) > _MOST_REMEMBERED:
                 del self._preferred_dirs[next(iter(self._preferred_dirs))]
 
     def _create(
@@ -229,7 +228,7 @@ class LogManager:
     def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> Path | None:
         """Set a partition's log aside, see `stray_logs`; returns its folder, or None if there is no log.
 
-        Raises StorageError; the partition is offline then.
+        Raises StorageError; the partition is offline then, after StorageCallFailed until it is requested.
         """
         self.futures.forget(topic_partition, now_ms)
         with self._lock:
@@ -237,11 +236,15 @@ class LogManager:
             if log is None:
                 return None
             self._dirs[log.folder.parent].log_count -= 1
+        kept = (log.recovery_point, log.log_start_offset)
         try:
             return self.strays.add(log, now_ms)
         except StorageError as failure:
+            log.abandon()
             with self._lock:
-                self.offline_partitions[topic_partition] = failure
+                self._keep_out(topic_partition, log.folder, failure)
+                if isinstance(failure, StorageCallFailed):
+                    self._unopened[topic_partition] = ScannedLog(topic_partition, log.folder, *kept, False)
             raise
 
     def delete(self, topic_partition: TopicPartition, now_ms: int, topic_id: TopicId | None = None) -> bool:
@@ -254,9 +257,8 @@ class LogManager:
         with self._lock:
             reason = self.offline_partitions.get(topic_partition)
             if isinstance(reason, LogDirFailure):
-                raise api_error(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} lies on a failed disk: {reason}"
-                )
+                text = f"{topic_partition} lies on a failed disk: {reason}"
+                raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, text)
             log = self._logs.get(topic_partition)
             present_id = None if topic_id is None else self._topic_id_of(topic_partition)
             is_of_another = present_id not in (None, topic_id)
@@ -302,11 +304,10 @@ class LogManager:
 
     def _topic_id_of(self, key: TopicPartition) -> TopicId | None:
         """The topic id of a partition's log, also of a damaged one. Raises LogDirFailure."""
-        log, folder = self._logs.get(key), self._damaged.get(key)
-        if log is not None or folder is None:
-            return None if log is None else log.topic_id
+        if (log := self._logs.get(key)) is not None:
+            return log.topic_id
         try:
-            return read_partition_metadata(folder)
+            return read_partition_metadata(self._damaged[key]) if key in self._damaged else None
         except CheckpointDamaged as error:
             logger.warning("taken for a log without a topic id: %s", error)
             return None
@@ -318,7 +319,7 @@ class LogManager:
         if not is_found and (key, topic_id) not in self._deleted:
             raise self._keep_unread(key, reason)
         self._deleted[key, topic_id] = None
-        if len(self._deleted) > _MOST_DELETIONS:
+        if len(self._deleted) > _MOST_REMEMBERED:
             del self._deleted[next(iter(self._deleted))]
 
     def _keep_unread(self, key: TopicPartition, reason: Exception) -> ApiError:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.log.checkpoints import OffsetCheckpoint, read_partition_metadata
 from barnabas.broker.log.file_system import MAX_NAME_BYTES, FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.storage_errors import CheckpointDamaged, disk_work
+from barnabas.broker.log.storage_errors import CheckpointDamaged, StorageCallFailed, disk_work
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,10 @@ class StrayLogs:
         return True
 
     def add(self, log: Log, now_ms: int) -> Path:
-        """Close a log and rename its folder; returns the new one. Raises StorageError."""
+        """Close a log and rename its folder; returns the new one.
+
+        After a StorageCallFailed the folder has its former name. Raises StorageError.
+        """
         log.close(now_ms)
         # A reader that still holds it must not mistake the folder of a new log of that name for its own.
         log.abandon()
@@ -86,9 +89,14 @@ class StrayLogs:
         OffsetCheckpoint(log.folder / LOG_START_FILE, self._files).write({name: log.log_start_offset})
         with disk_work(log.folder):
             self._files.rename(log.folder, folder)
-            self._files.fsync(folder.parent)
         with self._lock:
             self._strays[folder] = StrayLog(name, log.topic_id, folder)
+        try:
+            with disk_work(folder):
+                self._files.fsync(folder.parent)
+        except StorageCallFailed as failure:
+            # After a power cut it may have its former name, and is set aside again.
+            logger.warning("the renaming of %s may not be on disk: %s", folder, failure)
         return folder
 
     def take_up(self, partition: TopicPartition, topic_id: TopicId | None) -> None:

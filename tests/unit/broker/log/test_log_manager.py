@@ -1,5 +1,6 @@
 """All logs of a broker: opening, creating, deleting, the passes, and dirs that are not ours or fail."""
 
+import contextlib
 import errno
 import os
 import threading
@@ -116,6 +117,31 @@ def test_a_stray_that_could_not_be_reopened_is_reopened_the_next_time(
     assert (result.log_start_offset, result.log_end_offset) == (2, 5)
     assert strays(managers) == []
     assert manager.strays.all() == []
+
+
+@pytest.mark.parametrize("call", ["write_atomically", "rename", "fsync"])
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_log_that_could_not_be_set_aside_is_not_forgotten(
+    managers: Managers, monkeypatch: pytest.MonkeyPatch, call: str, is_deleted: bool
+) -> None:
+    manager = managers.open()
+    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    append_batches(log, batch(5), 2)
+    log.increment_log_start_offset(2)
+    log.flush(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, call, failing(errno.EMFILE))
+        with contextlib.suppress(StorageCallFailed):
+            manager.set_aside(KEY, 0)
+    assert manager.get(KEY) is None
+    if is_deleted:
+        assert manager.delete(KEY, 0, TOPIC_ID)
+        assert not log.folder.exists()
+        assert strays(managers) == []
+    else:
+        result = manager.get_or_create(KEY, TOPIC_ID, 0)
+        assert (result.log_start_offset, result.log_end_offset) == (2, 5)
+        assert manager.offline_partitions == {}
 
 
 def test_strays_with_and_without_a_topic_id_are_listed_together(manager: LogManager) -> None:
