@@ -28,6 +28,7 @@ from barnabas.protocol.frames import LENGTH_BYTES
 from barnabas.protocol.schema import (
     APIS,
     MAX_ARRAY_LENGTH,
+    MAX_INNER_ELEMENTS,
     NATIVE_ONLY,
     ApiKey,
     Buffer,
@@ -120,8 +121,11 @@ def is_kafka(payload: memoryview) -> bool:
     return len(payload) > 0 and payload[0] == 0
 
 
-def decode_request(view: memoryview) -> RequestHead:
-    """Read a request; its records are views of the frame. Raises MalformedFrame, UnsupportedVersion."""
+def decode_request(view: memoryview, most_elements: int = MAX_INNER_ELEMENTS) -> RequestHead:
+    """Read a request; its records are views of the frame.
+
+    Raises MalformedFrame, BeyondBound, UnsupportedVersion.
+    """
     if len(view) < _HEADER_BYTES:
         raise MalformedFrame(f"a frame of {len(view)} bytes is too short for a request header")
     api_key, version, correlation_id, length = _REQUEST_START.unpack_from(view)
@@ -144,7 +148,7 @@ def decode_request(view: memoryview) -> RequestHead:
             position += 1
         else:
             position = _after_tags(view, position)
-    body = codec.decode_request(view, position)
+    body = codec.decode_request(view, position, most_elements)
     return _new_tuple(RequestHead, (codec.api_key, version, correlation_id, client_id, body))
 
 

@@ -2,7 +2,8 @@
 
 A decoder trusts nothing. Before anything is allocated, it rejects counts that the remaining bytes could not
 hold, counts and tagged fields above `MAX_ARRAY_LENGTH`, and more elements in all than `MAX_INNER_ELEMENTS`
-(numbers count in requests, which anybody may send, not in responses). The size of a message without its
+(numbers count in requests, which anybody may send, not in responses), or than a caller that has little time
+allows for a request. The size of a message without its
 records is bounded by `MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown tagged
 fields are skipped, fields that the version lacks take their defaults, bytes after the message are ignored.
 For any bytes the outcome is a message or `MalformedFrame`.
@@ -31,7 +32,7 @@ from barnabas.protocol.codec_kafka_source import (
     is_carried,
     smallest_size,
 )
-from barnabas.protocol.errors import MalformedFrame
+from barnabas.protocol.errors import BeyondBound, MalformedFrame
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.schema import (
     MAX_ARRAY_LENGTH,
@@ -43,8 +44,11 @@ from barnabas.protocol.schema import (
     wire_fields,
 )
 
-Decoder = Callable[[memoryview, int], Any]
-"""Reads the message that starts at a position; raises MalformedFrame."""
+Decoder = Callable[..., Any]
+"""Reads the message that starts at a position of a memoryview; raises MalformedFrame.
+
+A third argument lowers the number of elements in all that a request may have; raises BeyondBound for more.
+"""
 
 _SIZES: Final = {"?": 1, "b": 1, "B": 1, "h": 2, "i": 4, "q": 8, "d": 8, "16s": 16}
 _MAX_UVARINT_BYTES: Final = 5
@@ -83,11 +87,12 @@ class _DecoderMaker(SourceMaker):
             "_short": _short,
             "_bad": _bad,
             "_large": _large,
+            "_beyond": _beyond,
         }
 
     def make(self, cls: type[Any]) -> None:
         where = repr(f"{cls.__name__} version {self.version}")
-        with self.block("def run(v, p):"):
+        with self.block(f"def run(v, p, most={MAX_INNER_ELEMENTS}):"):
             if self._with_records:
                 self.line("taken = 0")
             else:
@@ -243,7 +248,7 @@ class _DecoderMaker(SourceMaker):
         is_inner = self._is_request and self._loops > 0
         short = f"{offset} <= {n} < {SHORT_ARRAY}"
         if is_inner:
-            short += f" and (inner := inner + {n}) <= {MAX_INNER_ELEMENTS}"
+            short += f" and (inner := inner + {n}) <= most"
         with self.block(f"if {short}:"):
             self.line(f"{target} = list({table}[{n}](v, p))")
         with self.block("else:"):
@@ -255,11 +260,15 @@ class _DecoderMaker(SourceMaker):
         offset = 1 if self.flexible else 0
         count = self._length(n)
         head = f" or p - taken > {MAX_HEAD_BYTES}" if self._with_records else ""
-        inner = f" or (inner := inner + {n}) > {MAX_INNER_ELEMENTS}" if is_inner else ""
+        claims = f"({where!r}, f'an array of {{{count}}} elements', p)"
         self.line(
             f"if not {offset} <= {n} <= {MAX_ARRAY_LENGTH + offset} or p + ({count}) * {least} > end"
-            f"{head}{inner}: raise _bad({where!r}, f'an array of {{{count}}} elements', p)"
+            f"{head}: raise _bad{claims}"
         )
+        if is_inner:
+            self.line(f"if (inner := inner + {n}) > most: raise _beyond{claims}")
+        elif self._is_request:
+            self.line(f"if {n} > most + {offset}: raise _beyond{claims}")
 
     def _elements(self, where: str, wire: WireField, target: str, n: str) -> None:
         if wire.struct is not None:
@@ -350,6 +359,10 @@ def _short(where: str, position: int, end: int) -> MalformedFrame:
 
 def _bad(where: str, claims: object, position: int) -> MalformedFrame:
     return MalformedFrame(f"{where} claims {claims} at byte {position}")
+
+
+def _beyond(where: str, claims: object, position: int) -> BeyondBound:
+    return BeyondBound(f"{where} claims {claims}, with which it has too many, at byte {position}")
 
 
 def _large(where: str, size: int) -> MalformedFrame:

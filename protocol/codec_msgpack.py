@@ -29,7 +29,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
-from barnabas.protocol.errors import MalformedFrame, MessageTooComplex, Unencodable
+from barnabas.protocol.errors import BeyondBound, MalformedFrame, MessageTooComplex, Unencodable
 from barnabas.protocol.schema import (
     APIS,
     INTEGER_BITS,
@@ -170,8 +170,13 @@ def encode_response(correlation_id: int, body: Any) -> list[Buffer]:
     return _frame(_FIRST_RESPONSE_BYTE, head, records)
 
 
-def decode_request(payload: memoryview) -> RequestHead:
-    """Read a request. Raises MalformedFrame for malformed bytes and for an unknown API key."""
+def decode_request(payload: memoryview, most_head_bytes: int = MAX_HEAD_BYTES) -> RequestHead:
+    """Read a request.
+
+    Raises MalformedFrame for malformed bytes and for an unknown API key, BeyondBound for a larger head.
+    """
+    if len(payload) > most_head_bytes < _HEAD_START.unpack_from(payload)[2] <= MAX_HEAD_BYTES:
+        raise BeyondBound(f"a head has more than {most_head_bytes} bytes")
     head, records = _open(_request_decoder, payload, _FIRST_REQUEST_BYTE)
     api = APIS.get(head.api_key)
     if api is None:

@@ -61,6 +61,10 @@ class MalformedFrame(LocalError):
     """Bytes that are not a message of ours; the connection that sent them is closed."""
 
 
+class BeyondBound(MalformedFrame):
+    """A request with more elements, or a larger head, than the caller of the decoder allows."""
+
+
 class MessageTooComplex(LocalError):
     """A message of ours that is too large even without its records; it was not sent."""
 

@@ -13,16 +13,22 @@ from barnabas.broker.handlers import api_versions
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS, Handler
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD
 from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.codec_kafka import UnsupportedVersion
-from barnabas.protocol.errors import MalformedFrame
-from barnabas.protocol.schema import APIS, ApiKey
+from barnabas.protocol.errors import BeyondBound, MalformedFrame
+from barnabas.protocol.schema import APIS, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS, ApiKey
 
 # Where the API key is: in a native head after the array marker and the five bytes of the head's length, in a
 # Kafka head in the second of the first two bytes.
 _NATIVE_KEY_AT: Final = 6
 _KAFKA_KEY_AT: Final = 1
+_BRIEF_ELEMENTS: Final = 2 * MAX_PARTITIONS_ON_NETWORK_THREAD
+"""Topics, and partitions and their arrays, of a Kafka request that a network thread decodes. Handlers count
+more exactly."""
+_BRIEF_HEAD_BYTES: Final = 16 * 1024
+"""Of a native request that a network thread decodes, without its records: 5,000 partitions at most."""
 _UNKNOWN: Final = Handler(lambda services, request: None)
 _BY_KEY_BYTE: Final = [HANDLERS[ApiKey(key)] if key in HANDLERS else _UNKNOWN for key in range(256)]
 
@@ -56,7 +62,10 @@ class Dispatcher:
         try:
             decoded = _decoded(request)
         except MalformedFrame as error:
-            request.close_connection(f"malformed request: {error}")
+            if isinstance(error, BeyondBound) and request.lane is Lane.NETWORK:
+                request.continue_in(Lane.GENERAL, lambda: self(request))
+            else:
+                request.close_connection(f"malformed request: {error}")
             return
         except UnsupportedVersion as error:
             _refuse_version(request, error)
@@ -71,12 +80,13 @@ class Dispatcher:
 
 
 def _decoded(request: Request) -> ApiRequest:
-    """Raises MalformedFrame or UnsupportedVersion."""
-    view = request.frame.view
+    """Raises MalformedFrame or UnsupportedVersion; on a network thread BeyondBound for many elements."""
+    view, is_brief = request.frame.view, request.lane is Lane.NETWORK
     if codec_msgpack.is_native(view):
-        head = codec_msgpack.decode_request(view)
+        head = codec_msgpack.decode_request(view, _BRIEF_HEAD_BYTES if is_brief else MAX_HEAD_BYTES)
     elif codec_kafka.is_kafka(view):
-        head = codec_kafka.decode_request(view)
+        most = _BRIEF_ELEMENTS if is_brief else MAX_INNER_ELEMENTS
+        head = codec_kafka.decode_request(view, most)
     else:
         begins = f"begins with byte {view[0]:#04x}" if len(view) else "is empty"
         raise MalformedFrame(f"neither Kafka's protocol nor the native one: it {begins}")

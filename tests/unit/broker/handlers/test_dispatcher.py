@@ -21,9 +21,10 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import APIS, ApiKey
 from tests.support.record_requests import fetch_request, follow, produce_request
-from tests.support.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving, batch
+from tests.support.serving import CORRELATION_ID, EXTERNAL, INTERNAL, Connection, Serving, batch, run_rest
 
 SOFTWARE = ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1")
 ORDER = {"controller_id": 2, "controller_epoch": 1, "broker_epoch": 0}
@@ -123,6 +124,27 @@ def test_the_lane_of_a_request_is_known_before_it_is_decoded(body: Any, lane: La
     if lane is not Lane.CONTROL:
         assert Connection.of(body, version=3).request.lane is lane
     assert Connection(b"short").request.lane is Lane.GENERAL
+
+
+@pytest.mark.parametrize("version", [None, 3, 9])
+@pytest.mark.parametrize(
+    ("topics", "per_topic"), [(1, 8_000), (600, 8), (4_000, 0)], ids=["one topic", "many", "empty ones"]
+)
+def test_a_network_thread_does_not_decode_many_elements(
+    serving: Serving, version: int | None, topics: int, per_topic: int
+) -> None:
+    partitions = [PartitionProduceData(index=0, records=b"") for _ in range(per_topic)]
+    data = [TopicProduceData(name="unknown", partition_data=partitions) for _ in range(topics)]
+    connection = Connection.of(
+        ProduceRequest(acks=1, timeout_ms=0, topic_data=data, transactional_id=None), version=version
+    )
+    request = connection.request
+    assert request.lane is Lane.NETWORK
+    serving.dispatch(request)
+    assert (request.lane, request.kind, connection.is_answered) == (Lane.GENERAL, None, False)
+    run_rest(request)
+    answered = {topic.name: len(topic.partition_responses) for topic in connection.response.responses}
+    assert answered == ({"unknown": topics * per_topic} if per_topic else {})
 
 
 def test_metadata_waits_for_the_answers_to_earlier_requests() -> None:
