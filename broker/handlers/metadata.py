@@ -6,7 +6,7 @@ field to refuse that, so they always may.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
@@ -125,17 +125,17 @@ def _moving(services: Services, body: MetadataRequest) -> list[str]:
 
 def _answer(services: Services, request: ApiRequest) -> None:
     cache = services.metadata
-    version, question = cache.version, _question(request)
+    version, current = cache.version, cache.current
+    codes = _ask_to_create(services, request.body, current)
+    question = *_question(request), *codes.items()
     answer = cache.answers.find(version, question)
     if answer is None:
-        response = _build(services, request)
+        response = _build(services, request, current, codes)
         answer = response if request.api_version is None else request.encoded(response)
         if answer is None:
             return
         is_large = sum(len(topic.partitions) for topic in response.topics) >= _WORTH_KEEPING
-        # An answer with an error may have a side effect, such as the creation of a topic.
-        has_errors = any(topic.error_code != ErrorCode.NONE for topic in response.topics)
-        if is_large and not has_errors and cache.version == version:
+        if is_large and cache.version == version:
             cache.answers.keep(version, question, answer)
     if request.api_version is None:
         request.respond(answer)
@@ -143,8 +143,19 @@ def _answer(services: Services, request: ApiRequest) -> None:
         request.respond_with(answer)
 
 
-def _question(request: ApiRequest) -> Hashable:
-    """Everything that an answer depends on, except the metadata."""
+def _ask_to_create(
+    services: Services, body: MetadataRequest, current: ClusterMetadata
+) -> Mapping[str, ErrorCode]:
+    """Have the unknown topics created that a request names, if it may; the error codes to answer for them."""
+    if not (body.topics and body.allow_auto_topic_creation and services.auto_topics.is_enabled):
+        return {}
+    names = (topic.name or "" for topic in body.topics if topic.topic_id == NO_TOPIC_ID)
+    unknown = {name: None for name in names if name not in current.topics and _invalidity(name) is None}
+    return services.auto_topics.ask(unknown) if unknown else {}
+
+
+def _question(request: ApiRequest) -> tuple[Hashable, ...]:
+    """What an answer depends on, except the metadata and the error codes of topics to be created."""
     body: MetadataRequest = request.body
     return (
         None if body.topics is None else tuple((topic.topic_id, topic.name) for topic in body.topics),
@@ -155,14 +166,16 @@ def _question(request: ApiRequest) -> Hashable:
     )
 
 
-def _build(services: Services, request: ApiRequest) -> MetadataResponse:
+def _build(
+    services: Services, request: ApiRequest, current: ClusterMetadata, codes: Mapping[str, ErrorCode]
+) -> MetadataResponse:
     body: MetadataRequest = request.body
-    cache, current = services.metadata, services.metadata.current
+    cache = services.metadata
     # In version 0, which has no null, an empty list asks for all topics.
     if body.topics is None or (request.api_version == 0 and not body.topics):
         topics = [_topic(cache, current, name) for name in current.topics]
     else:
-        topics = _requested(services, current, body.topics, may_create=body.allow_auto_topic_creation)
+        topics = [_find(cache, current, topic, codes) for topic in body.topics]
     if not request.is_since(_NULL_NAME_SINCE):
         for topic in topics:
             topic.name = topic.name or ""
@@ -196,21 +209,13 @@ def named_controller(cache: MetadataCache, current: ClusterMetadata) -> BrokerId
     return current.controller_id if is_alive else NO_BROKER
 
 
-def _requested(
-    services: Services, current: ClusterMetadata, topics: list[MetadataRequestTopic], *, may_create: bool
-) -> list[MetadataTopic]:
-    """Each topic by its id if the request has one, else by its name."""
-    answers = [_find(services.metadata, current, topic) for topic in topics]
-    if may_create and services.auto_topics.is_enabled:
-        unknown = [topic for topic in answers if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        if unknown:
-            codes = services.auto_topics.ask({topic.name or "" for topic in unknown})
-            for topic in unknown:
-                topic.error_code = codes[topic.name or ""]
-    return answers
-
-
-def _find(cache: MetadataCache, current: ClusterMetadata, requested: MetadataRequestTopic) -> MetadataTopic:
+def _find(
+    cache: MetadataCache,
+    current: ClusterMetadata,
+    requested: MetadataRequestTopic,
+    codes: Mapping[str, ErrorCode],
+) -> MetadataTopic:
+    """A topic by its id if the request has one, else by its name."""
     name = requested.name or ""
     if requested.topic_id != NO_TOPIC_ID:
         name_of_id = current.topic_names.get(TopicId(requested.topic_id))
@@ -224,15 +229,17 @@ def _find(cache: MetadataCache, current: ClusterMetadata, requested: MetadataReq
         name = name_of_id
     if name in current.topics:
         return _topic(cache, current, name)
-    return MetadataTopic(error_code=_why_unknown(name), name=name, partitions=[])
+    code = codes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return MetadataTopic(error_code=_invalidity(name) or code, name=name, partitions=[])
 
 
-def _why_unknown(name: str) -> ErrorCode:
+def _invalidity(name: str) -> ErrorCode | None:
+    """Why no topic can have this name."""
     try:
         validate_topic_name(name)
     except ApiError as error:
         return error.code
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return None
 
 
 def _topic(cache: MetadataCache, current: ClusterMetadata, name: str) -> MetadataTopic:

@@ -334,11 +334,23 @@ def test_a_cached_answer_ends_with_its_metadata(large: Serving) -> None:
     assert leaders(None) == leaders(9) == {1}
 
 
-def test_an_unknown_topic_is_looked_up_each_time(large: Serving) -> None:
+@pytest.mark.parametrize("version", [None, 9])
+def test_an_unknown_topic_is_created_each_time_beside_one_that_is_built_once(
+    large: Serving, monkeypatch: pytest.MonkeyPatch, version: int | None
+) -> None:
+    def ask(**may: bool) -> list[tuple[int, int]]:
+        answer = large.call(named("topic", "fresh", **may), version=version)
+        return [(topic.error_code, len(topic.partitions)) for topic in answer.topics]
+
+    topics = made(monkeypatch)
     for _ in range(2):
-        answer = large.call(named("topic", "fresh"), version=9)
-        assert [len(topic.partitions) for topic in answer.topics] == [MANY, 0]
-    assert large.auto_created == [["fresh"], ["fresh"]]
+        assert ask(may_create=True) == [(ErrorCode.NONE, MANY), (ErrorCode.LEADER_NOT_AVAILABLE, 0)]
+    assert (large.auto_created, topics) == ([["fresh"], ["fresh"]], ["topic"])
+    unknown = [(ErrorCode.NONE, MANY), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)]
+    assert [ask(may_create=False) for _ in range(2)] == [unknown] * 2
+    large.auto_topics.is_enabled = False
+    assert ask(may_create=True) == unknown
+    assert (len(large.auto_created), topics) == (2, ["topic"] * 2)
 
 
 def test_few_answers_are_cached() -> None:
