@@ -72,6 +72,8 @@ class Links(Protocol):
 class MarkerWriter(Protocol):
     """`replication.markers.TransactionMarkers`."""
 
+    def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool: ...
+
     def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None: ...
 
 
@@ -134,8 +136,8 @@ class _Destination:
 class MarkerQueue:
     """``timeout_ms`` is how long a leader waits for its followers, locally.
 
-    Markers for this broker's partitions are appended on the caller's thread, but not again on that of all
-    deadlines: then ``run_aside`` has it done.
+    Markers for this broker's partitions are appended on the caller's thread, except to slow disks, and again
+    on that of all deadlines: then ``run_aside`` has it done.
     """
 
     def __init__(
@@ -213,6 +215,8 @@ class MarkerQueue:
                 sending.written(leaders.keys())
             elif broker_id == NO_BROKER:
                 self._retry(part, leaders, _pause_ms(failures))
+            elif broker_id == self._broker_id and self._writer.wait_for_disk(leaders):
+                self._run_aside(partial(self._write_here, part))
             elif broker_id == self._broker_id:
                 self._write_here(part)
             else:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -70,6 +70,8 @@ class Appender(Protocol):
 
     def wake_followers(self) -> None: ...
 
+    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, object]]) -> bool: ...
+
 
 class TransactionMarkers:
     """The ``listeners`` are called without any lock, before the answer. A listener that fails makes the
@@ -79,6 +81,10 @@ class TransactionMarkers:
     def __init__(self, appender: Appender) -> None:
         self.listeners: list[OffsetsEnded] = []
         self._appender = appender
+
+    def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether appends to these partitions may wait for the disk."""
+        return self._appender.waits_for_disk([(name, None) for name in partitions])
 
     def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None:
         """Append the markers, and call ``answer`` once: when all are replicated or refused, or time is up.

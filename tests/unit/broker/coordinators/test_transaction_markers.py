@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -65,6 +65,7 @@ class Rig:
         self.local: list[tuple[TransactionMarker, MarkersAnswer]] = []
         self.written: list[TopicPartition] = []
         self.is_wanted = True
+        self.slow: set[TopicPartition] = set()
         self.run_aside: Callable[[Callable[[], None]], None] = lambda work: work()
         self.queue = MarkerQueue(
             ME,
@@ -80,6 +81,9 @@ class Rig:
     class _Writer:
         def __init__(self, rig: Rig) -> None:
             self._rig = rig
+
+        def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
+            return not self._rig.slow.isdisjoint(partitions)
 
         def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None:
             (marker,) = markers
@@ -275,10 +279,25 @@ def test_the_thread_of_all_deadlines_appends_no_marker_again() -> None:
     aside: list[Callable[[], None]] = []
     rig.run_aside = aside.append
     rig.lead({0: ME})
-    rig.end(TopicPartition("t", 0))
+    rig.end(T0)
     _, answer = rig.local.pop()
-    answer([{TopicPartition("t", 0): ErrorCode.NOT_ENOUGH_REPLICAS}])
+    answer([{T0: ErrorCode.NOT_ENOUGH_REPLICAS}])
     rig.pass_time(LONGEST_PAUSE_MS)
     assert (len(aside), rig.local) == (1, [])
     aside.pop()()
     assert len(rig.local) == 1
+
+
+def test_a_marker_for_a_slow_disk_is_appended_aside() -> None:
+    """The caller may be a network thread: an append was acknowledged while it handled a follower's fetch."""
+    rig = Rig()
+    aside: list[Callable[[], None]] = []
+    rig.run_aside = aside.append
+    rig.lead({0: ME, 1: ME})
+    rig.slow.add(T1)
+    rig.end(T0)
+    assert (len(rig.local), aside) == (1, [])
+    rig.end(T1, producer=2)
+    assert (len(rig.local), len(aside)) == (1, 1)
+    aside.pop()()
+    assert [marker.partitions for marker, _ in rig.local] == [(T0,), (T1,)]
