@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.internal_topic import NEW_TOPICS
+from barnabas.broker.limited_log import LimitedLog
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable
@@ -55,6 +56,7 @@ class AutoTopicCreation:
         self._lock = threading.Lock()
         self._in_progress: set[str] = set()
         self._outcomes: dict[str, _Outcome] = {}
+        self._report = LimitedLog(logger, logging.WARNING, now_ms)
 
     def ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
         """The error to answer for each of these unknown topics; creatable topics will be created."""
@@ -89,7 +91,9 @@ class AutoTopicCreation:
         try:
             self._work.submit(lambda error: self._done(names, {}), self._run, names)
         except SlowWorkRefused as error:
-            logger.warning("topics %s are not created now: %s", names, error)
+            self._report(
+                "topic %s and others, %d in all, are not created now: %s", names[0], len(names), error
+            )
             self._done(names, {})
 
     def _run(self, names: list[str]) -> None:
@@ -97,7 +101,9 @@ class AutoTopicCreation:
         try:
             results = self._create(names)
         except (ApiError, LocalError) as error:
-            logger.warning("topics %s could not be created now: %s", names, error)
+            self._report(
+                "topic %s and others, %d in all, are not created now: %s", names[0], len(names), error
+            )
         self._done(names, results)
 
     def _done(self, names: Sequence[str], results: Mapping[str, ErrorCode]) -> None:
@@ -110,7 +116,7 @@ class AutoTopicCreation:
                 if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT):
                     self._outcomes[name] = _Outcome(ErrorCode.LEADER_NOT_AVAILABLE, until_ms)
                 elif code is not None and not is_retriable(code):
-                    logger.warning("topic %s is not created: %s", name, code.name)
+                    self._report("topic %s is not created: %s", name, code.name)
                     self._outcomes[name] = _Outcome(code, until_ms)
 
     def _forget_old(self, now_ms: float) -> None:

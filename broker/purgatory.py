@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Final
 
 from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.limited_log import LimitedLog
 from barnabas.broker.limits import MAX_WAITING, MAX_WAITING_PARTITIONS
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.threads import make_thread
@@ -285,6 +286,7 @@ class Purgatory:
         # The keys of all waiting operations, each counted as often as it is watched.
         self._keys = 0
         self._is_shut_down = False
+        self._report = LimitedLog(logger, logging.WARNING, reaper.clock_ms)
 
     @property
     def waiting(self) -> int:
@@ -337,7 +339,7 @@ class Purgatory:
         with self._lock:
             refusal = self._refusal(len(keys))
             if refusal:
-                logger.warning("purgatory %s refuses an operation: %s", self.name, refusal)
+                self._report("purgatory %s refuses an operation: %s", self.name, refusal)
                 return False
             if not operation._enter(self):
                 return True

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar, Final
 
+from barnabas.broker.limited_log import LimitedLog
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 
 logger = logging.getLogger(__name__)
-
-_REPORT_INTERVAL_S: Final = 10.0
 
 
 class Operation(Enum):
@@ -179,25 +176,7 @@ class UnexpectedAppendOffset(LocalError):
     """A fetched batch does not continue the log where it ends."""
 
 
-class _FailedCalls:
-    """Logs failed calls as errors, but rate-limited, because thousands may fail together."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._next_report = 0.0
-        self._unreported = 0
-
-    def report(self, error: StorageCallFailed, now: float) -> None:
-        with self._lock:
-            if now < self._next_report:
-                self._unreported += 1
-                return
-            self._next_report = now + _REPORT_INTERVAL_S
-            others, self._unreported = self._unreported, 0
-        logger.error("refused with a retriable error: %s (%d more since the last report)", error.text, others)
-
-
-_failed_calls = _FailedCalls()
+_report_failed_call = LimitedLog(logger, logging.ERROR)
 
 
 def storage_error(
@@ -213,7 +192,7 @@ def storage_error(
     if meaning is Verdict.DISK_BROKEN:
         return LogDirFailure(path, error)
     failed = StorageCallFailed(path, error)
-    _failed_calls.report(failed, time.monotonic())
+    _report_failed_call("refused with a retriable error: %s", failed.text)
     return failed
 
 

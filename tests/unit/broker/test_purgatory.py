@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from barnabas.broker.limited_log import INTERVAL_MS
 from barnabas.broker.purgatory import DelayedCall, DelayedOperation, Purgatory, Reaper, Watched
 from barnabas.protocol.invariants import InvariantViolation
 from tests.support.building import Clock
@@ -210,6 +211,21 @@ def test_the_keys_of_all_operations_are_bounded(reaper: Reaper) -> None:
     assert purgatory.try_complete_else_watch(Recorded(), ["a"]) is Watched.WAITING
     assert large.force_complete()
     assert purgatory.try_complete_else_watch(Recorded(), ["b", "c"]) is Watched.WAITING
+
+
+def test_refusals_are_reported_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    purgatory = Purgatory("small", Reaper(on_fatal=unexpected, clock_ms=clock), max_operations=1)
+    assert purgatory.try_complete_else_watch(Recorded(), ["a"]) is Watched.WAITING
+    for _ in range(100):
+        assert purgatory.try_complete_else_watch(Recorded(), ["a"]) is Watched.REFUSED
+    assert [record.getMessage() for record in caplog.records] == [
+        "purgatory small refuses an operation: 1 wait already (0 more since the last report)"
+    ]
+    clock.now_ms = INTERVAL_MS
+    purgatory.try_complete_else_watch(Recorded(), ["a"])
+    assert caplog.records[-1].getMessage().endswith("(99 more since the last report)")
+    assert len(caplog.records) == 2
 
 
 def test_completed_operations_are_removed_everywhere(purgatory: Purgatory, reaper: Reaper) -> None:
