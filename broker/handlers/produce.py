@@ -174,12 +174,14 @@ def _confirm(
         }
         append(unconfirmed, guards | unasked)
 
+    raw = request.raw
+
     def answered(outcome: Outcome) -> None:
         outcomes.append(outcome)
-        request.raw.resume()
+        raw.resume()
 
     def ask() -> None:
-        request.raw.pause(confirmed)
+        raw.pause(confirmed)
         services.verification.confirm(question, answered)
 
     # A coordinator in this process appends to its own log.

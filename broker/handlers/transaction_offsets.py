@@ -81,12 +81,13 @@ def _when_confirmed(
 ) -> None:
     """Commit on a worker when the transaction is confirmed; the answer may come on a thread of the links."""
     body: TxnOffsetCommitRequest = request.body
+    raw = request.raw
     outcome = ErrorCode.NONE, TransactionalProducer(body.producer_id, body.producer_epoch)
 
     def confirmed(error: ErrorCode, producer: TransactionalProducer) -> None:
         nonlocal outcome
         outcome = error, producer
-        request.raw.resume()
+        raw.resume()
 
     def proceed() -> None:
         error, producer = outcome
@@ -95,7 +96,7 @@ def _when_confirmed(
         else:
             refuse(_refusal(request, error))
 
-    request.raw.pause(proceed)
+    raw.pause(proceed)
     try:
         adds = request.is_since(_ADDS_PARTITION_SINCE)
         services.verification.confirm_append(partition, body.transactional_id, outcome[1], adds, confirmed)

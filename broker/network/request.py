@@ -156,9 +156,13 @@ class Request:
     def pause(self, rest: Callable[[], None]) -> None:
         """Run the rest on a worker when `resume` is called; later requests of the connection wait for it.
 
-        A handler that calls this returns without doing anything more.
+        A handler that calls this does nothing more with the frame. If the connection is lost before, the rest
+        and the frame are dropped: only ``rest`` may refer to what takes memory.
         """
         self.lane, self.rest, self.is_paused = Lane.GENERAL, rest, True
+        # As in `park`, one of the two sides sees both fields.
+        if self.is_abandoned:
+            self.abandon()
 
     def run_in_turn(self, rest: Callable[[], None]) -> None:
         """Run the rest when all earlier requests of the connection are answered, at once if they are.
@@ -185,6 +189,9 @@ class Request:
     def abandon(self) -> None:
         """The connection is lost: nobody waits for the answer."""
         self.is_abandoned = True
+        if self.is_paused:
+            self.rest = None
+            self.drop_frame()
         cancel, self.cancel = self.cancel, None
         if cancel is not None:
             cancel()

@@ -1,5 +1,6 @@
 """TxnOffsetCommit: the confirmation of the transaction, the append, and the answers to old producers."""
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -155,6 +156,20 @@ def test_the_coordinator_of_the_group_may_move_while_the_transaction_is_confirme
     work(hosting)
     confirmations.waiting.pop()()
     assert code_of(waiting.response) == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_commit_of_a_lost_connection_waits_without_its_offsets(
+    hosting: Serving, confirmations: Confirmations
+) -> None:
+    confirmations.is_at_once = False
+    tracemalloc.start()
+    waiting = hosting.send(commit(member_id="x" * 4_000_000)).request
+    assert tracemalloc.get_traced_memory()[0] > 4_000_000
+    waiting.abandon()
+    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    tracemalloc.stop()
+    confirmations.waiting.pop()()
+    assert headers(hosting) == []
 
 
 def test_unknown_partitions_are_refused_one_by_one(hosting: Serving, confirmations: Confirmations) -> None:

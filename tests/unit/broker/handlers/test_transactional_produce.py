@@ -1,5 +1,6 @@
 """A transactional produce asks the coordinator before it begins a transaction in a log (KIP-890)."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -145,6 +146,18 @@ def test_an_answer_that_comes_too_late_for_its_connection_is_dropped(broker: Ser
     waiting.request.fail("the connection is lost")
     broker.coordinators.here[0].respond(ErrorCode.NONE)
     assert waiting.closed is not None
+
+
+def test_a_batch_of_a_lost_connection_is_dropped_while_it_waits(broker: Serving) -> None:
+    batch = bytes(logs.produced(0, producer_id=7, is_transactional=True, value=b"x" * 900_000))
+    tracemalloc.start()
+    waiting = send(broker, batch).request
+    assert tracemalloc.get_traced_memory()[0] > 900_000
+    waiting.abandon()
+    assert tracemalloc.get_traced_memory()[0] < 500_000
+    tracemalloc.stop()
+    broker.coordinators.here[0].respond(ErrorCode.NONE)
+    assert end_offset(broker) == 0
 
 
 def test_transactional_batches_need_a_transactional_id(broker: Serving) -> None:

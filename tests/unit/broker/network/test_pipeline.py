@@ -1,5 +1,6 @@
 """The rules of a connection, without a socket."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -218,6 +219,29 @@ def test_a_paused_request_of_a_lost_connection_is_dropped_when_it_resumes(pipeli
         assert pipeline.take() is None
         pipeline.next_lane = pipeline.finish(None)
     assert not pipeline.pending
+
+
+@pytest.mark.parametrize("pauses_late", [False, True])
+def test_a_paused_request_holds_no_memory_when_its_connection_is_lost(
+    pauses_late: bool, pipeline: Driven
+) -> None:
+    given_back: list[int] = []
+    frame = Frame(memoryview(b"1"))
+    request = Request(frame, PEER, Lane.GENERAL, 0, lambda *_: None, pipeline.resumed, given_back.append)
+    pipeline.receive([request])
+    pipeline.claim()
+    pipeline.take()
+    steps: list[Callable[[], object]] = [
+        lambda: request.pause(lambda: None),
+        lambda: (pipeline.lose("reset", []), request.abandon()),
+    ]
+    for step in reversed(steps) if pauses_late else steps:
+        step()
+    assert request.rest is None
+    assert given_back == [1]
+    assert pipeline.finish(request) is None
+    request.resume()
+    assert pipeline.next_lane is None
 
 
 def test_a_half_closed_connection_is_not_closed_before_its_paused_request_has_run(pipeline: Driven) -> None:
