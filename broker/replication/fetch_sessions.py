@@ -10,7 +10,8 @@ of a fetch depends on the changed partitions and not on the size of the session.
 outside `_active` and `arrived` has nothing that its fetcher does not know. It leaves `_active` only by an
 answer whose read found it drained, and a change after the start of that read puts it into `arrived`.
 
-Any thread. Locks, in order: the policy's, the session's, the listeners'.
+Any thread. Only the listeners' lock is taken under another, a session's. Sessions are made and closed without
+the lock of their `FetchSessions`, which all other fetches take: it takes time for each partition.
 
 Source: https://cwiki.apache.org/confluence/display/KAFKA/KIP-227, and Kafka 3.9 for the eviction.
 """
@@ -362,11 +363,15 @@ class FetchSessions(ABC):
 
     def _close(self, request: SessionRequest) -> None:
         with self._lock:
-            if self._find(request) is not None:
+            session = self._find(request)
+            if session is not None:
                 self._drop(self._key(request))
+        if session is not None:
+            session.close()
 
-    def _drop(self, key: int) -> None:
-        self._sessions.pop(key).close()
+    def _drop(self, key: int) -> FetchSession:
+        """Remove a session, under the lock; the caller closes it without the lock."""
+        return self._sessions.pop(key)
 
 
 class FollowerSessions(FetchSessions):
@@ -378,13 +383,17 @@ class FollowerSessions(FetchSessions):
     def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
         """Replaces the follower's former session, and drops the sessions of brokers that are gone."""
         follower, alive = request.replica_id, self._metadata.current.brokers
+        session = None
+        if follower in alive and len(outcomes) <= MAX_SESSION_PARTITIONS:
+            session = FetchSession(self._new_id(), outcomes, self.listeners)
         with self._lock:
-            for broker_id in [id_ for id_ in self._sessions if id_ == follower or id_ not in alive]:
-                self._drop(broker_id)
-            if follower not in alive or len(outcomes) > MAX_SESSION_PARTITIONS:
-                return NO_SESSION
-            session = self._sessions[follower] = FetchSession(self._new_id(), outcomes, self.listeners)
-            return session.id
+            gone = [id_ for id_ in self._sessions if id_ == follower or id_ not in alive]
+            dropped = [self._drop(broker_id) for broker_id in gone]
+            if session is not None:
+                self._sessions[follower] = session
+        for former in dropped:
+            former.close()
+        return NO_SESSION if session is None else session.id
 
     def _key(self, request: SessionRequest) -> int:
         return request.replica_id
@@ -420,32 +429,47 @@ class ConsumerSessions(FetchSessions):
         # (size, id) of the sessions that may give way to a larger one, sorted.
         self._evictable: list[tuple[int, int]] = []
         self._evictable_size: dict[int, int] = {}
-        # The partitions of each session at its last use, and of all together.
+        # The partitions of each session at its last use, and of all together; also of those being made.
         self._sizes: dict[int, int] = {}
         self._partitions = 0
 
     def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
-        now_ms, size = self._now_ms(), len(outcomes)
+        now_ms = self._now_ms()
+        session_id, evicted = self._reserve(len(outcomes), now_ms)
+        for former in evicted:
+            former.close()
+        if session_id == NO_SESSION:
+            return NO_SESSION
+        session = FetchSession(session_id, outcomes, self.listeners, uses_topic_ids=request.uses_topic_ids)
+        session.created_ms = session.last_used_ms = now_ms
+        with self._lock:
+            self._sessions[session_id] = session
+            self._note_size(session)
+        return session_id
+
+    def _reserve(self, size: int, now_ms: float) -> tuple[int, list[FetchSession]]:
+        """The id of a session for which there is room, or `NO_SESSION`; and the sessions evicted for it."""
+        evicted: list[FetchSession] = []
         with self._lock:
             if size > min(self._max_partitions, MAX_PARTITIONS_OF_SESSION):
-                return NO_SESSION
-            while len(self._sessions) >= self._max_slots or self._partitions + size > self._max_partitions:
-                if not self._evict_one(size, now_ms):
-                    return NO_SESSION
+                return NO_SESSION, evicted
+            while len(self._sizes) >= self._max_slots or self._partitions + size > self._max_partitions:
+                key = self._evictable_for(size, now_ms)
+                if key is None:
+                    return NO_SESSION, evicted
+                evicted.append(self._drop(key))
             session_id = self._new_id()
-            while session_id in self._sessions:
+            while session_id in self._sizes:
                 session_id = self._new_id()
-            session = self._sessions[session_id] = FetchSession(
-                session_id, outcomes, self.listeners, uses_topic_ids=request.uses_topic_ids
-            )
-            session.created_ms = session.last_used_ms = now_ms
-            self._note_size(session)
-            return session_id
+            self._sizes[session_id] = size
+            self._partitions += size
+        return session_id, evicted
 
     def _key(self, request: SessionRequest) -> int:
         return request.session_id
 
     def _used(self, request: SessionRequest, session: FetchSession) -> None:
+        has_grown = False
         with self._lock:
             if session.id not in self._sessions:
                 return
@@ -454,6 +478,7 @@ class ConsumerSessions(FetchSessions):
             self._note_size(session)
             if self._partitions > self._max_partitions or len(session) > MAX_PARTITIONS_OF_SESSION:
                 # It has grown too much. Its consumer will not find it, and opens another if there is room.
+                has_grown = True
                 self._drop(session.id)
             elif now_ms - session.created_ms > EVICTION_MS:
                 size = len(session)
@@ -461,28 +486,27 @@ class ConsumerSessions(FetchSessions):
                     self._forget_evictable(session.id)
                     self._evictable_size[session.id] = size
                     insort(self._evictable, (size, session.id))
+        if has_grown:
+            session.close()
 
     def _note_size(self, session: FetchSession) -> None:
         size = len(session)
         self._partitions += size - self._sizes.get(session.id, 0)
         self._sizes[session.id] = size
 
-    def _evict_one(self, size: int, now_ms: float) -> bool:
+    def _evictable_for(self, size: int, now_ms: float) -> int | None:
+        """The session that gives way to a new one of that size."""
         oldest = next(iter(self._sessions.values()), None)
-        if oldest is None:
-            return False
-        if now_ms - oldest.last_used_ms > EVICTION_MS:
-            self._drop(oldest.id)
-            return True
+        if oldest is not None and now_ms - oldest.last_used_ms > EVICTION_MS:
+            return oldest.id
         if not self._evictable or size <= self._evictable[0][0]:
-            return False
-        self._drop(self._evictable[0][1])
-        return True
+            return None
+        return self._evictable[0][1]
 
-    def _drop(self, key: int) -> None:
-        super()._drop(key)
+    def _drop(self, key: int) -> FetchSession:
         self._forget_evictable(key)
         self._partitions -= self._sizes.pop(key)
+        return super()._drop(key)
 
     def _forget_evictable(self, session_id: int) -> None:
         size = self._evictable_size.pop(session_id, None)

@@ -2,7 +2,7 @@
 
 import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -363,6 +363,51 @@ def test_the_partitions_of_one_session_are_bounded(rig: Rig, monkeypatch: pytest
     rig.continue_session(session_id, 2, item(D))
     assert rig.is_gone(session_id, 3)
     assert rig.listeners == 0
+
+
+class Watching(FetchSession):
+    """Calls `watch` while it is being made and closed, which takes time for each partition."""
+
+    watch: Callable[[], object]
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        self.watch()
+        super().__init__(*args, **fields)
+
+    def close(self) -> None:
+        self.watch()
+        super().close()
+
+
+def test_other_fetches_go_on_while_a_session_is_made_or_closed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked: list[bool] = []
+    monkeypatch.setattr(
+        Watching, "watch", lambda _: locked.append(rig.sessions._lock.locked()), raising=False
+    )
+    monkeypatch.setattr(fetch_sessions, "FetchSession", Watching)
+    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS_OF_SESSION", 2)
+    monkeypatch.setattr(fetch_sessions, "MAX_SESSION_PARTITIONS", 2)
+    rig.sessions.begin(rig.request(rig.open(read(A)), 0))
+    session_id = rig.open(read(A), read(B))
+    rig.continue_session(session_id, 1, item(C))
+    assert locked == [False] * 4
+    assert rig.listeners == 0
+
+
+def test_a_session_that_is_being_made_takes_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(slots=2, partitions=3)
+    rig.open(read(A))
+    others: list[int] = []
+
+    def watch(session: FetchSession) -> None:
+        others.append(rig.sessions.open(rig.request(NO_SESSION, 0, item(C)), [read(C)]))
+
+    monkeypatch.setattr(Watching, "watch", watch, raising=False)
+    monkeypatch.setattr(fetch_sessions, "FetchSession", Watching)
+    assert rig.open(read(A), read(B)) == 2
+    assert others == [NO_SESSION]
 
 
 def test_the_partitions_of_all_sessions_are_bounded() -> None:
