@@ -19,8 +19,9 @@ DISK_WORKERS: Final = 4
 CONTROL_WORKERS: Final = 1
 
 # Network threads
-MAX_PARTITIONS_ON_NETWORK_THREAD: Final = 500
-"""Of one Produce or Fetch. A larger one runs on a worker, and a waiting fetch on a thread of its own."""
+MAX_ON_NETWORK_THREAD: Final = 500
+"""Partitions of one Produce or Fetch, and batches of a Produce in the native protocol. A larger one runs on a
+worker, and a waiting fetch on a thread of its own."""
 
 MAX_PRODUCED_BATCHES: Final = 1_000
 """Of a partition, in a request in the native protocol; Kafka's has one."""

@@ -13,7 +13,7 @@ from typing import Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD
+from barnabas.broker.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.network.request import Lane
 from barnabas.broker.replication.fetch_sessions import (
     FetchSession,
@@ -109,7 +109,7 @@ def _begin(services: Services, request: ApiRequest, params: FetchParams, in_sess
     def fetch() -> None:
         _fetch(services, request, params, sessions, in_session)
 
-    if sessions.size_of(in_session) > MAX_PARTITIONS_ON_NETWORK_THREAD:
+    if sessions.size_of(in_session) > MAX_ON_NETWORK_THREAD:
         request.raw.continue_in(Lane.GENERAL, fetch)
     else:
         fetch()

@@ -13,7 +13,7 @@ from barnabas.broker.coordinators.transaction_verification import Outcome, Quest
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD, MAX_PRODUCED_BATCHES
+from barnabas.broker.limits import MAX_ON_NETWORK_THREAD, MAX_PRODUCED_BATCHES
 from barnabas.broker.log.appending import ProducedBatches, count_batches, parse_produced
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
@@ -41,8 +41,6 @@ _FIRST_WITH_HINTS: Final = 10
 _KNOWS_ABORTABLE_SINCE: Final = 11
 _ADDS_PARTITIONS_SINCE: Final = 12
 """From this version on, the brokers add the partitions of a transaction, not the client (KIP-890)."""
-_MAX_BATCHES_ON_NETWORK_THREAD: Final = 500
-"""Of a request in the native protocol."""
 
 Named = tuple[TopicPartition, ProducedBatches]
 Refusals = Mapping[TopicPartition, PartitionProduceResponse]
@@ -58,7 +56,7 @@ class _Producer(NamedTuple):
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: ProduceRequest = request.body
-    if sum(map(_count, body.topic_data)) > MAX_PARTITIONS_ON_NETWORK_THREAD:
+    if sum(map(_count, body.topic_data)) > MAX_ON_NETWORK_THREAD:
         request.raw.continue_in(Lane.GENERAL, lambda: _produce(services, request, body))
     elif request.api_version is None and _has_many_batches(body):
         request.raw.continue_in(Lane.RECORDS, lambda: _produce(services, request, body))
@@ -262,7 +260,7 @@ def _count(topic: TopicProduceData) -> int:
 
 
 def _has_many_batches(body: ProduceRequest) -> bool:
-    left = _MAX_BATCHES_ON_NETWORK_THREAD
+    left = MAX_ON_NETWORK_THREAD
     for topic in body.topic_data:
         for data in topic.partition_data:
             if isinstance(data.records, memoryview):

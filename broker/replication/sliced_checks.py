@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD
+from barnabas.broker.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.purgatory import DelayedOperation, Purgatory
 from barnabas.broker.replication.work_thread import WorkThread
 
@@ -21,7 +21,7 @@ class SlicedChecks:
 
     One record may complete thousands of waiting fetches, and each takes about fifty microseconds. The code
     that makes the record readable only notes the key. ``call_soon`` calls a function later, on one thread,
-    which does other work between two slices. An operation of more than `MAX_PARTITIONS_ON_NETWORK_THREAD`
+    which does other work between two slices. An operation of more than `MAX_ON_NETWORK_THREAD`
     partitions would be a long slice of its own: a thread for such operations checks and ends them, one after
     the other, also at their deadlines and when their connections are lost.
 
@@ -88,7 +88,7 @@ class SlicedChecks:
 
     def _take_large(self, operation: DelayedOperation) -> bool:
         """Have the thread check an operation, if it is large; returns whether it is."""
-        if operation.size <= MAX_PARTITIONS_ON_NETWORK_THREAD:
+        if operation.size <= MAX_ON_NETWORK_THREAD:
             return False
         with self._condition:
             if self._is_stopped:

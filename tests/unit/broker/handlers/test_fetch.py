@@ -244,7 +244,7 @@ def test_a_fetch_that_looks_at_many_partitions_leaves_the_network_thread(
     leading: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it names none: each answer of a session has all its partitions that have an error."""
-    monkeypatch.setattr(fetch_handler, "MAX_PARTITIONS_ON_NETWORK_THREAD", 2)
+    monkeypatch.setattr(fetch_handler, "MAX_ON_NETWORK_THREAD", 2)
     unknown = range(7, 10)
     opened = leading.send(fetch_of(dict.fromkeys(unknown, 0), session_epoch=0))
     session_id = opened.response.session_id
@@ -261,7 +261,7 @@ def test_a_fetch_that_looks_at_many_partitions_leaves_the_network_thread(
     assert list(map(lane_of, (opened, failing, few))) == [Lane.GENERAL, Lane.GENERAL, Lane.NETWORK]
     quiet = leading.send(fetch_of({0: 0}, session_epoch=0)).response
     assert lane_of(fetch(leading, None, session_id=quiet.session_id, session_epoch=-1)) is Lane.NETWORK
-    monkeypatch.setattr(fetch_handler, "MAX_PARTITIONS_ON_NETWORK_THREAD", 1)
+    monkeypatch.setattr(fetch_handler, "MAX_ON_NETWORK_THREAD", 1)
     assert lane_of(continue_session(-1)) is Lane.GENERAL, "to close a session takes time for each partition"
 
 

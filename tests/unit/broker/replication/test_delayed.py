@@ -219,7 +219,7 @@ def test_no_network_thread_checks_many_partitions_in_a_row(
     led: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sliced_checks, "_SLICE_PARTITIONS", 6)
-    monkeypatch.setattr(sliced_checks, "MAX_PARTITIONS_ON_NETWORK_THREAD", 3)
+    monkeypatch.setattr(sliced_checks, "MAX_ON_NETWORK_THREAD", 3)
     names = [TopicPartition("topic", index) for index in range(4)]
     led.tell(*(state(isr=(1,), epoch=1, index=name.partition) for name in names[1:]))
     wakes, soon = led.manager.consumer_wakes, list[Callable[[], None]]()
@@ -246,7 +246,7 @@ def test_no_network_thread_checks_many_partitions_in_a_row(
 
 def test_a_large_fetch_is_ended_where_it_is_checked(led: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread of all deadlines, and that of a lost connection, would do it for milliseconds."""
-    monkeypatch.setattr(sliced_checks, "MAX_PARTITIONS_ON_NETWORK_THREAD", 1)
+    monkeypatch.setattr(sliced_checks, "MAX_ON_NETWORK_THREAD", 1)
     names = [TopicPartition("topic", index) for index in range(2)]
     led.tell(state(isr=(1,), epoch=1, index=1))
     wakes, purgatory = led.manager.consumer_wakes, led.manager.consumer_purgatory
