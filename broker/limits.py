@@ -48,6 +48,9 @@ MAX_MEMBER_PROTOCOLS: Final = 100
 MAX_GROUP_METADATA_BYTES: Final = 16 * 1024 * 1024
 """Of the protocols of all members. The record of a group, with one protocol of each, is at most a batch."""
 
+MAX_GROUPS_BYTES: Final = 512 * 1024 * 1024
+"""About what all groups may take, without their offsets."""
+
 # Old records, which an answer holds as copies
 MAX_COLD_BYTES: Final = 4 * 1024 * 1024
 """In one answer."""

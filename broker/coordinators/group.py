@@ -40,6 +40,7 @@ from barnabas.broker.coordinators.group_effects import (
     Outbox,
     TransactionEnd,
 )
+from barnabas.broker.coordinators.group_memory import GROUP_BYTES, GroupMemory
 from barnabas.broker.coordinators.group_records import GroupMetadataValue, GroupRecord, Record
 from barnabas.broker.coordinators.members import Member, Members
 from barnabas.broker.coordinators.offsets import CommittedOffset, GroupOffsets, OpenTransactions
@@ -80,7 +81,10 @@ class OffsetDeletion(NamedTuple):
 
 
 class Group:
-    """``new_id`` makes a suffix that no other member id has. ``transactions``: see `GroupOffsets`."""
+    """``new_id`` makes a suffix that no other member id has. ``transactions``: see `GroupOffsets`.
+
+    ``memory`` is what all groups hold together; ``counted_bytes`` is what the shard has counted for this one.
+    """
 
     def __init__(
         self,
@@ -89,8 +93,11 @@ class Group:
         now: Moment,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         transactions: OpenTransactions | None = None,
+        memory: GroupMemory | None = None,
     ) -> None:
         self.group_id = group_id
+        self.counted_bytes = 0
+        self._memory = memory or GroupMemory()
         self._config = config
         self._new_id = new_id
         self._outbox = Outbox(group_id)
@@ -116,13 +123,14 @@ class Group:
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
         pending: Mapping[int, Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({}),
         transactions: OpenTransactions | None = None,
+        memory: GroupMemory | None = None,
     ) -> Group:
         """A group from the log; ``stored`` is None if the log only has offsets. All sessions restart.
 
         ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic. ``pending`` are the
         offsets of transactions without a marker, by producer id.
         """
-        group = cls(group_id, config, now, new_id, transactions)
+        group = cls(group_id, config, now, new_id, transactions, memory)
         for partition, committed in offsets.items():
             group.offsets.load(partition, committed)
         for producer_id, of_producer in pending.items():
@@ -148,6 +156,11 @@ class Group:
     @property
     def member_count(self) -> int:
         return len(self._members)
+
+    @property
+    def held_bytes(self) -> int:
+        """About what the group takes in memory without its offsets."""
+        return GROUP_BYTES + len(self.group_id) + self._members.held_bytes
 
     @property
     def next_deadline_ms(self) -> float:
@@ -240,11 +253,21 @@ class Group:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if len(candidate.protocols) > MAX_MEMBER_PROTOCOLS:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if not self._has_room_for(candidate.member_id) or not self._has_room_for_metadata(candidate):
+        former = self._former(candidate)
+        if not self._has_room_for(candidate.member_id) or not self._has_room_for_metadata(candidate, former):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not self._supports(protocol_type, candidate.protocols):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not self._memory.has_room(candidate.held_bytes - (0 if former is None else former.held_bytes)):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
+
+    def _former(self, candidate: Member) -> Member | None:
+        """The member that joins again."""
+        former_id = candidate.member_id
+        if former_id == NO_MEMBER and candidate.instance_id is not None:
+            former_id = self._members.id_of_instance(candidate.instance_id) or NO_MEMBER
+        return self._members.find(former_id)
 
     def _has_room_for(self, member_id: str) -> bool:
         """While a rebalance is prepared only members that have joined count, so that a group that is too
@@ -258,11 +281,7 @@ class Group:
             return has_joined or self._members.awaiting_join < max_size
         return member is not None or len(self._members) < max_size
 
-    def _has_room_for_metadata(self, candidate: Member) -> bool:
-        former_id = candidate.member_id
-        if former_id == NO_MEMBER and candidate.instance_id is not None:
-            former_id = self._members.id_of_instance(candidate.instance_id) or NO_MEMBER
-        former = self._members.find(former_id)
+    def _has_room_for_metadata(self, candidate: Member, former: Member | None) -> bool:
         kept_bytes = self._members.metadata_bytes - (0 if former is None else former.metadata_bytes)
         return kept_bytes + candidate.metadata_bytes <= MAX_GROUP_METADATA_BYTES
 
@@ -349,6 +368,11 @@ class Group:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if rebalance.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
+        former_bytes = sum(len(member.assignment) for member in self._members) if request.assignments else 0
+        if not self._memory.has_room(
+            sum(len(entry.assignment) for entry in request.assignments) - former_bytes
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
     def heartbeat(self, request: HeartbeatRequest, now: Moment) -> ErrorCode:

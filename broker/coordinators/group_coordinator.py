@@ -18,6 +18,7 @@ from barnabas.broker.coordinators.coordinator_log import LastRecords
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, TransactionEnd
+from barnabas.broker.coordinators.group_memory import GroupMemory
 from barnabas.broker.coordinators.group_records import headers_of, to_bytes
 from barnabas.broker.coordinators.group_shard import GroupShard, groups_of
 from barnabas.broker.coordinators.internal_topic import new_offsets_topic
@@ -46,6 +47,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
         **calls: Unpack[CoordinatorCalls],
     ) -> None:
         super().__init__(config, replicas, metadata, reaper, **calls)
+        self.memory = GroupMemory()
         self._retention_ms = config.offsets_retention_minutes * _MINUTE_MS
         # Guards the fields below. Comes after the lock of the shards.
         self._lock = threading.Lock()
@@ -84,7 +86,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
             headers_of=headers_of,
             timeout_ms=self._config.offsets_commit_timeout_ms,
         )
-        shard = GroupShard(leadership, self._config)
+        shard = GroupShard(leadership, self._config, self.memory)
         with self._lock:
             self._opened_at[shard] = self._metadata.updates
         return shard

@@ -13,6 +13,7 @@ from barnabas.broker.coordinators.coordinator_log import LastRecords, Unreadable
 from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.group import Group
 from barnabas.broker.coordinators.group_effects import Effects, TransactionEnd
+from barnabas.broker.coordinators.group_memory import GROUP_BYTES, GroupMemory
 from barnabas.broker.coordinators.group_records import (
     GroupMetadataValue,
     GroupRecord,
@@ -90,9 +91,10 @@ class GroupShard(MachineShard[Group]):
 
     KIND = "group"
 
-    def __init__(self, leadership: Leadership, config: BrokerConfig) -> None:
+    def __init__(self, leadership: Leadership, config: BrokerConfig, memory: GroupMemory) -> None:
         super().__init__(leadership)
         self._config = config
+        self._memory = memory
         self._transactions = OpenTransactions()
         # Made by a request, and without a generation and an offset so far: a short request makes one.
         self._new: set[str] = set()
@@ -112,6 +114,7 @@ class GroupShard(MachineShard[Group]):
                 now,
                 pending=of.pending,
                 transactions=self._transactions,
+                memory=self._memory,
             )
             for group_id, of in records.items()
         }
@@ -145,13 +148,22 @@ class GroupShard(MachineShard[Group]):
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"{self.partition} has {MAX_NEW_GROUPS} groups without a generation and an offset",
             )
+        if not self._memory.has_room(GROUP_BYTES + len(key)):
+            raise api_error(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"the groups of this broker take {self._memory.held_bytes} bytes already",
+            )
         self._new.add(key)
-        return Group(key, self._config, now, transactions=self._transactions)
+        return Group(key, self._config, now, transactions=self._transactions, memory=self._memory)
 
     def _is_done(self, machine: Group) -> bool:
         is_done = self._is_dead_or_blank(machine)
         if is_done or machine.generation_id or not machine.offsets.is_empty:
             self._new.discard(machine.group_id)
+        # A group that is done leaves the table.
+        held_bytes = 0 if is_done else machine.held_bytes
+        self._memory.change(held_bytes - machine.counted_bytes)
+        machine.counted_bytes = held_bytes
         return is_done
 
     def _is_dead_or_blank(self, machine: Group) -> bool:

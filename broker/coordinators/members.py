@@ -15,6 +15,7 @@ from typing import Final
 
 from barnabas.broker.coordinators.effects import Token
 from barnabas.broker.coordinators.group_effects import Client
+from barnabas.broker.coordinators.group_memory import MEMBER_BYTES, PROTOCOL_BYTES
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.groups import JoinGroupRequestProtocol, JoinGroupResponseMember
@@ -52,6 +53,12 @@ class Member:
     def metadata_bytes(self) -> int:
         return sum(len(protocol.name) + len(protocol.metadata) for protocol in self.protocols)
 
+    @property
+    def held_bytes(self) -> int:
+        names = len(self.client.client_id) + len(self.instance_id or "")
+        protocols = PROTOCOL_BYTES * len(self.protocols) + self.metadata_bytes
+        return MEMBER_BYTES + names + protocols + len(self.assignment)
+
     def metadata(self, protocol_name: str) -> bytes:
         for protocol in self.protocols:
             if protocol.name == protocol_name:
@@ -71,6 +78,7 @@ class Members:
         """How many have a waiting JoinGroup."""
         self.metadata_bytes = 0
         """Of the protocols of all members."""
+        self._held_bytes = 0
         self.next_deadline_ms = math.inf
         """No later than the first deadline, and exact after `find_deadline`.
 
@@ -118,6 +126,11 @@ class Members:
         """The longest that a member asks for."""
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
 
+    @property
+    def held_bytes(self) -> int:
+        """About the memory of all members and assigned ids."""
+        return self._held_bytes + MEMBER_BYTES * len(self.pending)
+
     def find_deadline(self) -> None:
         """Make `next_deadline_ms` exact."""
         first = min((member.deadline_ms for member in self._by_id.values()), default=math.inf)
@@ -137,6 +150,7 @@ class Members:
         self._by_id[member.member_id] = member
         self._supporters.update({protocol.name for protocol in member.protocols})
         self.metadata_bytes += member.metadata_bytes
+        self._held_bytes += member.held_bytes
         self.awaiting_join += member.join_token is not None
         self.pending.pop(member.member_id, None)
         if self.leader_id is None:
@@ -151,6 +165,7 @@ class Members:
         self._supporters.subtract({protocol.name for protocol in member.protocols})
         self._supporters += Counter()
         self.metadata_bytes -= member.metadata_bytes
+        self._held_bytes -= member.held_bytes
         self.awaiting_join -= member.join_token is not None
         if member.instance_id is not None:
             del self._static[member.instance_id]
@@ -176,10 +191,16 @@ class Members:
         self._supporters.update({protocol.name for protocol in source.protocols})
         self._supporters += Counter()
         self.metadata_bytes += source.metadata_bytes - member.metadata_bytes
+        self._held_bytes -= member.held_bytes
         member.protocols = source.protocols
         member.client = source.client
         member.session_timeout_ms = source.session_timeout_ms
         member.rebalance_timeout_ms = source.rebalance_timeout_ms
+        self._held_bytes += member.held_bytes
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self._held_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
 
     def set_join_token(self, member: Member, token: Token) -> Token:
         """Set the token of the waiting JoinGroup, None for no request; returns the former one."""

@@ -457,7 +457,7 @@ class Rebalance:
         self.is_assigned = False
         self._move(GroupState.STABLE, now)
         for member in self._members:
-            member.assignment = assignment.get(member.member_id, b"")
+            self._members.assign(member, assignment.get(member.member_id, b""))
             if self._answer_sync(member, self._synced(member)):
                 self.keep_alive(member, now)
 
@@ -465,7 +465,7 @@ class Rebalance:
         """This generation gets no assignment."""
         self.is_assigned = False
         for member in self._members:
-            member.assignment = b""
+            self._members.assign(member, b"")
             if self._answer_sync(member, SyncGroupResponse(error_code=error)):
                 self.keep_alive(member, now)
 

@@ -6,6 +6,7 @@ import pytest
 
 from barnabas.broker import limits
 from barnabas.broker.config.settings import SETTINGS
+from barnabas.broker.coordinators.group_memory import GROUP_BYTES, MEMBER_BYTES
 from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES
 from barnabas.controller.assignment import MAX_PARTITIONS
@@ -57,6 +58,12 @@ def rows() -> list[str]:
         (
             "the metadata of a group's members",
             f"{limits.MAX_GROUP_METADATA_BYTES // MB} MB, names of protocols included",
+        ),
+        (
+            "all groups of a broker, without their offsets",
+            f"{limits.MAX_GROUPS_BYTES // MB} MB: {GROUP_BYTES // 1000} KB for each group, "
+            f"{MEMBER_BYTES // 1000} KB for each member or assigned member id, and the bytes that "
+            "members send",
         ),
         (
             "old records, copied into memory, in all answers",

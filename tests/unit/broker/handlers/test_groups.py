@@ -6,6 +6,7 @@ The rules of groups and of their coordinator are tested in `tests/unit/broker/co
 import pytest
 
 from barnabas.broker.coordinators import group_shard
+from barnabas.broker.coordinators.group_memory import GROUP_BYTES, MEMBER_BYTES
 from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
@@ -42,6 +43,7 @@ from tests.support.group_requests import (
     join,
     lead,
     records,
+    sync,
     work,
 )
 from tests.support.serving import INTERNAL, Serving
@@ -152,6 +154,29 @@ def test_groups_without_a_generation_and_an_offset_are_bounded(
     assert [joins(group) for group in ("c", "d")] == [True, False]
     hosting.managed.pass_time(10_000)
     assert [joins(group) for group in ("d", "e", "f")] == [True, True, False]
+
+
+def test_the_memory_of_all_groups_is_bounded(hosting: Serving) -> None:
+    memory = hosting.groups.memory
+    unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert memory.held_bytes == 0
+    joined = become_member(hosting)
+    one_group = memory.held_bytes
+    assert GROUP_BYTES + MEMBER_BYTES < one_group < GROUP_BYTES + MEMBER_BYTES + 1_000
+    memory.max_bytes = one_group + GROUP_BYTES
+    # A member may join again, and takes part in the next generation.
+    again = hosting.call(join(member=joined.member_id))
+    assert again.error_code == NONE
+    assert hosting.call(sync(again, **{again.member_id: b"x" * 4_000})).error_code == unavailable
+    assert hosting.call(sync(again, **{again.member_id: b"x" * 2_000})).error_code == NONE
+    assert hosting.call(join("large group id" * 100), version=3).error_code == unavailable
+    assert hosting.call(join("g"), version=3).error_code == unavailable
+    memory.max_bytes += GROUP_BYTES + 2 * MEMBER_BYTES
+    assert hosting.call(join("h")).error_code == ErrorCode.MEMBER_ID_REQUIRED
+    # What the groups gave up is free again.
+    hosting.managed.pass_time(60_000)
+    hosting.call(DeleteGroupsRequest(groups_names=["g", "h"]))
+    assert memory.held_bytes == 0
 
 
 def test_the_empty_group_id_is_refused_where_there_are_members(hosting: Serving) -> None:
