@@ -64,7 +64,9 @@ def handle_add_partitions(services: Services, request: ApiRequest) -> None:
     """For one transaction of a client, or for several from a broker (version 4), which may only verify."""
     body: AddPartitionsToTxnRequest = request.body
     if request.is_since(_SEVERAL_SINCE):
-        adding = _Adding(request, body.transactions)
+        # Each id once, by its last entry: each entry is an event of its coordinator.
+        by_id = {transaction.transactional_id: transaction for transaction in body.transactions}
+        adding = _Adding(request, list(by_id.values()))
     else:
         only = AddPartitionsToTxnTransaction(
             transactional_id=body.v3_and_below_transactional_id,

@@ -18,6 +18,10 @@ from barnabas.protocol.messages.describe_transactions import (
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTransaction,
+)
 from tests.support.building import TOPIC_ID, TP, led_by, metadata
 from tests.support.serving import Serving
 
@@ -70,6 +74,18 @@ def names_of_an_id() -> MetadataRequest:
             fetch(),
             lambda answer: [each for topic in answer.responses for each in topic.partitions],
             id="fetch",
+        ),
+        pytest.param(
+            AddPartitionsToTxnRequest(
+                transactions=[
+                    AddPartitionsToTxnTransaction(
+                        transactional_id="id", producer_id=1, producer_epoch=0, verify_only=True, topics=[]
+                    )
+                ]
+                * TIMES
+            ),
+            lambda answer: answer.results_by_transaction,
+            id="added partitions",
         ),
         pytest.param(names_of_an_id(), lambda answer: answer.topics, id="metadata"),
     ],
