@@ -25,7 +25,6 @@ from typing import Any, Final
 from barnabas.protocol.codec_kafka_source import (
     FIXED_SHAPES,
     LONG_SIZED,
-    MAX_STRING_BYTES,
     SHORT_ARRAY,
     SourceMaker,
     has_records,
@@ -38,6 +37,7 @@ from barnabas.protocol.schema import (
     MAX_ARRAY_LENGTH,
     MAX_HEAD_BYTES,
     MAX_INNER_ELEMENTS,
+    MAX_STRING_BYTES,
     RequestOf,
     WireField,
     WireType,

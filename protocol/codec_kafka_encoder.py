@@ -17,14 +17,13 @@ from typing import Any, Final
 from barnabas.protocol.codec_kafka_source import (
     FIXED_SHAPES,
     LONG_SIZED,
-    MAX_STRING_BYTES,
     SHORT_ARRAY,
     SourceMaker,
     is_carried,
 )
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.schema import Buffer, WireField, WireType, wire_fields
+from barnabas.protocol.schema import MAX_STRING_BYTES, Buffer, WireField, WireType, wire_fields
 
 Encoder = Callable[[Any, bytearray, list[Buffer]], bytearray]
 """Appends a message to a buffer; returns the buffer to continue with; the list gets the completed ones."""

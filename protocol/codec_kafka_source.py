@@ -16,9 +16,6 @@ from typing import Any, Final
 
 from barnabas.protocol.schema import WireField, WireType, wire_fields
 
-MAX_STRING_BYTES: Final = 0x7FFF
-"""The maximum size of a string, even where the format has room for more (as in Kafka)."""
-
 FIXED_SHAPES: Final = {
     WireType.BOOLEAN: "?",
     WireType.INT8: "b",

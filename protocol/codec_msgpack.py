@@ -15,7 +15,8 @@ the last records field are ignored; bytes that follow the array within the head 
 every type and range; for any malformed bytes the outcome is `MalformedFrame`.
 
 A head has bounds of its own (`MAX_HEAD_BYTES`, `MAX_ARRAY_LENGTH`, in requests `MAX_INNER_ELEMENTS`), because
-a parsed byte may become many.
+a parsed byte may become many. The strings of a request that Kafka has too fit into Kafka's protocol
+(`MAX_STRING_BYTES`): a name that only native clients can send would be one that others cannot be told.
 
 Everything here may be called from any thread.
 """
@@ -35,6 +36,7 @@ from barnabas.protocol.schema import (
     INTEGER_BITS,
     MAX_HEAD_BYTES,
     MAX_INNER_ELEMENTS,
+    MAX_STRING_BYTES,
     Api,
     Buffer,
     RequestHead,
@@ -45,6 +47,8 @@ from barnabas.protocol.schema import (
 )
 
 _UINT32_MAX: Final = 0xFFFFFFFF
+_UTF8_BYTES: Final = 4
+"""The most that a character takes."""
 _HEAD_START = struct.Struct(">BBI")
 _FRAME_START = struct.Struct(">IBBI")
 _FIXARRAY: Final = 0x90
@@ -88,12 +92,22 @@ class _Array(NamedTuple):
     inner: tuple[_Array, ...]
 
 
+class _Strings(NamedTuple):
+    """A field that is a string, or a structure with strings, or an array of them."""
+
+    name: str
+    is_array: bool
+    inner: tuple[_Strings, ...] | None
+    """Those of the structure; None for a string."""
+
+
 class _BodyCodec(NamedTuple):
     decoder: msgspec.msgpack.Decoder[Any]
     path_to_records: tuple[_Step, ...]
     """The fields that lead to the records of a message; empty for a message without records."""
 
 
+_strings: Final[dict[type[Any], tuple[_Strings, ...]]] = {}
 _body_codecs: Final[dict[type[Any], _BodyCodec]] = {}
 _building: Final = threading.Lock()
 
@@ -157,10 +171,19 @@ def _wrong_element(value: Any, path: str, wire: WireField) -> str | None:
 
 
 def encode_request(correlation_id: int, client_id: str, body: RequestOf[Any]) -> list[Buffer]:
-    """A whole frame, length bytes included, as buffers to be sent one after another."""
+    """A whole frame, length bytes included, as buffers to be sent one after another.
+
+    Raises MessageTooComplex, and Unencodable for a string that is too long.
+    """
     records: list[Buffer] = []
     head = (_UINT32_MAX, int(body.api_key), correlation_id, client_id, _without_records(body, records))
-    return _frame(_FIRST_REQUEST_BYTE, head, records)
+    frame = _frame(_FIRST_REQUEST_BYTE, head, records)
+    if len(frame[0]) > MAX_STRING_BYTES and not APIS[body.api_key].is_native_only:
+        try:
+            _check_strings(body, client_id)
+        except ValueError as error:
+            raise Unencodable(str(error)) from None
+    return frame
 
 
 def encode_response(correlation_id: int, body: Any) -> list[Buffer]:
@@ -185,6 +208,11 @@ def decode_request(payload: memoryview, most_head_bytes: int = MAX_HEAD_BYTES) -
     # Each element takes a byte at least.
     if len(memoryview(head.body)) > MAX_INNER_ELEMENTS:
         _check_inner_elements(api, body)
+    if head.head_bytes > MAX_STRING_BYTES and not api.is_native_only:
+        try:
+            _check_strings(body, head.client_id)
+        except ValueError as error:
+            raise MalformedFrame(str(error)) from None
     return RequestHead(api.key, None, head.correlation_id, head.client_id, body)
 
 
@@ -268,6 +296,42 @@ def _inner_elements(message: Any, arrays: tuple[_Array, ...], *, is_inner: bool)
             if inner:
                 count += sum(_inner_elements(element, inner, is_inner=True) for element in value)
     return count
+
+
+def _check_strings(body: Any, client_id: str) -> None:
+    """Raises ValueError for a string that is too long for Kafka's protocol."""
+    _check_length(client_id, "the client id")
+    _check_strings_of(body, _strings_of(type(body)))
+
+
+def _check_strings_of(message: Any, fields: tuple[_Strings, ...]) -> None:
+    for name, is_array, inner in fields:
+        value = getattr(message, name)
+        for element in value or () if is_array else (value,):
+            if element is None:
+                continue
+            if inner is not None:
+                _check_strings_of(element, inner)
+            elif len(element) > MAX_STRING_BYTES // _UTF8_BYTES:
+                _check_length(element, f"{type(message).__name__}.{name}")
+
+
+def _check_length(text: str, name: str) -> None:
+    size = len(text.encode())
+    if size > MAX_STRING_BYTES:
+        raise ValueError(f"{name} has a string of {size} bytes; at most {MAX_STRING_BYTES} are allowed")
+
+
+def _strings_of(cls: type[Any]) -> tuple[_Strings, ...]:
+    strings = _strings.get(cls)
+    if strings is None:
+        fields = []
+        for name, wire, _ in wire_fields(cls):
+            inner = None if wire.struct is None else _strings_of(wire.struct)
+            if inner or wire.kind is WireType.STRING:
+                fields.append(_Strings(name, wire.is_array, inner))
+        strings = _strings[cls] = tuple(fields)
+    return strings
 
 
 def _body_codec(cls: type[Any]) -> _BodyCodec:

@@ -114,6 +114,9 @@ class WireType(Enum):
 
 INTEGER_BITS: Final = {WireType.INT8: 8, WireType.INT16: 16, WireType.INT32: 32, WireType.INT64: 64}
 
+MAX_STRING_BYTES: Final = 0x7FFF
+"""The maximum size of a string in Kafka's protocol, even where the format has room for more, and in native
+requests that Kafka has too."""
 MAX_ARRAY_LENGTH: Final = 1 << 17
 """The maximum length of an array in a message."""
 MAX_HEAD_BYTES: Final = 8 * 1024 * 1024

@@ -79,8 +79,8 @@ class ApiRequest:
     def respond(self, body: Any) -> None:
         """Answer with an instance of the API's response class, in the codec of the request.
 
-        If it cannot be encoded (another member's name may be too long for this version), the connection is
-        closed: a thread that answers many requests must not fail at one of them.
+        If it cannot be encoded (a value may be too long for this version), the connection is closed: a thread
+        that answers many requests must not fail at one of them.
         """
         answer = self.encoded(body)
         if answer is not None:

@@ -11,7 +11,7 @@ from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES
 from barnabas.controller.assignment import MAX_PARTITIONS
 from barnabas.protocol.record_walk import MAX_ELEMENTS, MAX_UNPACKED_BYTES
-from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS
+from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS, MAX_STRING_BYTES
 
 PAGE = Path(__file__).parents[3] / "docs" / "guarantees.md"
 MB = 1 << 20
@@ -30,7 +30,7 @@ def rows() -> list[str]:
         (
             "a message without its records",
             f"{MAX_HEAD_BYTES // MB} MB; {MAX_ARRAY_LENGTH:,} elements in an array; in a request "
-            f"{MAX_INNER_ELEMENTS:,} in all arrays within arrays",
+            f"{MAX_INNER_ELEMENTS:,} in all arrays within arrays, and {MAX_STRING_BYTES:,} bytes in a string",
         ),
         (
             "a connection's received requests without an answer",

@@ -22,7 +22,7 @@ from barnabas.protocol.codec_msgpack import (
     is_native,
     open_response,
 )
-from barnabas.protocol.errors import MalformedFrame, MessageTooComplex
+from barnabas.protocol.errors import MalformedFrame, MessageTooComplex, Unencodable
 from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.fetch import (
     FetchPartition,
@@ -38,7 +38,8 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from barnabas.protocol.messages.topics import DeleteTopicsRequest
 from barnabas.protocol.schema import (
     APIS,
@@ -360,8 +361,43 @@ def test_the_elements_of_inner_arrays_of_a_request_are_bounded_together(
             assert decode_request(data).body == make(count)
 
 
+@pytest.mark.parametrize("text", ["t" * 32_767, "t" * 32_768, "é" * 16_383, "é" * 16_384], ids=len)
+def test_a_string_of_a_request_is_no_longer_than_in_kafkas_protocol(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = [
+        DeleteTopicsRequest(topic_names=["t", text], timeout_ms=0),
+        MetadataRequest(topics=[MetadataRequestTopic(name=text)]),
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(codec_msgpack, "_check_strings", lambda *_: None)
+        sent = [payload(encode_request(1, "c", body)) for body in bodies]
+        named = payload(encode_request(1, text, MetadataRequest(topics=None)))
+    size = len(text.encode())
+    if size <= 32_767:
+        assert [decode_request(data).body for data in sent] == bodies
+        decode_request(named)
+        return
+    expected = f"a string of {size} bytes; at most 32767 are allowed"
+    assert f"DeleteTopicsRequest.topic_names has {expected}" in refusal(sent[0])
+    assert f"MetadataRequestTopic.name has {expected}" in refusal(sent[1])
+    assert f"the client id has {expected}" in refusal(named)
+    with pytest.raises(Unencodable, match="topic_names has a string of"):
+        encode_request(1, "c", bodies[0])
+
+
+def test_strings_of_answers_and_of_brokers_may_be_longer() -> None:
+    """The value of a setting comes from ZooKeeper; the controller's requests are not in Kafka's protocol."""
+    text = "t" * 40_000
+    listed = MetadataResponse(brokers=[], cluster_id=text, controller_id=1, topics=[])
+    answer = open_response(payload(encode_response(1, listed))).body(MetadataResponse)
+    assert answer.cluster_id == text
+    described = DescribeReplicasRequest(topics=[text])
+    assert decode_request(payload(encode_request(1, "c", described))).body == described
+
+
 def test_a_message_above_the_maximum_size_is_not_sent() -> None:
-    request = DeleteTopicsRequest(topic_names=["t" * 1_000_000] * 9, timeout_ms=0)
+    request = DeleteTopicsRequest(topic_names=["t" * 30_000] * 300, timeout_ms=0)
     with pytest.raises(MessageTooComplex, match="without its records"):
         encode_request(1, "c", request)
 

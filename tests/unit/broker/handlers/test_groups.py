@@ -194,10 +194,11 @@ def test_the_empty_group_id_is_refused_where_there_are_members(hosting: Serving)
 
 
 def test_an_answer_that_cannot_be_encoded_affects_no_other_member(hosting: Serving) -> None:
-    """A native client's name may be longer than Kafka's protocol can tell the leader."""
-    leader = hosting.send(join(instance="leader"), version=5)
-    other = hosting.send(join(instance="x" * 40_000))
-    third = hosting.send(join(), version=3)
+    """The metadata of all members may be longer than a native message."""
+    leader = hosting.send(join(instance="leader"))
+    long = join()
+    long.protocols[0].metadata = bytes(4_500_000)
+    other, third = (hosting.send(long, version=3) for _ in range(2))
     for _ in range(3):
         hosting.managed.pass_time(3_000)
     assert leader.closed is not None

@@ -162,11 +162,16 @@ def test_a_commit_of_a_lost_connection_waits_without_its_offsets(
     hosting: Serving, confirmations: Confirmations
 ) -> None:
     confirmations.is_at_once = False
+    topics = [
+        topic
+        for number in range(2_000)
+        for topic in commit(topic="topic" if number == 0 else f"{number:05}" * 50).topics
+    ]
     tracemalloc.start()
-    waiting = hosting.send(commit(member_id="x" * 4_000_000)).request
-    assert tracemalloc.get_traced_memory()[0] > 4_000_000
+    waiting = hosting.send(commit(topics=topics)).request
+    assert tracemalloc.get_traced_memory()[0] > 1_000_000
     waiting.abandon()
-    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    assert tracemalloc.get_traced_memory()[0] < 500_000
     tracemalloc.stop()
     confirmations.waiting.pop()()
     assert headers(hosting) == []
