@@ -40,6 +40,9 @@ MAX_PARTITIONS_OF_SESSION: Final = 10_000
 MAX_TEXTS_LENGTH: Final = 64 * 1024
 """Characters in one answer; a topic's name may be repeated for each of its partitions."""
 
+MAX_NEW_CONFIGS_BYTES: Final = 4 * 1024 * 1024
+"""Of the settings in an answer to CreateTopics; some 2,000 topics have so much."""
+
 # Groups
 MAX_NEW_GROUPS: Final = 2_000
 """Of one partition of the offsets topic: without a generation and an offset. Each takes about 3 KB."""

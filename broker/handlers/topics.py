@@ -14,6 +14,7 @@ from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.limits import MAX_NEW_CONFIGS_BYTES, MAX_TEXTS_LENGTH
 from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, TopicId
@@ -31,6 +32,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from barnabas.protocol.schema import MAX_HEAD_BYTES, ApiKey
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity
 
@@ -39,21 +41,47 @@ _DISABLED_CODE_SINCE: Final = 3
 """DeleteTopics knows TOPIC_DELETION_DISABLED from this version on."""
 
 
+_RESULT_BYTES: Final = 60
+"""The most that a result takes in a native message without its name, text and settings."""
+_CONFIG_BYTES: Final = 12
+_UTF8_BYTES: Final = 4
+"""The most that a character takes."""
+_Result = CreatableTopicResult | CreatePartitionsTopicResult | DeletableTopicResult
+
+
 def _serve(
     services: Services,
     request: ApiRequest,
     work: Callable[[Services, ApiRequest], None],
-    refused: Collection[CreatableTopicResult | CreatePartitionsTopicResult | DeletableTopicResult],
+    refused: Collection[_Result],
     refusal: Any,
 ) -> None:
-    """Do the work if the active controller is in this process; else answer with the refusal."""
+    """Do the work if the active controller is in this process; else answer with the refusal.
+
+    Nothing is done either if the answer might not fit into a native message.
+    """
+    code, text = ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER
     if services.controller.is_active:
-        request.run_slowly(services.slow_work, work, services, request)
-        return
+        if request.api_version is not None or _fits(refused, request.api_key):
+            request.run_slowly(services.slow_work, work, services, request)
+            return
+        code, text = (
+            ErrorCode.POLICY_VIOLATION,
+            "the answer would be too long for a message: name fewer topics",
+        )
     for result in refused:
-        result.error_code = ErrorCode.NOT_CONTROLLER
-        result.error_message = _NOT_CONTROLLER
+        result.error_code = code
+        result.error_message = text
     request.respond(refusal)
+
+
+def _fits(results: Collection[_Result], api_key: ApiKey) -> bool:
+    reserved = MAX_TEXTS_LENGTH * _UTF8_BYTES
+    if api_key is ApiKey.CREATE_TOPICS:
+        reserved += MAX_NEW_CONFIGS_BYTES
+    return (
+        reserved + sum(_RESULT_BYTES + len((each.name or "").encode()) for each in results) <= MAX_HEAD_BYTES
+    )
 
 
 class _Expected(NamedTuple):
@@ -143,11 +171,15 @@ def _describe_configs(
         return
     layers, _ = ConfigLayers.of(services.config, stored[own], stored[ALL_BROKERS])
     configs = {topic.name: topic.configs for topic in topics}
+    left = MAX_NEW_CONFIGS_BYTES
     for result in created:
+        if left < 0:
+            result.topic_config_error_code = ErrorCode.MESSAGE_TOO_LARGE
+            continue
         overrides = {
             config.name: config.value for config in configs.get(result.name, ()) if config.value is not None
         }
-        result.configs = [
+        described = [
             CreatableTopicConfigResult(
                 name=config.name,
                 value=config.value,
@@ -157,6 +189,13 @@ def _describe_configs(
             )
             for config in config_rules.describe_topic(overrides, layers)
         ]
+        left -= sum(
+            _CONFIG_BYTES + len(config.name) + len((config.value or "").encode()) for config in described
+        )
+        if left < 0:
+            result.topic_config_error_code = ErrorCode.MESSAGE_TOO_LARGE
+        else:
+            result.configs = described
 
 
 # Adding partitions

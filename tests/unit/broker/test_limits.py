@@ -71,6 +71,7 @@ def rows() -> list[str]:
             f"{limits.COLD_READERS} threads",
         ),
         ("a request that makes topics or partitions", f"{MAX_PARTITIONS:,} partitions in all its topics"),
+        ("the settings of new topics in an answer", f"{limits.MAX_NEW_CONFIGS_BYTES // MB} MB"),
         ("the error texts of an answer", f"{limits.MAX_TEXTS_LENGTH:,} characters"),
         ("fetches that wait to read old records", f"{limits.MAX_WAITING_FOR_COLD_READERS:,}"),
         (

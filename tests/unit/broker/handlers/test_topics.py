@@ -178,6 +178,31 @@ def test_the_answer_to_a_creation_has_the_topics_settings(serving: Serving) -> N
         assert serving.call(request, version=version).topics[0].error_code == ErrorCode.NONE
 
 
+def test_the_answer_to_the_creation_of_many_topics_fits_into_a_message(serving: Serving) -> None:
+    names = [f"{number:06}" for number in range(6_000)]
+    serving.topics.created = [made(name) for name in names]
+    topics = [CreatableTopic(name=name) for name in names]
+    answer = serving.call(CreateTopicsRequest(topics=topics, timeout_ms=0, validate_only=True))
+    assert answer.topics[0].configs
+    assert (answer.topics[-1].error_code, answer.topics[-1].configs) == (ErrorCode.NONE, None)
+    assert answer.topics[-1].topic_config_error_code == ErrorCode.MESSAGE_TOO_LARGE
+    described = [topic for topic in answer.topics if topic.configs is not None]
+    assert 500 < len(described) < 4_000
+
+
+def test_nothing_is_done_if_its_answer_would_not_fit_into_a_message(serving: Serving) -> None:
+    names = ["t" * 30_000] * 140
+    creation = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in names], timeout_ms=0)
+    states = [DeleteTopicState(name=name) for name in names * 2][1:]
+    deletion = DeleteTopicsRequest(topics=states, timeout_ms=0)
+    assert set(codes(serving.send(creation))) == {ErrorCode.POLICY_VIOLATION}
+    assert "cannot be sent" in (serving.send(deletion).closed or "")
+    assert serving.topics.calls == []
+    serving.topics.created = [made()]
+    serving.send(creation, version=7)
+    assert len(serving.topics.calls) == 1
+
+
 def test_unreadable_settings_do_not_fail_a_creation(serving: Serving) -> None:
     serving.topics.created = [made()]
     serving.configs.trouble = api_error(ErrorCode.REQUEST_TIMED_OUT, "no ZooKeeper")
