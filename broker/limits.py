@@ -2,8 +2,8 @@
 
 `ConnectionLimits` is what one connection may; the others are what all of them may together, beside the
 settings (`queued.max.request.bytes`, `queued.max.requests`, `socket.request.max.bytes`, `max.connections` …).
-The codecs have their own in `barnabas.protocol`: of a head and its elements in `schema`, of a batch in
-`record_walk` and `compression`.
+Those of messages are in `barnabas.protocol`: of a head and its elements in `schema`, of a batch in
+`record_walk` and `compression`, of error texts in `errors`.
 docs/guarantees.md says what happens at each bound.
 """
 
@@ -36,9 +36,6 @@ MAX_SESSION_PARTITIONS: Final = 500_000
 """In all fetch sessions of consumers, and in that of each follower; a partition takes about 500 bytes."""
 MAX_PARTITIONS_OF_SESSION: Final = 10_000
 """In one fetch session of a consumer. An eviction closes it on the thread of another fetch."""
-
-MAX_TEXTS_LENGTH: Final = 64 * 1024
-"""Characters in one answer; a topic's name may be repeated for each of its partitions."""
 
 MAX_NEW_CONFIGS_BYTES: Final = 4 * 1024 * 1024
 """Of the settings in an answer to CreateTopics; some 2,000 topics have so much."""

@@ -15,7 +15,7 @@ from barnabas.controller.context import ControllerContext, PartitionState
 from barnabas.controller.election import ElectionKind, elect_preferred
 from barnabas.controller.events import Outcomes
 from barnabas.controller.partition_state import PartitionStateMachine
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.zookeeper.admin_requests import read_preferred_elections
 from barnabas.zookeeper.controller_writer import ControllerWriter
@@ -49,13 +49,14 @@ class LeaderElections:
         deleted), ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE.
         """
         outcomes: Outcomes = {}
+        texts = ErrorTexts()
         needed = []
         for tp in self._context.partitions() if partitions is None else dict.fromkeys(partitions):
             refusal = self._refusal(kind, tp)
             if refusal is None:
                 needed.append(tp)
             elif partitions is not None:
-                outcomes[tp] = refusal
+                outcomes[tp] = texts.kept(refusal)
         elected = self._partitions.move(needed, PartitionState.ONLINE, kind)
         failure = (
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -63,7 +64,8 @@ class LeaderElections:
             else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         )
         for tp, code in elected.items():
-            outcomes[tp] = None if code == ErrorCode.NONE else api_error(failure, self._describe(tp))
+            error = None if code == ErrorCode.NONE else api_error(failure, self._describe(tp))
+            outcomes[tp] = error and texts.kept(error)
         return outcomes
 
     def take_request(self) -> None:

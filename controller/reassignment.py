@@ -25,7 +25,7 @@ from barnabas.controller.election import ElectionKind
 from barnabas.controller.events import Outcomes
 from barnabas.controller.partition_state import PartitionStateMachine
 from barnabas.controller.replica_state import ReplicaStateMachine
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition, by_topic
 from barnabas.zookeeper.admin_requests import read_reassignments
 from barnabas.zookeeper.controller_writer import ControllerWriter
@@ -130,20 +130,21 @@ class Reassignments:
         is changed by others again and again.
         """
         outcomes: Outcomes = {}
+        texts = ErrorTexts()
         changes: dict[TopicPartition, ReplicaAssignment] = {}
         for tp, target in targets.items():
             try:
                 changes[tp] = self._check(tp, target, may_change_factor=may_change_factor)
                 outcomes[tp] = None
             except ApiError as error:
-                outcomes[tp] = error
+                outcomes[tp] = texts.kept(error)
         former = {tp: self._context.assignments[tp.topic][tp.partition] for tp in changes}
         for tp in self._leave_isrs(changes):
-            outcomes[tp] = self._loss(tp, changes.pop(tp))
+            outcomes[tp] = texts.kept(self._loss(tp, changes.pop(tp)))
         written = self._write(changes)
         for tp in changes.keys() - written:
             text = f"the topic {tp.topic!r} is changed by others again and again, or is gone"
-            outcomes[tp] = api_error(ErrorCode.REQUEST_TIMED_OUT, text)
+            outcomes[tp] = texts.kept(api_error(ErrorCode.REQUEST_TIMED_OUT, text))
         begun = [tp for tp in changes if tp in written]
         for tp in begun:
             self._log(tp, former[tp], changes[tp])

@@ -23,7 +23,7 @@ from barnabas.controller.assignment import (
 from barnabas.controller.controller import Controller
 from barnabas.controller.topic_policy import TopicPolicy, TopicRequest, check_policy
 from barnabas.protocol import schema
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
@@ -115,7 +115,7 @@ class TopicAdmin:
                 # Read last: a deletion removes its request last, so a topic in neither set is gone.
                 deleted = set(self._store.deletion_requests())
         except ApiError as error:
-            return [_not_created(topic, error) for topic in topics]
+            return _refused(topics, error, _not_created)
 
         by_metric_name = {metric_name(name): name for name in existing}
 
@@ -139,7 +139,7 @@ class TopicAdmin:
                 state = self._read(topic.name for topic in topics)
                 _check_sum(state.added_by(topic) for topic in topics)
         except ApiError as error:
-            return [_not_grown(topic, error) for topic in topics]
+            return _refused(topics, error, _not_grown)
         return _result_by_name(
             topics, lambda topic: self._grow(topic, None if validate_only else writer, state), _not_grown
         )
@@ -151,7 +151,7 @@ class TopicAdmin:
                 writer = self._controller.writer
                 existing = self._store.topic_assignments(self._store.topics())
         except ApiError as error:
-            return [_not_deleted(topic, error) for topic in topics]
+            return _refused(topics, error, _not_deleted)
         ids = {name: topic.topic_id for name, topic in existing.items() if isinstance(topic, TopicAssignment)}
         by_id = {topic_id: name for name, topic_id in ids.items() if topic_id != NO_TOPIC_ID}
         requested: dict[str, TopicId] = {}
@@ -315,20 +315,30 @@ def _shown(partitions: Mapping[int, ReplicaAssignment]) -> dict[int, list[Broker
     return {index: list(assignment.replicas) for index, assignment in partitions.items()}
 
 
-def _results(topics: Iterable[T], act: Callable[[T], R], refuse: Callable[[T, ApiError], R]) -> list[R]:
+def _refused(
+    topics: Iterable[T], error: ApiError, refuse: Callable[[T, ErrorCode, str | None], R]
+) -> list[R]:
+    texts = ErrorTexts()
+    return [refuse(topic, error.code, texts.of(error)) for topic in topics]
+
+
+def _results(
+    topics: Iterable[T], act: Callable[[T], R], refuse: Callable[[T, ErrorCode, str | None], R]
+) -> list[R]:
     """One result per topic, in order; an error concerns one topic alone."""
     results = []
+    texts = ErrorTexts()
     for topic in topics:
         try:
             with as_api_errors():
                 results.append(act(topic))
         except ApiError as error:
-            results.append(refuse(topic, error))
+            results.append(refuse(topic, error.code, texts.of(error)))
     return results
 
 
 def _result_by_name(
-    topics: Sequence[N], act: Callable[[N], R], refuse: Callable[[N, ApiError], R]
+    topics: Sequence[N], act: Callable[[N], R], refuse: Callable[[N, ErrorCode, str | None], R]
 ) -> list[R]:
     """`_results`, but one for each name; a name that occurs twice is refused."""
     counts = Counter(topic.name for topic in topics)
@@ -404,17 +414,13 @@ def _name_of(topic: DeleteTopicState, existing: Mapping[str, object], by_id: Map
     return topic.name
 
 
-def _not_created(topic: CreatableTopic, error: ApiError) -> CreatableTopicResult:
-    return CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.text)
+def _not_created(topic: CreatableTopic, code: ErrorCode, text: str | None) -> CreatableTopicResult:
+    return CreatableTopicResult(name=topic.name, error_code=code, error_message=text)
 
 
-def _not_grown(topic: CreatePartitionsTopic, error: ApiError) -> GrownTopic:
-    return GrownTopic(
-        CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.text)
-    )
+def _not_grown(topic: CreatePartitionsTopic, code: ErrorCode, text: str | None) -> GrownTopic:
+    return GrownTopic(CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=text))
 
 
-def _not_deleted(topic: DeleteTopicState, error: ApiError) -> DeletableTopicResult:
-    return DeletableTopicResult(
-        name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.text
-    )
+def _not_deleted(topic: DeleteTopicState, code: ErrorCode, text: str | None) -> DeletableTopicResult:
+    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=text)

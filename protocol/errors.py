@@ -189,6 +189,8 @@ class ErrorCode(IntEnum):
     REBOOTSTRAP_REQUIRED = 129, False, "the client must start again from its bootstrap servers"
 
 
+MAX_TEXTS_LENGTH: Final = 64 * 1024
+"""Of the entries of one answer, in characters."""
 MAX_TEXT_LENGTH: Final = 2_000
 """Characters. A text may quote a peer's bytes, and must still fit into a string of an answer."""
 
@@ -220,6 +222,32 @@ class ApiError(BarnabasError):
 
 
 _CLASSES: Final[dict[int, type[ApiError]]] = {}
+
+
+class ErrorTexts:
+    """The texts for the entries of one answer, up to `MAX_TEXTS_LENGTH` characters; then they are None.
+
+    A request may name a hundred thousand partitions that are refused. One thread at a time.
+    """
+
+    __slots__ = ("_bare", "_left")
+
+    def __init__(self, used: int = 0) -> None:
+        self._left = MAX_TEXTS_LENGTH - used
+        self._bare: dict[ErrorCode, ApiError] = {}
+
+    def take(self, text: str) -> str | None:
+        self._left -= len(text)
+        return text if self._left >= 0 else None
+
+    def of(self, error: ApiError) -> str | None:
+        return self.take(error.text)
+
+    def kept(self, error: ApiError) -> ApiError:
+        """The error, or beyond the bound one with its code alone, to be kept until the answer."""
+        if self.of(error) is not None:
+            return error.with_traceback(None)
+        return self._bare.setdefault(error.code, api_error(error.code))
 
 
 def api_error(code: int, message: str = "") -> ApiError:

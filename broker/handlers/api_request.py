@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVarTuple
 
 from barnabas.broker.clocks import monotonic_ms
 from barnabas.broker.handlers.error_counts import ErrorCounts, error_counts
-from barnabas.broker.handlers.error_texts import bound_texts
 from barnabas.broker.network.request import Request
 from barnabas.broker.purgatory import DelayedCall, Purgatory
 from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
@@ -91,7 +90,6 @@ class ApiRequest:
         """An answer's bytes; None if it cannot be encoded, and then the connection is closed."""
         version = self.api_version
         try:
-            bound_texts(body)
             errors = error_counts(body) if self.raw.is_measured else None
             if version is None:
                 return EncodedAnswer(codec_msgpack.encode_response(self.correlation_id, body), errors)

@@ -18,7 +18,7 @@ from barnabas.broker.config.describe import Alteration
 from barnabas.broker.config.dynamic import PER_BROKER, ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -104,11 +104,12 @@ def _describe(services: Services, request: ApiRequest) -> None:
     # Each resource once, as named last: otherwise few bytes could request gigabytes.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in body.resources}
     entities: dict[tuple[int, str], Entity | ApiError] = {}
+    kept = ErrorTexts()
     for kind, name in resources:
         try:
             entities[kind, name] = _entity(services, kind, name)
         except ApiError as error:
-            entities[kind, name] = error
+            entities[kind, name] = kept.kept(error)
     requested = {entity for entity in entities.values() if isinstance(entity, Entity)}
     stored: Mapping[Entity, Settings] | ApiError
     try:
@@ -116,13 +117,14 @@ def _describe(services: Services, request: ApiRequest) -> None:
     except ApiError as error:
         stored = error
     results = []
+    texts = ErrorTexts()
     for (kind, name), resource in resources.items():
         result = DescribeConfigsResult(error_code=ErrorCode.NONE, resource_type=kind, resource_name=name)
         entity = entities[kind, name]
         if isinstance(entity, ApiError):
-            result.error_code, result.error_message = entity.code, entity.text
+            result.error_code, result.error_message = entity.code, texts.of(entity)
         elif isinstance(stored, ApiError):
-            result.error_code, result.error_message = stored.code, stored.text
+            result.error_code, result.error_message = stored.code, texts.of(stored)
         else:
             result.configs = config_rules.trimmed(
                 _described(services, resource, entity, stored),
@@ -153,6 +155,7 @@ def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[An
     body: AlterConfigsRequest | IncrementalAlterConfigsRequest = request.body
     counts = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
     responses = []
+    texts = ErrorTexts()
     for resource in body.resources:
         kind, name = resource.resource_type, resource.resource_name
         response = AlterConfigsResourceResponse(
@@ -170,7 +173,7 @@ def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[An
                 )
             _change(services, ConfigResourceType(kind), entity, make_edit(resource), body.validate_only)
         except ApiError as error:
-            response.error_code, response.error_message = error.code, error.text
+            response.error_code, response.error_message = error.code, texts.of(error)
         responses.append(response)
     request.respond(request.body.response_type(responses=responses))
 

@@ -10,7 +10,7 @@ from typing import Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.producer_state import ProducerState
-from barnabas.protocol.errors import ApiError
+from barnabas.protocol.errors import ApiError, ErrorTexts
 from barnabas.protocol.ids import TopicPartition, by_topic, named_once
 from barnabas.protocol.messages.describe_transactions import (
     ActiveProducer,
@@ -28,7 +28,8 @@ _PIECE: Final = 500
 def handle(services: Services, request: ApiRequest) -> None:
     body: DescribeProducersRequest = request.body
     names = named_once((topic.name, topic.partition_indexes) for topic in body.topics)
-    described = by_topic((name, _describe(services, name)) for name in names)
+    texts = ErrorTexts()
+    described = by_topic((name, _describe(services, name, texts)) for name in names)
     request.respond(
         DescribeProducersResponse(
             topics=[
@@ -39,13 +40,15 @@ def handle(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _describe(services: Services, name: TopicPartition) -> DescribeProducersPartitionResponse:
+def _describe(
+    services: Services, name: TopicPartition, texts: ErrorTexts
+) -> DescribeProducersPartitionResponse:
     try:
         validate_topic_name(name.topic)
         log = services.replicas.partition(name).log
     except ApiError as error:
         return DescribeProducersPartitionResponse(
-            partition_index=name.partition, error_code=int(error.code), error_message=error.text
+            partition_index=name.partition, error_code=int(error.code), error_message=texts.of(error)
         )
     with log.lock:
         states = list(log.producers)

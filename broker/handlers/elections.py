@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.elections import (
     ElectionType,
@@ -30,8 +30,9 @@ def handle(services: Services, request: ApiRequest) -> None:
     def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
         if code != ErrorCode.NONE:
             # Version 0 has no error of the whole request.
-            outcomes = {tp: api_error(code) for tp in partitions or ()}
-        results = by_topic((tp, _result(tp, error)) for tp, error in outcomes.items())
+            outcomes = dict.fromkeys(partitions or (), api_error(code))
+        texts = ErrorTexts()
+        results = by_topic((tp, _result(tp, error, texts)) for tp, error in outcomes.items())
         request.respond(
             ElectLeadersResponse(
                 error_code=code,
@@ -50,7 +51,9 @@ def handle(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _result(tp: TopicPartition, error: ApiError | None) -> PartitionElectionResult:
+def _result(tp: TopicPartition, error: ApiError | None, texts: ErrorTexts) -> PartitionElectionResult:
     if error is None:
         return PartitionElectionResult(partition_id=tp.partition)
-    return PartitionElectionResult(partition_id=tp.partition, error_code=error.code, error_message=error.text)
+    return PartitionElectionResult(
+        partition_id=tp.partition, error_code=error.code, error_message=texts.of(error)
+    )

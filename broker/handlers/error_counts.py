@@ -6,16 +6,13 @@ declarations of the messages, once for each class of answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from barnabas.protocol.schema import wire_fields
 
 ErrorCounts = Mapping[int, int]
 """Code → how often an answer has it. Not changed after it is made: answers that are kept share it."""
-
-Listing = Callable[[str, str, str], str]
-"""The source of a list, from an expression for a structure, the name of its field, and the loops to it."""
 
 _FIELDS: Final = ("error_code", "partition_error_code")
 _makers: Final[dict[type[Any], Callable[[Any], list[int]]]] = {}
@@ -25,9 +22,7 @@ def error_counts(answer: Any) -> ErrorCounts:
     """How often each error code is in an answer, an instance of a declared class."""
     codes_of = _makers.get(type(answer))
     if codes_of is None:
-        codes_of = _makers[type(answer)] = compiled(
-            type(answer), lambda owner, name, loops: f"[{owner}.{name}{loops}]", _FIELDS
-        )
+        codes_of = _makers[type(answer)] = _compiled(type(answer))
     codes = codes_of(answer)
     # Nearly always all codes are equal; the general way takes twice as long.
     if codes and codes.count(codes[0]) == len(codes):
@@ -35,16 +30,16 @@ def error_counts(answer: Any) -> ErrorCounts:
     return {code: codes.count(code) for code in set(codes)}
 
 
-def compiled(cls: type[Any], listing: Listing, fields: Sequence[str]) -> Callable[[Any], Any]:
-    """A function that lists these fields at all depths, compiled because every answer runs it."""
-    lists = " + ".join(_lists(cls, listing, fields, "answer", "")) or "[]"
-    made: Callable[[Any], Any] = eval(f"lambda answer: {lists}")
+def _compiled(cls: type[Any]) -> Callable[[Any], list[int]]:
+    """A function that lists the codes of an answer, compiled because every answer runs it."""
+    lists = " + ".join(_lists(cls, "answer", "")) or "[]"
+    made: Callable[[Any], list[int]] = eval(f"lambda answer: {lists}")
     return made
 
 
-def _lists(cls: type[Any], listing: Listing, fields: Sequence[str], owner: str, loops: str) -> Iterator[str]:
+def _lists(cls: type[Any], owner: str, loops: str) -> Iterator[str]:
     for name, wire, _ in wire_fields(cls):
         if wire.struct is not None and wire.is_array:
-            yield from _lists(wire.struct, listing, fields, name, f"{loops} for {name} in {owner}.{name}")
-        elif name in fields:
-            yield listing(owner, name, loops)
+            yield from _lists(wire.struct, name, f"{loops} for {name} in {owner}.{name}")
+        elif name in _FIELDS:
+            yield f"[{owner}.{name}{loops}]"

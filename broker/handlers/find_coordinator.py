@@ -16,7 +16,7 @@ from typing import Final
 from barnabas.broker.coordinators.internal_topic import InternalTopic
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts
 from barnabas.protocol.messages.find_coordinator import (
     Coordinator,
     CoordinatorType,
@@ -82,10 +82,11 @@ def _answer(services: Services, request: ApiRequest) -> None:
     body: FindCoordinatorRequest = request.body
     if request.is_since(_SEVERAL_SINCE):
         keys = dict.fromkeys(body.coordinator_keys)
-        coordinators = [_find(services, request, body.key_type, key) for key in keys]
+        texts = ErrorTexts()
+        coordinators = [_find(services, request, body.key_type, key, texts) for key in keys]
         request.respond(FindCoordinatorResponse(coordinators=coordinators))
         return
-    coordinator = _find(services, request, body.key_type, body.key)
+    coordinator = _find(services, request, body.key_type, body.key, ErrorTexts())
     request.respond(
         FindCoordinatorResponse(
             error_code=coordinator.error_code,
@@ -97,17 +98,17 @@ def _answer(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _find(services: Services, request: ApiRequest, key_type: int, key: str) -> Coordinator:
+def _find(services: Services, request: ApiRequest, key_type: int, key: str, texts: ErrorTexts) -> Coordinator:
     topic = _topic_of(services, key_type)
     if topic is None:
         message = f"coordinators of type {key_type} are unknown; expected 0 (group) or 1 (transaction)"
-        return _not_found(key, ErrorCode.INVALID_REQUEST, message)
+        return _not_found(key, ErrorCode.INVALID_REQUEST, texts.take(message))
     try:
         broker_id, endpoint = topic.coordinator_of(key, request.peer.listener_name)
     except ApiError as error:
-        return _not_found(key, error.code, error.text)
+        return _not_found(key, error.code, texts.of(error))
     return Coordinator(key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port)
 
 
-def _not_found(key: str, code: int, message: str) -> Coordinator:
+def _not_found(key: str, code: int, message: str | None) -> Coordinator:
     return Coordinator(key=key, error_code=code, error_message=message)

@@ -19,7 +19,7 @@ from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
 from barnabas.broker.network.request import Lane
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.produce import (
     NOT_YET_CONFIRMED,
@@ -68,7 +68,7 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
     names: list[TopicPartition] = []
     refused: list[PartitionProduceResponse | None] = []
     batches: list[Named] = []
-    is_transactional = False
+    is_transactional, texts = False, ErrorTexts()
     for topic in body.topic_data:
         for data in topic.partition_data:
             name = TopicPartition(topic.name, data.index)
@@ -76,13 +76,12 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
             try:
                 produced = _checked(services, body.acks, request.api_version, name, data.records)
             except ApiError as error:
-                refused.append(_refusal(name, error))
+                refused.append(_refusal(name, error, texts))
                 continue
             batches.append((name, produced))
             refused.append(None)
-            for _, header in produced.batches:
-                if header.attributes & TRANSACTIONAL_MASK:
-                    is_transactional = True
+            if any(header.attributes & TRANSACTIONAL_MASK for _, header in produced.batches):
+                is_transactional = True
 
     @request.answering
     def answer(appended: list[PartitionProduceResponse]) -> None:
@@ -107,8 +106,9 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
         accepted = [named for named in batches if named[0] not in unconfirmed] if unconfirmed else batches
 
         def write() -> None:
-            timeout_ms = max(0, body.timeout_ms)
-            cancel = services.replicas.append(body.acks, timeout_ms, accepted, answer, guards=guards)
+            cancel = services.replicas.append(
+                body.acks, max(0, body.timeout_ms), accepted, answer, guards=guards, texts=texts
+            )
             if cancel is not None:
                 request.raw.park(cancel)
             request.raw.release_frame()
@@ -121,14 +121,14 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
             write()
 
     if is_transactional:
-        _confirm(services, request, batches, append)
+        _confirm(services, request, batches, append, texts)
     else:
         append(_NO_REFUSALS, _NO_GUARDS)
 
 
-def _refusal(name: TopicPartition, error: ApiError) -> PartitionProduceResponse:
+def _refusal(name: TopicPartition, error: ApiError, texts: ErrorTexts) -> PartitionProduceResponse:
     return PartitionProduceResponse(
-        index=name.partition, error_code=int(error.code), error_message=error.text
+        index=name.partition, error_code=int(error.code), error_message=texts.of(error)
     )
 
 
@@ -140,6 +140,7 @@ def _confirm(
     request: ApiRequest,
     batches: Sequence[Named],
     append: Callable[[Refusals, Guards], None],
+    texts: ErrorTexts,
 ) -> None:
     """Append when the coordinator has confirmed the transaction in the partitions where it is not ongoing.
 
@@ -147,12 +148,12 @@ def _confirm(
     """
     if request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(batches):
         # The guards take the locks of the logs, which an append that waits for a disk holds.
-        request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, batches, append))
+        request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, batches, append, texts))
         return
     try:
         producer = _only_producer(request.body.transactional_id, batches)
     except ApiError as error:
-        append({name: _refusal(name, error) for name, _ in batches}, _NO_GUARDS)
+        append({name: _refusal(name, error, texts) for name, _ in batches}, _NO_GUARDS)
         return
     adds = request.is_since(_ADDS_PARTITIONS_SINCE)
     guards, unasked = _guards(services, batches, producer, adds)
@@ -166,7 +167,7 @@ def _confirm(
 
     def confirmed() -> None:
         unconfirmed = {
-            name: _refusal(name, _unconfirmed(request, error))
+            name: _refusal(name, _unconfirmed(request, error), texts)
             for name, error in outcomes[0].items()
             if error is not ErrorCode.NONE
         }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -25,17 +25,19 @@ def handle_alter(services: Services, request: ApiRequest) -> None:
     body: AlterPartitionReassignmentsRequest = request.body
     targets: dict[TopicPartition, Sequence[int] | None] = {}
     doubled: dict[TopicPartition, ApiError] = {}
+    twice = api_error(ErrorCode.INVALID_REQUEST, "a partition is named twice in one request")
     for topic in body.topics:
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition_index)
             if tp in targets:
-                doubled[tp] = api_error(ErrorCode.INVALID_REQUEST, f"{tp} is named twice in one request")
+                doubled[tp] = twice
             targets[tp] = partition.replicas
     for tp in doubled:
         del targets[tp]
 
     def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
-        results = by_topic((tp, _result(tp, error)) for tp, error in {**outcomes, **doubled}.items())
+        texts = ErrorTexts()
+        results = by_topic((tp, _result(tp, error, texts)) for tp, error in {**outcomes, **doubled}.items())
         request.respond(
             AlterPartitionReassignmentsResponse(
                 allow_replication_factor_change=body.allow_replication_factor_change,
@@ -82,11 +84,11 @@ def handle_list(services: Services, request: ApiRequest) -> None:
     services.controller.list_reassignments(answer)
 
 
-def _result(tp: TopicPartition, error: ApiError | None) -> ReassignablePartitionResponse:
+def _result(tp: TopicPartition, error: ApiError | None, texts: ErrorTexts) -> ReassignablePartitionResponse:
     if error is None:
         return ReassignablePartitionResponse(partition_index=tp.partition)
     return ReassignablePartitionResponse(
-        partition_index=tp.partition, error_code=error.code, error_message=error.text
+        partition_index=tp.partition, error_code=error.code, error_message=texts.of(error)
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ErrorCode, ErrorTexts
 from barnabas.protocol.messages.acls import (
     AclCreationResult,
     CreateAclsRequest,
@@ -60,14 +60,17 @@ def _describe_acls(body: object) -> DescribeAclsResponse:
 
 def _create_acls(body: CreateAclsRequest) -> CreateAclsResponse:
     code, text = _NO_ACLS
-    result = AclCreationResult(error_code=code, error_message=text)
-    return CreateAclsResponse(results=[result] * len(body.creations))
+    texts = ErrorTexts()
+    return CreateAclsResponse(
+        results=[AclCreationResult(error_code=code, error_message=texts.take(text)) for _ in body.creations]
+    )
 
 
 def _delete_acls(body: DeleteAclsRequest) -> DeleteAclsResponse:
     code, text = _NO_ACLS
-    result = DeleteAclsFilterResult(error_code=code, error_message=text)
-    return DeleteAclsResponse(filter_results=[result] * len(body.filters))
+    texts = ErrorTexts()
+    results = [DeleteAclsFilterResult(error_code=code, error_message=texts.take(text)) for _ in body.filters]
+    return DeleteAclsResponse(filter_results=results)
 
 
 def _create_token(body: CreateDelegationTokenRequest) -> CreateDelegationTokenResponse:
@@ -85,26 +88,28 @@ def _create_token(body: CreateDelegationTokenRequest) -> CreateDelegationTokenRe
 
 
 def _alter_quotas(body: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    return AlterClientQuotasResponse(entries=[_altered(entry) for entry in body.entries])
+    texts = ErrorTexts()
+    return AlterClientQuotasResponse(entries=[_altered(entry, texts) for entry in body.entries])
 
 
-def _altered(entry: AlterQuotaEntry) -> AlterQuotaResult:
+def _altered(entry: AlterQuotaEntry, texts: ErrorTexts) -> AlterQuotaResult:
     if all(change.remove for change in entry.ops):
         # There is none to remove.
         return AlterQuotaResult(error_code=ErrorCode.NONE, entity=entry.entity)
     return AlterQuotaResult(
         error_code=ErrorCode.INVALID_REQUEST,
-        error_message="the broker does not limit clients: quotas are not supported",
+        error_message=texts.take("the broker does not limit clients: quotas are not supported"),
         entity=entry.entity,
     )
 
 
 def _describe_scram(body: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
+    texts = ErrorTexts()
     missing = [
         DescribeUserScramCredentialsResult(
             user=user,
             error_code=ErrorCode.RESOURCE_NOT_FOUND,
-            error_message=f"user {user!r} has no SCRAM credentials",
+            error_message=texts.take(f"user {user!r} has no SCRAM credentials"),
         )
         for user in dict.fromkeys(user.name for user in body.users or ())
     ]
@@ -120,9 +125,10 @@ def _alter_scram(body: AlterUserScramCredentialsRequest) -> AlterUserScramCreden
         (upsertion.name for upsertion in body.upsertions),
         (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "the broker does not support SCRAM"),
     )
+    texts = ErrorTexts()
     return AlterUserScramCredentialsResponse(
         results=[
-            AlterUserScramCredentialsResult(user=user, error_code=code, error_message=text)
+            AlterUserScramCredentialsResult(user=user, error_code=code, error_message=texts.take(text))
             for user, (code, text) in refusals.items()
         ]
     )

@@ -7,16 +7,16 @@ Internal topics may be deleted, as in Apache Kafka, and are recreated when they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_NEW_CONFIGS_BYTES, MAX_TEXTS_LENGTH
+from barnabas.broker.limits import MAX_NEW_CONFIGS_BYTES
 from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ApiError, ErrorCode, ErrorTexts
 from barnabas.protocol.ids import NO_BROKER, TopicId
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
@@ -69,10 +69,15 @@ def _serve(
             ErrorCode.POLICY_VIOLATION,
             "the answer would be too long for a message: name fewer topics",
         )
+    texts = ErrorTexts()
     for result in refused:
         result.error_code = code
-        result.error_message = text
+        result.error_message = texts.take(text)
     request.respond(refusal)
+
+
+def _texts_beside(results: Iterable[_Result]) -> ErrorTexts:
+    return ErrorTexts(used=sum(len(result.error_message or "") for result in results))
 
 
 def _fits(results: Collection[_Result], api_key: ApiKey) -> bool:
@@ -103,13 +108,16 @@ def _answer_when_served(
 ) -> None:
     """Answer when each of these partitions has a leader; at the deadline, with an error for the others."""
 
+    results = response.topics if isinstance(response, CreateTopicsResponse) else response.results
+
     def unserved() -> list[_Expected]:
         return [topic for topic in expected if not _is_served(services.metadata, topic)]
 
     def on_deadline() -> None:
+        texts, text = _texts_beside(results), f"{done}, but not every partition has a leader yet"
         for topic in unserved():
             topic.result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            topic.result.error_message = f"{done}, but not every partition has a leader yet"
+            topic.result.error_message = texts.take(text)
 
     request.answer_when(
         lambda: not unserved(),
@@ -211,7 +219,8 @@ def _create_partitions(services: Services, request: ApiRequest) -> None:
     body: CreatePartitionsRequest = request.body
     others = [topic for topic in body.topics if topic.name not in INTERNAL_TOPICS]
     grown = services.topics.create_partitions(others, validate_only=body.validate_only)
-    refused = [_refused_growth(topic.name) for topic in body.topics if topic.name in INTERNAL_TOPICS]
+    internal = {topic.name: None for topic in body.topics if topic.name in INTERNAL_TOPICS}
+    refused = list(map(_refused_growth, internal))
     expected = [_Expected(*topic) for topic in grown if topic[0].error_code == ErrorCode.NONE]
     _answer_when_served(
         services,
@@ -268,9 +277,12 @@ def _delete(services: Services, request: ApiRequest) -> None:
         ]
 
     def on_deadline() -> None:
+        texts = _texts_beside(results)
         for result in remaining():
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.error_message = "the deletion is under way; it continues when all its brokers are back"
+            result.error_message = texts.take(
+                "the deletion is under way; it continues when all its brokers are back"
+            )
 
     request.answer_when(
         lambda: not remaining(),

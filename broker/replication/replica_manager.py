@@ -41,7 +41,7 @@ from barnabas.broker.replication.replication_quota import ReplicationQuotas
 from barnabas.broker.replication.roles import Fence, RoleChanges
 from barnabas.broker.replication.sliced_checks import SlicedChecks
 from barnabas.broker.traffic import Traffic
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse, RecordError
 from barnabas.zookeeper.znodes import LeadershipState
@@ -276,6 +276,7 @@ class ReplicaManager:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         guards: Mapping[TopicPartition, VerificationGuards] = _UNGUARDED,
         below_min_isr: bool = False,
+        texts: ErrorTexts | None = None,
     ) -> Cancel | None:
         """Append to the leaders and call ``answer`` once: now, or with acks=all when all in sync have it.
 
@@ -283,6 +284,7 @@ class ReplicaManager:
         used after this returns. ``since``, ``origin`` and ``guards``: see `Partition.append_as_leader`. With
         ``below_min_isr`` records are written even to too few replicas; the answer of acks=all has the error.
         """
+        texts = texts or ErrorTexts()
         now_ms, wall_ms = self._now_ms(), wall_clock_ms()
         require_all = acks == ACKS_ALL and not below_min_isr
         responses: list[PartitionProduceResponse] = []
@@ -305,7 +307,7 @@ class ReplicaManager:
                     guards=guards.get(name),
                 )
             except (ApiError, RecordsRefused) as error:
-                self._refuse(response, partition, error)
+                self._refuse(response, partition, error, texts)
                 self.traffic.of_any(name.topic).note_refusal(len(produced.view), error.code)
                 continue
             self.traffic.of(name.topic).note_append(appended.size_bytes, appended.record_count)
@@ -340,15 +342,16 @@ class ReplicaManager:
         response: PartitionProduceResponse,
         partition: Partition | None,
         error: ApiError | RecordsRefused,
+        texts: ErrorTexts,
     ) -> None:
         if isinstance(error, RecordsRefused):
             response.record_errors = [
-                RecordError(batch_index=fault.index, batch_index_error_message=fault.message)
+                RecordError(batch_index=fault.index, batch_index_error_message=texts.take(fault.message))
                 for fault in error.faults
             ]
         else:
             self.disk_failures.note(error)
-        response.error_code, response.error_message = error.code, str(error)
+        response.error_code, response.error_message = error.code, texts.take(str(error))
         if partition is not None and partition.is_leader:
             # A producer whose id is unknown here learns by it whether its records were merely deleted.
             response.log_start_offset = partition.log.log_start_offset

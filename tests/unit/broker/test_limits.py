@@ -10,6 +10,7 @@ from barnabas.broker.coordinators.group_memory import GROUP_BYTES, MEMBER_BYTES
 from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES
 from barnabas.controller.assignment import MAX_PARTITIONS
+from barnabas.protocol.errors import MAX_TEXTS_LENGTH
 from barnabas.protocol.record_walk import MAX_ELEMENTS, MAX_UNPACKED_BYTES
 from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS, MAX_STRING_BYTES
 
@@ -72,7 +73,7 @@ def rows() -> list[str]:
         ),
         ("a request that makes topics or partitions", f"{MAX_PARTITIONS:,} partitions in all its topics"),
         ("the settings of new topics in an answer", f"{limits.MAX_NEW_CONFIGS_BYTES // MB} MB"),
-        ("the error texts of an answer", f"{limits.MAX_TEXTS_LENGTH:,} characters"),
+        ("the error texts of an answer", f"{MAX_TEXTS_LENGTH:,} characters"),
         ("fetches that wait to read old records", f"{limits.MAX_WAITING_FOR_COLD_READERS:,}"),
         (
             "consumers' fetch sessions",

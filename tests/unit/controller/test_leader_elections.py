@@ -4,7 +4,7 @@ import pytest
 
 from barnabas.controller import events
 from barnabas.controller.election import ElectionKind
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.zookeeper import admin_requests, paths
 from tests.support.controller_fakes import T0, T1, Cluster
@@ -62,6 +62,18 @@ def test_each_partition_that_is_named_gets_an_outcome(moved: Cluster) -> None:
         UNKNOWN: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         gone: ErrorCode.INVALID_TOPIC_EXCEPTION,
     }
+
+
+def test_the_outcomes_of_an_election_keep_a_bounded_length_of_texts(cluster: Cluster) -> None:
+    kept: list[events.Outcomes] = []
+    partitions = [TopicPartition("x" * 100, number) for number in range(2_000)]
+    cluster.handle(
+        events.ElectLeaders(ElectionKind.PREFERRED, partitions, lambda code, outcomes: kept.append(outcomes))
+    )
+    assert list(kept[0]) == partitions
+    errors = {id(error): error for error in kept[0].values() if error is not None}
+    assert sum(len(error.text) for error in errors.values()) < MAX_TEXTS_LENGTH + 1_000
+    assert {error.code for error in errors.values()} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 def test_without_names_only_elections_that_are_needed_are_reported(moved: Cluster) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from barnabas.broker.handlers.error_counts import error_counts
-from barnabas.broker.limits import MAX_TEXTS_LENGTH
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.groups import HeartbeatResponse
@@ -14,7 +13,6 @@ from barnabas.protocol.messages.produce import ProduceResponse
 from barnabas.protocol.messages.transactions import AddPartitionsToTxnResponse
 from barnabas.protocol.schema import APIS, wire_fields
 from tests.support.building import led_by
-from tests.support.record_requests import produce_request
 from tests.support.serving import Connection, Serving
 
 NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -66,20 +64,3 @@ def test_an_answer_that_is_kept_counts_for_each_measured_request(
     assert first is not None
     assert first == second
     assert first[ErrorCode.NONE] >= 100
-
-
-@pytest.mark.parametrize("version", [None, 9])
-def test_the_texts_of_an_answer_are_bounded_in_sum_and_its_codes_are_not(
-    serving: Serving, version: int | None
-) -> None:
-    topic, count = "x" * 30_000, 2_000
-    connection = serving.send(produce_request(*[None] * count, topic=topic), version=version)
-    [answered] = connection.response.responses
-    results = answered.partition_responses
-    assert [result.error_code != ErrorCode.NONE for result in results] == [True] * count
-    texts = [result.error_message for result in results]
-    assert sum(len(text or "") for text in texts) <= MAX_TEXTS_LENGTH
-    assert texts[0]
-    assert topic[:249] in texts[0]
-    assert topic[:250] not in texts[0]
-    assert texts[-1] is None
