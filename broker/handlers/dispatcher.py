@@ -13,7 +13,7 @@ from barnabas.broker.handlers import api_versions
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS, Handler
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_PARTITIONS_ON_NETWORK_THREAD
+from barnabas.broker.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.codec_kafka import UnsupportedVersion
@@ -24,7 +24,7 @@ from barnabas.protocol.schema import APIS, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS, A
 # Kafka head in the second of the first two bytes.
 _NATIVE_KEY_AT: Final = 6
 _KAFKA_KEY_AT: Final = 1
-_BRIEF_ELEMENTS: Final = 2 * MAX_PARTITIONS_ON_NETWORK_THREAD
+_BRIEF_ELEMENTS: Final = 2 * MAX_ON_NETWORK_THREAD
 """Topics, and partitions and their arrays, of a Kafka request that a network thread decodes. Handlers count
 more exactly."""
 _BRIEF_HEAD_BYTES: Final = 16 * 1024
