@@ -119,11 +119,12 @@ class ReplicaAssignment(NamedTuple):
 
         Source: KIP-455. With the origin as the target nothing is left to change: the change is cancelled.
         """
-        replicas = tuple(dict.fromkeys((*target, *self.origin)))
+        kept, origin = set(target), self.origin
+        replicas = tuple(dict.fromkeys((*target, *origin)))
         return ReplicaAssignment(
             replicas,
-            tuple(replica for replica in replicas if replica not in self.origin),
-            tuple(replica for replica in replicas if replica not in target),
+            tuple(replica for replica in replicas if replica not in origin),
+            tuple(replica for replica in replicas if replica not in kept),
         )
 
 

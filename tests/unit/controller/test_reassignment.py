@@ -116,6 +116,26 @@ def test_an_assignment_changes_from_its_origin_to_its_last_target(
     assert set(cancelled.replicas) == set(origin)
 
 
+class Compared(int):
+    """A broker id that counts how often it is compared."""
+
+    count = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_the_work_of_a_change_grows_with_its_replicas_alone() -> None:
+    """A client may name 131,072 brokers that do not exist, and the controller's thread looks at them."""
+    target = [BrokerId(Compared(number)) for number in range(10, 1_010)]
+    changed = ReplicaAssignment((BrokerId(1), BrokerId(2))).changed_to(target)
+    assert (len(changed.adding), changed.removing) == (1_000, (1, 2))
+    assert Compared.count < 10_000
+
+
 @given(IDS, IDS, st.data())
 def test_an_election_for_a_reassignment_keeps_whole_replicas(
     origin: list[BrokerId], target: list[BrokerId], data: st.DataObject
