@@ -138,8 +138,9 @@ def _describe(services: Services, request: ApiRequest) -> None:
 def _described(
     services: Services, resource: DescribeConfigsResource, entity: Entity, stored: Mapping[Entity, Settings]
 ) -> list[DescribeConfigsResourceResult]:
-    # An empty list of names requests all, as Kafka's older clients mean it.
-    names = resource.configuration_keys or None
+    # An empty list of names requests all, as Kafka's older clients mean it. Each setting is looked for in a
+    # set: a request may name a hundred thousand.
+    names = frozenset(resource.configuration_keys or ()) or None
     layers = _layers(services, stored)
     if entity.kind is EntityKind.TOPIC:
         return config_rules.describe_topic(stored[entity], layers, names)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.config import describe as config_rules
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.configs import (
@@ -94,6 +95,18 @@ def test_a_resource_that_is_named_often_is_described_once(hosting: Serving) -> N
     ]
     (topic,) = hosting.call(DescribeConfigsRequest(resources=resources)).results
     assert [config.name for config in topic.configs] == ["retention.ms"]
+
+
+def test_the_names_of_a_request_are_not_searched_for_each_setting(
+    hosting: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search through 131,072 of them takes milliseconds, and a broker has hundreds of settings."""
+    given: list[object] = []
+    monkeypatch.setattr(config_rules, "describe_all_brokers", lambda layers, names: given.append(names) or [])
+    keys = ["a", "b", "a"]
+    resource = DescribeConfigsResource(resource_type=BROKER, resource_name="", configuration_keys=keys)
+    hosting.call(DescribeConfigsRequest(resources=[resource]))
+    assert given == [frozenset({"a", "b"})]
 
 
 def test_a_broker_shows_itself_and_the_defaults_of_all(hosting: Serving) -> None:
