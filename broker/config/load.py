@@ -55,7 +55,6 @@ _ORDERED: Final = (
 _CLEANER_THREADS: Final = "log.cleaner.threads"
 _DEDUPE_BUFFER: Final = "log.cleaner.dedupe.buffer.size"
 _LEAST_MAP_BYTES: Final = 1 << 20
-_MOST_HINTS: Final = 10
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK: Final = " \t\f"
 
@@ -113,8 +112,8 @@ def usable_topic_config(config: Mapping[str, str | None]) -> tuple[dict[str, Set
     for name, text in config.items():
         declared = topic_setting(name)
         if declared is None:
-            # A request may name a hundred thousand; the search for a similar name takes milliseconds.
-            hint = did_you_mean(name, topic_setting_names()) if len(problems) < _MOST_HINTS else ""
+            # A request may name a hundred thousand, and ten thousand topics: the search takes a millisecond.
+            hint = "" if problems else did_you_mean(name, topic_setting_names())
             problems.append(f"unknown topic setting {name}={text!r}{hint}")
         elif text is not None:
             value = parse_setting(name, declared.kind, text, problems)
