@@ -47,9 +47,11 @@ class OffsetUnknown(protocol.LocalError):
 
 
 class CommitFailed(protocol.LocalError):
-    """The group has rebalanced without this member, and its partitions belong to other members.
+    """The offsets may not be committed any more.
 
-    The records since the last commit are redelivered to them. ``poll`` joins the group again.
+    The group has rebalanced without this member: the records since the last commit are redelivered to the
+    members that have its partitions now, and ``poll`` joins the group again. Or the topic that was read was
+    deleted and made again: the offsets are not those of the new one.
     """
 
 

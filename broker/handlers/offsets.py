@@ -18,7 +18,7 @@ from barnabas.broker.handlers.find_coordinator import when_topic_known
 from barnabas.broker.handlers.groups import shard_of
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import LeaderEpoch, TopicPartition, by_topic
+from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition, by_topic
 from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -67,20 +67,34 @@ def partitions_to_commit(
     return names, unknown
 
 
+def _in_other_topics(
+    services: Services, topics: Iterable[OffsetCommitRequestTopic]
+) -> dict[TopicPartition, ErrorCode]:
+    """The errors of offsets in a topic with another id than the one that has its name now."""
+    existing = services.metadata.current.topics
+    return {
+        TopicPartition(topic.name, partition.partition_index): ErrorCode.UNKNOWN_TOPIC_ID
+        for topic in topics
+        if topic.name in existing and topic.topic_id not in (NO_TOPIC_ID, existing[topic.name].topic_id)
+        for partition in topic.partitions
+    }
+
+
 def handle_commit(services: Services, request: ApiRequest) -> None:
     body: OffsetCommitRequest = request.body
     names, unknown = partitions_to_commit(services, body.topics)
+    refused = {**_in_other_topics(services, body.topics), **unknown}
 
     @request.answering
     def answer(outcome: CommitResponse) -> None:
-        request.respond(_commit_response(body, {**outcome, **unknown}))
+        request.respond(_commit_response(body, {**outcome, **refused}))
 
     def commit(group: Group, now: Moment) -> Effects:
         offsets = Commit(
             offsets_to_commit(
                 services,
                 body.topics,
-                unknown,
+                refused,
                 now.wall_ms,
                 _expiry_ms(now.wall_ms, body.retention_time_ms),
             ),
@@ -94,7 +108,7 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
         shard = services.groups.shard_of(body.group_id)
         # Only a commit from outside may create a group: a member has joined it before.
         is_outsider = body.generation_id_or_member_epoch < 0
-        if len(unknown) == len(names):
+        if len(refused) == len(names):
             answer({})
         elif not shard.apply(body.group_id, commit, create=is_outsider):
             answer(dict.fromkeys(names, ErrorCode.ILLEGAL_GENERATION))
@@ -113,18 +127,18 @@ def _expiry_ms(now_ms: int, retention_ms: int) -> int | None:
 def offsets_to_commit(
     services: Services,
     topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
-    unknown: Mapping[TopicPartition, ErrorCode],
+    refused: Mapping[TopicPartition, ErrorCode],
     now_ms: int,
     expires_ms: int | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The offsets of a request, but for those of ``unknown`` partitions."""
+    """The offsets of a request, but for those of ``refused`` partitions."""
     offsets = {}
     existing = services.metadata.current.topics
     for topic in topics:
         topic_id = existing[topic.name].topic_id if topic.name in existing else None
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition_index)
-            if name not in unknown:
+            if name not in refused:
                 offsets[name] = OffsetAndMetadata(
                     committed_offset=partition.committed_offset,
                     commit_timestamp_ms=now_ms,

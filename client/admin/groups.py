@@ -130,7 +130,7 @@ def offsets_of_group(cluster: Cluster, group_id: str) -> CommittedOffsets:
     """The committed offsets of a group that the caller is no member of."""
     member = Membership(_NO_TIMING)
     calls = GroupCalls(cluster, group_id, member)
-    return CommittedOffsets(calls, member, cluster.config.request_timeout_ms)
+    return CommittedOffsets(cluster, calls, member)
 
 
 async def ask_coordinator(

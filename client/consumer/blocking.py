@@ -241,8 +241,12 @@ class Consumer(BlockingClient[_Consumer]):
 
     def commit(self, offsets: OffsetsToCommit | None = None, *, timeout_ms: int | None = None) -> None:
         """As `barnabas.client.Consumer.commit`."""
-        to_commit = self._to_commit(offsets)
-        self._thread.call(lambda: self._client.commit(to_commit, timeout_ms=timeout_ms))
+        chosen = self._chooser(offsets)
+
+        async def commit() -> None:
+            await self._client.commit(chosen(), timeout_ms=timeout_ms)
+
+        self._thread.call(commit)
         self._call_back()
 
     def commit_nowait(
@@ -255,7 +259,7 @@ class Consumer(BlockingClient[_Consumer]):
         ``on_commit`` gets the offsets and the error, None on success, in the thread that polls, commits or
         closes next. That call raises the callback's exception.
         """
-        to_commit = self._to_commit(offsets)
+        chosen = self._chooser(offsets)
         done: CommitDone | None = None
         if on_commit is not None:
             callback = on_commit
@@ -265,22 +269,32 @@ class Consumer(BlockingClient[_Consumer]):
             ) -> None:
                 self._callbacks.append(lambda: callback(done_for, error))
 
-        self._thread.call_plain(lambda: self._client.commit_nowait(to_commit, done))
+        self._thread.call_plain(lambda: self._client.commit_nowait(chosen(), done))
 
     def _call_back(self) -> None:
         while self._callbacks:
             self._callbacks.popleft()()
 
-    def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """These offsets, or the positions without records that were polled but not handed out yet."""
-        if offsets is not None:
-            to_commit = checked_offsets(offsets)
-        else:
-            to_commit = self._thread.call_plain(self._client._assignment.consumed)
-            for tp, offset in first_offsets(self._polled).items():
-                to_commit[tp] = OffsetAndMetadata(offset)
-        self._in_hand.committed(to_commit)
-        return to_commit
+    def _chooser(
+        self, offsets: OffsetsToCommit | None
+    ) -> Callable[[], dict[TopicPartition, OffsetAndMetadata]]:
+        """Returns these offsets, or the positions without records that were polled but not handed out yet.
+
+        To be called on the client's thread, where no position changes between this and the commit. A position
+        that is earlier than such a record is kept, as in `Assignment.rewind`: the topic was made again.
+        """
+        checked = None if offsets is None else checked_offsets(offsets)
+        firsts = first_offsets(self._polled)
+
+        def choose() -> dict[TopicPartition, OffsetAndMetadata]:
+            to_commit = self._client._assignment.consumed() if checked is None else checked
+            for tp, offset in firsts.items() if checked is None else ():
+                if tp in to_commit and offset < to_commit[tp].offset:
+                    to_commit[tp] = OffsetAndMetadata(offset)
+            self._in_hand.committed(to_commit)
+            return to_commit
+
+        return choose
 
     def _serve(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the consumer's thread; its listener calls are made on this thread."""

@@ -97,6 +97,7 @@ REACTIONS: Final[dict[Api, dict[int, Reaction]]] = {
         **_GENERATION_OVER,
         _E.REQUEST_TIMED_OUT: _R.FIND_COORDINATOR,
         _E.UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
+        _E.UNKNOWN_TOPIC_ID: _R.RETRY,
     },
     Api.OFFSETS: {
         **_COORDINATOR_GONE,

@@ -4,6 +4,10 @@ A commit has the member id and generation of the moment when it was made. It is 
 valid, because after a rebalance the partitions may belong to another member: an old commit would overwrite
 that member's newer offsets.
 
+An offset is committed for the topic that it was read in, by its id: if the topic was deleted and made again,
+the next member would skip records of the new one. The coordinator compares the ids; Kafka's protocol does not
+send them, so that there the newest metadata decides, which is requested before the last commit.
+
 An automatic commit covers the positions at the beginning of a poll. The records handed out before have been
 processed by then, so it never covers an unprocessed record. Bounded: retries end at a deadline; there is one
 automatic commit per interval and one before a revocation. On the consumer's event loop.
@@ -14,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.group_calls import GroupCalls
@@ -30,6 +35,7 @@ from barnabas.client.consumer.group_membership import (
 )
 from barnabas.client.errors import CommitFailed, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.protocol.dialects import Wire
 from barnabas.protocol.errors import (
     BarnabasError,
     ErrorCode,
@@ -37,7 +43,7 @@ from barnabas.protocol.errors import (
     RequestTimedOutLocally,
     api_error,
 )
-from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition, by_topic
 from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -52,9 +58,14 @@ log = logging.getLogger(__name__)
 CommitDone = Callable[[Mapping[TopicPartition, OffsetAndMetadata], BarnabasError | None], None]
 """Called with the offsets and the error, None on success. The next poll raises its exception."""
 
+TopicIds = Mapping[TopicPartition, TopicId]
+"""The topics that offsets are offsets of, as far as they are known."""
+
+_ANY_TOPIC: Final[TopicIds] = {}
 _NEVER: Final = float("inf")
 _LEAST_INTERVAL_S: Final = 0.01
 _BEFORE_LEAVING_MS: Final = 5_000
+_REFRESH_MS: Final = 1_000
 _SEVERITY: Final = {
     reaction: rank
     for rank, reaction in enumerate(
@@ -76,37 +87,75 @@ _RETRIED: Final = frozenset({Reaction.RETRY, Reaction.FIND_COORDINATOR})
 class CommittedOffsets:
     """The offsets of one group; ``is_member`` is False while partitions are assigned by hand."""
 
-    def __init__(self, calls: GroupCalls, member: Membership, request_timeout_ms: int) -> None:
+    def __init__(self, cluster: Cluster, calls: GroupCalls, member: Membership) -> None:
+        self._cluster = cluster
         self._calls = calls
         self._member = member
-        self._request_timeout_ms = request_timeout_ms
+        self._request_timeout_ms = cluster.config.request_timeout_ms
         self.is_member = False
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int, *, retries: bool = True
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout_ms: int,
+        *,
+        topic_ids: TopicIds = _ANY_TOPIC,
+        retries: bool = True,
     ) -> None:
         """Commit, and retry after retriable errors until the timeout.
 
-        Raises CommitFailed, REBALANCE_IN_PROGRESS (commit again after the next poll), FENCED_INSTANCE_ID,
-        RequestTimedOutLocally, and the coordinator's error for a partition.
+        Offsets of a topic that was made again are left out, and CommitFailed is raised after the others are
+        committed. Raises CommitFailed also without a part in the group's generation, REBALANCE_IN_PROGRESS
+        (commit again after the next poll), FENCED_INSTANCE_ID, RequestTimedOutLocally, and the coordinator's
+        error for a partition.
         """
         uncommitted = dict(offsets)
         attempts = self._calls.make_retries(timeout_ms / 1000)
         sent_as = self._member.identity
-        while uncommitted:
+        former: list[TopicPartition] = []
+        while True:
+            former += self._take_former(uncommitted, topic_ids)
+            if not uncommitted:
+                break
             self._check_may_commit(sent_as)
             try:
                 limit_ms = attempts.left_ms(self._request_timeout_ms)
-                error, done = await self._commit_once(uncommitted, sent_as, limit_ms)
+                error, done = await self._commit_once(uncommitted, topic_ids, sent_as, limit_ms)
                 for tp in done:
                     del uncommitted[tp]
                 if error is None:
-                    return
+                    break
             except BarnabasError as failure:
                 error = failure
             if not retries:
                 raise error
             await attempts.wait_after(error)
+        if former:
+            raise CommitFailed(
+                f"{former[0]} was read in a topic that was deleted and made again; its offset was not taken"
+            )
+
+    def _take_former(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], topic_ids: TopicIds
+    ) -> list[TopicPartition]:
+        """Remove the offsets in topics that were made again, as far as is known here."""
+        current = self._cluster.cache.topic_id
+        former = [
+            tp
+            for tp in offsets
+            if NO_TOPIC_ID not in (read := topic_ids.get(tp, NO_TOPIC_ID), now := current(tp.topic))
+            and read != now
+        ]
+        for tp in former:
+            del offsets[tp]
+        return former
+
+    async def learn_of_former(self, timeout_ms: int) -> int:
+        """Before the last commit, learn which topics were made again; returns the ms that this took."""
+        began = time.monotonic()
+        if self._cluster.config.wire != Wire.NATIVE.value:
+            await self._cluster.refresh_before(began + min(timeout_ms, _REFRESH_MS) / 1000)
+        return int((time.monotonic() - began) * 1000)
 
     def _check_may_commit(self, sent_as: Identity) -> None:
         if not self.is_member:
@@ -124,26 +173,31 @@ class CommittedOffsets:
             )
 
     async def _commit_once(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], sent_as: Identity, timeout_ms: int
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        topic_ids: TopicIds,
+        sent_as: Identity,
+        timeout_ms: int,
     ) -> tuple[BarnabasError | None, set[TopicPartition]]:
         """One attempt: its retriable error, and the committed partitions."""
-        entries = {
-            tp: OffsetCommitRequestPartition(
-                partition_index=tp.partition,
-                committed_offset=offset.offset,
-                committed_leader_epoch=offset.leader_epoch,
-                committed_metadata=offset.metadata,
+        topics: dict[tuple[str, TopicId], list[OffsetCommitRequestPartition]] = {}
+        for tp, offset in offsets.items():
+            topics.setdefault((tp.topic, topic_ids.get(tp, NO_TOPIC_ID)), []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=tp.partition,
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    committed_metadata=offset.metadata,
+                )
             )
-            for tp, offset in offsets.items()
-        }
         request = OffsetCommitRequest(
             group_id=self._calls.group_id,
             generation_id_or_member_epoch=sent_as.generation_id,
             member_id=sent_as.member_id,
             group_instance_id=self._member.group_instance_id if self.is_member else None,
             topics=[
-                OffsetCommitRequestTopic(name=name, partitions=partitions)
-                for name, partitions in by_topic(entries.items()).items()
+                OffsetCommitRequestTopic(name=name, partitions=partitions, topic_id=topic_id)
+                for (name, topic_id), partitions in topics.items()
             ],
         )
         response = await self._calls.ask(request, timeout_ms=timeout_ms)
@@ -152,6 +206,9 @@ class CommittedOffsets:
             for topic in response.topics
             for answer in topic.partitions
         }
+        if ErrorCode.UNKNOWN_TOPIC_ID in codes.values():
+            # Either the coordinator or this client has older metadata than the other.
+            self._cluster.request_refresh(at_once=True)
         missing = int(ErrorCode.UNKNOWN_SERVER_ERROR)
         worst = max(offsets, key=lambda tp: _SEVERITY[reaction_to(Api.COMMIT, codes.get(tp, missing))])
         code = codes.get(worst, missing)
@@ -278,11 +335,16 @@ class GroupCommits:
             tp: (offset.offset, states[tp].restarts if tp in states else 0) for tp, offset in offsets.items()
         }
 
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> TopicIds:
+        """The topics that the partitions are read in; with the offsets, before either can change."""
+        states = self._assignment.states
+        return {tp: states[tp].topic_id for tp in partitions if tp in states}
+
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
         """Commit and wait for it. Raises as `CommittedOffsets.commit`."""
-        marked = self._marked(offsets)
+        marked, topic_ids = self._marked(offsets), self._topic_ids(offsets)
         try:
-            await self._offsets.commit(offsets, timeout_ms)
+            await self._offsets.commit(offsets, timeout_ms, topic_ids=topic_ids)
             self._committed |= marked
         finally:
             self._answered()
@@ -291,18 +353,24 @@ class GroupCommits:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None
     ) -> asyncio.Task[None]:
         """Commit once, in the background; ``done`` gets the outcome, else a failure is logged."""
-        task = asyncio.get_running_loop().create_task(self._commit_quietly(dict(offsets), done))
+        task = asyncio.get_running_loop().create_task(
+            self._commit_quietly(dict(offsets), self._marked(offsets), self._topic_ids(offsets), done)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _commit_quietly(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        marked: Mapping[TopicPartition, tuple[int, int]],
+        topic_ids: TopicIds,
+        done: CommitDone | None,
     ) -> None:
         error: BarnabasError | None = None
-        marked = self._marked(offsets)
+        timeout_ms = self._config.request_timeout_ms
         try:
-            await self._offsets.commit(offsets, self._config.request_timeout_ms, retries=False)
+            await self._offsets.commit(offsets, timeout_ms, topic_ids=topic_ids, retries=False)
             self._committed |= marked
         except BarnabasError as failure:
             error = failure
@@ -355,25 +423,20 @@ class GroupCommits:
         if self._automatic is not None and not self._automatic.done():
             # Without a coordinator they would accumulate; the next one covers more.
             return
-        if self._may_commit and (offsets := self._uncommitted()):
+        if offsets := self._uncommitted():
             self._automatic = self.commit_soon(offsets, None)
 
     async def automatic_now(self) -> None:
         """Commit before a revocation, and wait for it for a limited time. A failure is logged."""
-        if self.due_at == _NEVER or not self._may_commit:
-            return
-        offsets = self._uncommitted()
-        if not offsets:
+        if self.due_at == _NEVER or not self._uncommitted():
             return
         timeout_ms = min(self._config.default_api_timeout_ms, _BEFORE_LEAVING_MS)
         try:
-            await self.commit(offsets, timeout_ms)
+            timeout_ms -= await self._offsets.learn_of_former(timeout_ms)
+            if offsets := self._uncommitted():
+                await self.commit(offsets, timeout_ms)
         except BarnabasError as error:
             log.warning("offsets were not committed before a revocation: %s", error)
-
-    @property
-    def _may_commit(self) -> bool:
-        return not self._offsets.is_member or self._member.may_commit
 
     def _after_interval(self, now: float) -> float:
         if not self._config.enable_auto_commit:
@@ -381,9 +444,12 @@ class GroupCommits:
         return now + max(_LEAST_INTERVAL_S, self._config.auto_commit_interval_ms / 1000)
 
     def _uncommitted(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions to commit, if any may be committed now."""
         consumed = self._assignment.consumed()
         if not self._offsets.is_member:
             # Without members, offsets expire a retention time after their last commit: commit them again.
             return consumed
+        if not self._member.may_commit:
+            return {}
         marked = self._marked(consumed)
         return {tp: offset for tp, offset in consumed.items() if self._committed.get(tp) != marked[tp]}

@@ -509,7 +509,7 @@ class GroupSession:
         """Make the helpers of a new member."""
         cluster, config, member = self._cluster, self._config, self.member
         self._calls = GroupCalls(cluster, self._group_id, member)
-        self.offsets = CommittedOffsets(self._calls, member, config.request_timeout_ms)
+        self.offsets = CommittedOffsets(cluster, self._calls, member)
         self.commits = GroupCommits(
             config, member, self.offsets, self._assignment, self._request_upkeep_if_needed
         )

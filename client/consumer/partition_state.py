@@ -227,9 +227,9 @@ class PartitionState:
     checked_epoch: int = NO_EPOCH
     """The epoch of the last leader whose log was found to hold ``fetch_offset``."""
     topic_id: TopicId = NO_TOPIC_ID
+    """The topic that ``fetch_offset`` is an offset of; a topic that is made again has another id."""
     restarts: int = 0
     """How often reading started over in another log, whose offsets are not those that were committed."""
-    """The topic that ``fetch_offset`` is an offset of; a topic that is made again has another id."""
     read_replica: ReadReplica | None = None
     """The replica to read, chosen by the leader."""
     retry_at: float = 0.0

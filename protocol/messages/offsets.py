@@ -6,8 +6,10 @@ Sources: KIP-320 (leader epochs), KIP-345 (instance ids), KIP-447 (``require_sta
 
 from __future__ import annotations
 
+import uuid
+
 from barnabas.protocol import schema as s
-from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET
+from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, NO_TOPIC_ID
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 
 
@@ -41,8 +43,11 @@ class OffsetCommitRequestPartition:
 
 @s.message
 class OffsetCommitRequestTopic:
+    """``topic_id`` is that of the topic that was read; an offset in another one of that name is refused."""
+
     name: str = s.string()
     partitions: list[OffsetCommitRequestPartition] = s.array(OffsetCommitRequestPartition)
+    topic_id: uuid.UUID = s.topic_uuid(native_only=True, default=NO_TOPIC_ID)
 
 
 @s.request(s.ApiKey.OFFSET_COMMIT, OffsetCommitResponse, versions=(2, 8), flexible_since=8)

@@ -373,3 +373,17 @@ def test_the_work_on_lost_partitions_is_not_committed(
         runner.shutdown()
     running.result()
     assert group.coordinator.group("g").members == []
+
+
+def test_records_of_a_topic_that_was_made_again_are_not_committed_to_the_new_one(group: Group) -> None:
+    """The first ten were polled, and the iteration has handed out only five of them."""
+    group.fill(0, 10)
+    with group.consumer(auto_commit_interval_ms=600_000) as consumer:
+        consumer.subscribe("t")
+        for record in consumer:
+            if record.offset == 4:
+                break
+        group.cluster.do(lambda: group.cluster.fake.add_topic("t", 2))
+        wait_for(lambda: consumer._client._assignment.states[P0].restarts == 1)
+        consumer.commit()
+        assert group.committed() <= 0

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BarnabasError, CommitFailed, ErrorCode, InvalidConfiguration
 from barnabas.client.offsets import GroupMetadata
 from barnabas.protocol.messages.offsets import (
@@ -179,4 +180,73 @@ async def test_a_commit_of_a_partition_that_does_not_exist_names_it_after_the_ti
         requests = coordinator.cluster.requests(ApiKey.OFFSET_COMMIT)
         assert len(requests) > 1
         assert [p.partition_index for p in requests[-1].topics[0].partitions] == [9], "the other one is done"
+        assert coordinator.group("g").offsets["t", 0][0] == 1
+
+
+# Positions in a topic that was deleted and made again
+
+
+async def make_again(coordinator: Coordinator, consumer: Consumer) -> None:
+    """Make "t" again while the consumer fetches nothing, so that nothing shows it the change."""
+    consumer.pause(*consumer.assignment())
+    fetcher = consumer._fetcher
+    assert fetcher is not None
+    await until(lambda: not fetcher._fetches)
+    coordinator.cluster.add_topic("t", 6)
+    fill(coordinator.cluster.partition("t"), 1_000, 1_010)
+
+
+@pytest.mark.parametrize("wire", ["native", "kafka"])
+@pytest.mark.parametrize("way", ["close", "unsubscribe", "close assigned"])
+async def test_the_last_commit_leaves_out_positions_in_a_topic_that_was_made_again(
+    coordinator: Coordinator, wire: str, way: str
+) -> None:
+    """Otherwise the next member would begin in the middle of the new topic."""
+    coordinator.cluster.add_topic("other")
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    fill(coordinator.cluster.partition("other"), 0, 5)
+    async with consumer_of(coordinator, wire=wire, auto_commit_interval_ms=600_000) as consumer:
+        if way == "close assigned":
+            consumer.assign([P[0], ("other", 0)])
+        else:
+            consumer.subscribe(["t", "other"])
+        await read(consumer, 15)
+        await make_again(coordinator, consumer)
+        if way == "unsubscribe":
+            await consumer.unsubscribe()
+    offsets = coordinator.group("g").offsets
+    assert ("t", 0) not in offsets
+    assert offsets["other", 0][0] == 5
+    async with subscriber_of(coordinator) as consumer:
+        assert await read(consumer, 10) == values(1_000, 1_010)
+
+
+async def test_offsets_in_a_topic_that_was_made_again_are_refused_and_others_committed(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.cluster.add_topic("other")
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.subscribe(["t", "other"])
+        await read(consumer, 10)
+        await make_again(coordinator, consumer)
+        outcomes: list[Any] = []
+        await consumer.commit_nowait({P[0]: 10}, lambda offsets, error: outcomes.append(error))
+        assert isinstance(outcomes[0], BarnabasError)
+        with pytest.raises(CommitFailed, match="t-0 was read in a topic that was deleted and made again"):
+            await consumer.commit({P[0]: 10, ("other", 0): 3})
+        assert coordinator.group("g").offsets.keys() == {("other", 0)}
+        consumer.resume(P[0])
+        assert await read(consumer, 10) == values(1_000, 1_010)
+        await consumer.commit()
+        assert coordinator.group("g").offsets["t", 0][0] == 10
+
+
+async def test_a_commit_waits_for_a_coordinator_that_knows_only_the_former_topic(
+    coordinator: Coordinator,
+) -> None:
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
+        refuse = [lambda body: refusal(body, ErrorCode.UNKNOWN_TOPIC_ID)] * 2
+        coordinator.cluster.brokers[1].script(ApiKey.OFFSET_COMMIT, *refuse)
+        await consumer.commit({P[0]: 1})
         assert coordinator.group("g").offsets["t", 0][0] == 1

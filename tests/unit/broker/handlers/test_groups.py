@@ -29,7 +29,7 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchRequestTopic,
 )
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
-from tests.support.building import LIVE, NONE, led_by, metadata
+from tests.support.building import LIVE, NONE, TOPIC_ID, led_by, metadata
 from tests.support.group_requests import (
     OFFSETS_ID,
     PARTITION,
@@ -264,6 +264,20 @@ def test_unknown_partitions_are_refused_individually(hosting: Serving) -> None:
     assert codes == [NONE, unknown, unknown]
     assert code_of(hosting.send(commit(topic="nowhere"))) == unknown
     assert fetched(hosting) == {("topic", 0): 7}
+
+
+def test_an_offset_in_an_earlier_topic_of_the_name_is_refused(hosting: Serving) -> None:
+    """A request may have offsets in both, of a member that has noticed the change in one partition only."""
+    request = commit(7)
+    request.topics[0].topic_id = TOPIC_ID
+    earlier = commit(9, index=1).topics[0]
+    earlier.topic_id = OFFSETS_ID
+    request.topics.append(earlier)
+    codes = [topic.partitions[0].error_code for topic in hosting.call(request).topics]
+    assert codes == [NONE, ErrorCode.UNKNOWN_TOPIC_ID]
+    assert fetched(hosting) == {("topic", 0): 7}
+    request.topics = [earlier]
+    assert code_of(hosting.send(request)) == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 def test_a_commit_of_an_unknown_generation_creates_no_group(hosting: Serving) -> None:
