@@ -25,7 +25,6 @@ from barnabas.protocol.record_batch import (
     write_crc,
 )
 from barnabas.protocol.records import Headers, MarkerType, encode_marker
-from barnabas.protocol.schema import Buffer
 from barnabas.protocol.varint import encode_varint
 
 _TABLE_SIZE: Final = 8192
@@ -76,7 +75,7 @@ class RecordBatchBuilder:
     def append(
         self,
         key: bytes | None,
-        value: Buffer | None,
+        value: bytes | None,
         headers: Iterable[tuple[str, bytes | None]] | None,
         timestamp_ms: int,
     ) -> int | None:

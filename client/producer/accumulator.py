@@ -38,7 +38,7 @@ from barnabas.protocol.schema import Buffer
 log = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[str, bytes | None]]
-Append = Callable[[bytes | None, Buffer | None, Headers | None, int], int | None]
+Append = Callable[[bytes | None, bytes | None, Headers | None, int], int | None]
 
 _GROWTH_LIMIT: Final = 16
 """The most by which a waiting batch outgrows `batch_size`, as a factor."""
@@ -46,9 +46,7 @@ _NO_LIMIT: Final = 0x7FFFFFFF
 _STICKY_TRIES: Final = 4
 
 
-def _refuse(
-    key: bytes | None, value: Buffer | None, headers: Headers | None, timestamp_ms: int
-) -> int | None:
+def _refuse(key: bytes | None, value: bytes | None, headers: Headers | None, timestamp_ms: int) -> int | None:
     """The append of a queue without an open batch."""
     return None
 
@@ -224,7 +222,7 @@ class Accumulator:
         topic: TopicQueues,
         queue: PartitionQueue,
         key: bytes | None,
-        value: Buffer | None,
+        value: bytes | None,
         headers: Headers | None,
         timestamp_ms: int,
         *,
@@ -288,7 +286,7 @@ class Accumulator:
         queue: PartitionQueue,
         batch: ProducerBatch,
         key: bytes | None,
-        value: Buffer | None,
+        value: bytes | None,
         headers: Headers | None,
         timestamp_ms: int,
     ) -> int | None:

@@ -24,6 +24,7 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Final, Unpack
 
+from barnabas.client.arguments import as_bytes, check_callable
 from barnabas.client.client import interruption, ms_after
 from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.errors import ClientClosed
@@ -121,7 +122,7 @@ class Producer(BlockingClient[_producer.Producer]):
         self,
         topic: str,
         value: Buffer | None = None,
-        key: bytes | None = None,
+        key: Buffer | None = None,
         *,
         partition: int | None = None,
         headers: _producer.Headers | None = None,
@@ -138,46 +139,49 @@ class Producer(BlockingClient[_producer.Producer]):
             timestamp_ms = time.time_ns() // 1_000_000
         else:
             _producer.check_timestamp(timestamp_ms)
-        topics = self._topics.get(topic)
-        if topics is None:
-            topics = self._thread.call(lambda: self._client._open_topic(topic))
+        if type(value) is not bytes and value is not None:
+            value = as_bytes("value", value)
+        if type(key) is not bytes and key is not None:
+            key = as_bytes("key", key)
         if headers is not None:
             headers = _producer.header_pairs(headers)
+        if on_delivery is not None:
+            check_callable("on_delivery", on_delivery)
+        topics = self._topics.get(topic) if type(topic) is str else None
+        if topics is None:
+            topics = self._thread.call(lambda: self._client._open_topic(topic))
         is_sticky = key is None and partition is None and self._is_sticky
         accumulator = self._accumulator
         deadline, granted = 0.0, 0
-        try:
-            while True:
-                with self._lock, accumulator.redeeming(granted) if granted else _NOTHING_GRANTED:
-                    if is_sticky:
-                        queue = topics.sticky
+        while True:
+            with self._lock, accumulator.redeeming(granted) if granted else _NOTHING_GRANTED:
+                if is_sticky:
+                    queue = topics.sticky
+                else:
+                    queue = accumulator.queue_for(topics, key, partition)
+                index = queue.append(key, value, headers, timestamp_ms)
+                batch = queue.open
+                missing = 0
+                if index is None or batch is None:
+                    taken = accumulator.append_to_new(
+                        topics, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky
+                    )
+                    if isinstance(taken, int):
+                        missing = taken
                     else:
-                        queue = accumulator.queue_for(topics, key, partition)
-                    index = queue.append(key, value, headers, timestamp_ms)
-                    batch = queue.open
-                    missing = 0
-                    if index is None or batch is None:
-                        taken = accumulator.append_to_new(
-                            topics, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky
-                        )
-                        if isinstance(taken, int):
-                            missing = taken
-                        else:
-                            batch, index = taken
-                    if not missing and index is not None and batch is not None:
-                        if on_delivery is not None:
-                            batch.add_callback(index, timestamp_ms, on_delivery)
-                        return RecordFuture(_batch.RecordFuture(batch, index, timestamp_ms), self._thread)
-                deadline = deadline or now() + self.config.max_block_ms / 1000
-                granted = self._wait_for_memory(missing, deadline)
-        except TypeError as error:
-            raise _producer.explain_type_error(error, key, value, headers) from None
+                        batch, index = taken
+                if not missing and index is not None and batch is not None:
+                    if on_delivery is not None:
+                        batch.add_callback(index, timestamp_ms, on_delivery)
+                    return RecordFuture(_batch.RecordFuture(batch, index, timestamp_ms), self._thread)
+            deadline = deadline or now() + self.config.max_block_ms / 1000
+            granted = self._wait_for_memory(missing, deadline)
 
     def send_and_wait(
         self,
         topic: str,
         value: Buffer | None = None,
-        key: bytes | None = None,
+        key: Buffer | None = None,
         *,
         partition: int | None = None,
         headers: _producer.Headers | None = None,

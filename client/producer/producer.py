@@ -29,6 +29,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Unpack
 
+from barnabas.client.arguments import as_bytes, as_flat_buffer, check_callable
 from barnabas.client.client import Client, interruption, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig, ProducerSettings
@@ -56,7 +57,7 @@ log = logging.getLogger(__name__)
 
 _MAX_TIMESTAMP_MS: Final = (1 << 63) - 1
 
-Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+Headers = Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]
 
 
 class Producer(Client):
@@ -109,7 +110,7 @@ class Producer(Client):
         self,
         topic: str,
         value: Buffer | None = None,
-        key: bytes | None = None,
+        key: Buffer | None = None,
         *,
         partition: int | None = None,
         headers: Headers | None = None,
@@ -127,26 +128,29 @@ class Producer(Client):
             timestamp_ms = time.time_ns() // 1_000_000
         else:
             check_timestamp(timestamp_ms)
-        queues = self._topics.get(topic)
-        if queues is None or asyncio.get_running_loop() is not self._loop:
-            queues = await self._open_topic(topic)
+        if type(value) is not bytes and value is not None:
+            value = as_bytes("value", value)
+        if type(key) is not bytes and key is not None:
+            key = as_bytes("key", key)
         if headers is not None:
             headers = header_pairs(headers)
+        if on_delivery is not None:
+            check_callable("on_delivery", on_delivery)
+        queues = self._topics.get(topic) if type(topic) is str else None
+        if queues is None or asyncio.get_running_loop() is not self._loop:
+            queues = await self._open_topic(topic)
         is_sticky = key is None and partition is None and self._is_sticky
-        try:
-            if is_sticky:
-                queue = queues.sticky
-            else:
-                # Open topics imply an accumulator; a check would slow every record down.
-                queue = self._accumulator.queue_for(queues, key, partition)  # type: ignore[union-attr]
-            index = queue.append(key, value, headers, timestamp_ms)
-            batch = queue.open
-            if index is None or batch is None:
-                batch, index = await self._append_slowly(
-                    queues, queue, key, value, headers, timestamp_ms, is_sticky
-                )
-        except TypeError as error:
-            raise explain_type_error(error, key, value, headers) from None
+        if is_sticky:
+            queue = queues.sticky
+        else:
+            # Open topics imply an accumulator; a check would slow every record down.
+            queue = self._accumulator.queue_for(queues, key, partition)  # type: ignore[union-attr]
+        index = queue.append(key, value, headers, timestamp_ms)
+        batch = queue.open
+        if index is None or batch is None:
+            batch, index = await self._append_slowly(
+                queues, queue, key, value, headers, timestamp_ms, is_sticky
+            )
         if on_delivery is not None:
             batch.add_callback(index, timestamp_ms, on_delivery)
         return RecordFuture(batch, index, timestamp_ms)
@@ -155,7 +159,7 @@ class Producer(Client):
         self,
         topic: str,
         value: Buffer | None = None,
-        key: bytes | None = None,
+        key: Buffer | None = None,
         *,
         partition: int | None = None,
         headers: Headers | None = None,
@@ -173,6 +177,7 @@ class Producer(Client):
         The bytes must not change until it is done; with idempotence a copy of them is numbered. Raises as
         `send`, and CORRUPT_MESSAGE or INVALID_RECORD for an invalid batch.
         """
+        encoded = as_flat_buffer("encoded", encoded)
         header = check_produced_batch(encoded)
         queues = self._topics.get(topic) or await self._open_topic(topic)
         accumulator, _ = self._parts()
@@ -354,7 +359,7 @@ class Producer(Client):
         queues: TopicQueues,
         queue: PartitionQueue,
         key: bytes | None,
-        value: Buffer | None,
+        value: bytes | None,
         headers: tuple[tuple[str, bytes | None], ...] | None,
         timestamp_ms: int,
         is_sticky: bool,
@@ -411,19 +416,16 @@ def check_timestamp(timestamp_ms: int) -> None:
 
 
 def header_pairs(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers in their order, as an immutable sequence. Raises TypeError if they are not pairs."""
+    """Headers in their order, as an immutable sequence. Raises TypeError naming a wrong one."""
     try:
-        pairs = headers.items() if isinstance(headers, Mapping) else headers
-        return tuple((name, value) for name, value in pairs)
+        given = headers.items() if isinstance(headers, Mapping) else headers
+        pairs = [(name, value) for name, value in given]
     except (TypeError, ValueError):
         raise TypeError(f"headers {headers!r}: expected pairs of a str and bytes or None") from None
+    return tuple(_header(name, value) for name, value in pairs)
 
 
-def explain_type_error(error: TypeError, key: object, value: object, headers: object) -> TypeError:
-    """A TypeError that names the invalid argument, or the error itself if all are valid."""
-    for name, content, kinds in (("key", key, bytes), ("value", value, Buffer)):
-        if content is not None and not isinstance(content, kinds):
-            return TypeError(f"{name} is {type(content).__name__}; expected bytes or None")
-    if headers:
-        return TypeError(f"headers {headers!r}: expected pairs of a str and bytes or None ({error})")
-    return error
+def _header(name: str, value: Buffer | None) -> tuple[str, bytes | None]:
+    if not isinstance(name, str):
+        raise TypeError(f"header {name!r}: expected a str as its name")
+    return name, None if value is None else as_bytes(f"header {name!r}", value)

@@ -234,6 +234,8 @@ def test_arguments_of_a_wrong_type_are_named(cluster: ThreadedCluster) -> None:
     with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
         with pytest.raises(TypeError, match="value is str; expected bytes or None"):
             producer.send("t", "text")
+        with pytest.raises(TypeError, match="on_delivery=5: expected a callable"):
+            producer.send("t", b"text", on_delivery=5)
         assert producer.send_and_wait("t", b"fine").offset == 0
 
 

@@ -1,6 +1,9 @@
 """The producer against brokers that fail on command."""
 
 import asyncio
+import re
+from array import array
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -386,11 +389,15 @@ async def test_a_record_above_max_request_size_is_refused_by_send(cluster: FakeC
         assert producer._accumulator.available_bytes == producer.config.buffer_memory
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def view_of_words(data: bytes) -> memoryview:
+    return memoryview(bytearray(data)).cast("h")
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, view_of_words])
 async def test_encoded_batches_go_out_numbered_and_the_callers_bytes_stay(
-    cluster: FakeCluster, kind: type[Any]
+    cluster: FakeCluster, kind: Callable[[bytes], Any]
 ) -> None:
-    batch = kind(build_batch([(b"k", b"1"), (None, b"2")], timestamp_ms=99))
+    batch = kind(bytes(build_batch([(b"k", b"1"), (None, b"2")], timestamp_ms=99)))
     before = bytes(batch)
     async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         await producer.send("t", b"0", partition=0)
@@ -398,6 +405,8 @@ async def test_encoded_batches_go_out_numbered_and_the_callers_bytes_stay(
         assert (metadata.offset, metadata.timestamp_ms) == (1, 99)
         with pytest.raises(ApiError, match="INVALID_RECORD"):
             await producer.send_batch("t", 0, batch[:-1])
+        with pytest.raises(TypeError, match="encoded is str; expected bytes"):
+            await producer.send_batch("t", 0, cast("Any", "text"))
         await producer.send("t", b"3", partition=0)
     assert bytes(batch) == before
     partition = cluster.partition("t")
@@ -483,7 +492,13 @@ async def test_the_exception_of_a_failed_record_is_returned(cluster: FakeCluster
         ({"value": "text"}, "value is str; expected bytes or None"),
         ({"value": b"", "key": "text"}, "key is str; expected bytes or None"),
         ({"value": b"", "key": 5}, "key is int; expected bytes or None"),
-        ({"value": b"", "headers": [("a", "b")]}, "expected pairs of a str and bytes or None"),
+        ({"value": array("i", [1])}, "value is array; expected bytes or None"),
+        ({"value": b"", "key": array("i", [1])}, "key is array; expected bytes or None"),
+        ({"value": b"", "headers": [("a", array("i", [1]))]}, "header 'a' is array; expected bytes or None"),
+        ({"value": b"", "headers": [("a", "b")]}, "header 'a' is str; expected bytes or None"),
+        ({"value": b"", "headers": {b"a": b"b"}}, "header b'a': expected a str"),
+        ({"value": b"", "on_delivery": 5}, "on_delivery=5: expected a callable"),
+        ({"value": b"", "topic": ["t"]}, "topic ['t']: expected a str"),
         ({"value": b"", "headers": ["abc"]}, "expected pairs of a str and bytes or None"),
         ({"value": b"", "headers": 5}, "expected pairs of a str and bytes or None"),
         ({"topic": 5, "value": b""}, "topic 5: expected a str"),
@@ -498,10 +513,20 @@ async def test_arguments_of_a_wrong_type_are_named(
 ) -> None:
     async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for _ in range(2):
-            with pytest.raises((TypeError, ValueError), match=message):
+            with pytest.raises((TypeError, ValueError), match=re.escape(message)):
                 await producer.send(**{"topic": "t", **arguments})
         assert (await producer.send_and_wait("t", b"fine")).offset == 0
         assert producer._accumulator.available_bytes == producer.config.buffer_memory
+
+
+async def test_the_bytes_of_a_view_are_sent_whatever_its_items_are(cluster: FakeCluster) -> None:
+    view = memoryview(array("i", range(8)))
+    for content in (view, view[::2], view.cast("B").cast("i", (2, 4))):
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("t", content, content, headers=[("a", content)])
+        (record,) = decode_records(cluster.partition("t").batches[-1])
+        expected = content.tobytes()
+        assert (record.key, record.value, record.headers) == (expected, expected, (("a", expected),))
 
 
 async def test_headers_may_be_a_mapping(cluster: FakeCluster) -> None:
