@@ -35,8 +35,8 @@ class Admin(BlockingClient[_Admin]):
     """`barnabas.client.Admin` for threads; connects when it is made."""
 
     def __init__(self, config: AdminConfig | None = None, **settings: Unpack[AdminSettings]) -> None:
-        self.config = config if config is not None else AdminConfig.of(settings)
-        super().__init__(_Admin(self.config))
+        super().__init__(_Admin(config, **settings))
+        self.config = self._client.config
 
     def __del__(self) -> None:
         thread: ClientThread | None = getattr(self, "_thread", None)

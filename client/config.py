@@ -136,6 +136,24 @@ class ClientConfig:
         return cls(**cast("dict[str, Any]", settings))
 
     @classmethod
+    def given(cls, config: Self | None, settings: Mapping[str, object]) -> Self:
+        """The configuration of a client that got a configuration, settings by name, or both: these replace.
+
+        Raises TypeError for another object, as a topic or a dict, and InvalidConfiguration.
+        """
+        if config is None:
+            return cls.of(settings)
+        if not isinstance(config, cls):
+            article = "an" if cls.__name__[0] in "AEIOU" else "a"
+            raise TypeError(
+                f"config={config!r}: expected {article} {cls.__name__}, or settings by name, such as "
+                "bootstrap_servers='localhost:9092'"
+            )
+        if not settings:
+            return config
+        return cls.of({**{name: getattr(config, name) for name in settings_of(cls)}, **settings})
+
+    @classmethod
     def parse(cls, texts: Mapping[str, str]) -> dict[str, Any]:
         """Typed settings from texts; ``linger.ms`` and ``linger_ms`` are the same name."""
         typed = {}

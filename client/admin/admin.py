@@ -140,7 +140,7 @@ class ClusterDescription(NamedTuple):
 
 
 class Admin(PlacementAdmin):
-    """Settings as in `AdminConfig`, by name or as one ``config``."""
+    """Settings as in `AdminConfig`, by name, or as one ``config``; names replace those of the config."""
 
     async def create_topics(
         self,

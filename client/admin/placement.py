@@ -39,10 +39,10 @@ class PartitionReassignment(NamedTuple):
 
 
 class AdminBase(Client):
-    """Settings as in `AdminConfig`, by name or as one ``config``."""
+    """Settings as in `AdminConfig`, by name, or as one ``config``; names replace those of the config."""
 
     def __init__(self, config: AdminConfig | None = None, **settings: Unpack[AdminSettings]) -> None:
-        self.config = config if config is not None else AdminConfig.of(settings)
+        self.config = AdminConfig.given(config, settings)
 
     def _make_cluster(self) -> Cluster:
         return Cluster(self.config)

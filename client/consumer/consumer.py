@@ -66,10 +66,10 @@ CLOSE_TIMEOUT_MS: Final = 30_000
 
 
 class Consumer(Client):
-    """Settings as in `ConsumerConfig`, by name or as one ``config``."""
+    """Settings as in `ConsumerConfig`, by name, or as one ``config``; names replace those of the config."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Unpack[ConsumerSettings]) -> None:
-        self.config = config if config is not None else ConsumerConfig.of(settings)
+        self.config = ConsumerConfig.given(config, settings)
         self._fetcher: Fetcher | None = None
         self._group: GroupSession | None = None
         self._closes = asyncio.Lock()

@@ -61,10 +61,10 @@ Headers = Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]
 
 
 class Producer(Client):
-    """Settings as in `ProducerConfig`, by name or as one ``config``."""
+    """Settings as in `ProducerConfig`, by name, or as one ``config``; names replace those of the config."""
 
     def __init__(self, config: ProducerConfig | None = None, **settings: Unpack[ProducerSettings]) -> None:
-        self.config = config if config is not None else ProducerConfig.of(settings)
+        self.config = ProducerConfig.given(config, settings)
         self._partitioner = make_partitioner(self.config.partitioner)
         self._is_sticky = self._partitioner is None
         # Both exist from `start` on; until then, and after `close`, no topic is open and `send` raises.

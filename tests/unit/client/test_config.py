@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.client import Admin, Consumer, Producer, blocking
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from barnabas.client.errors import InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
@@ -83,3 +84,36 @@ def test_a_wrong_setting_is_refused_by_name(
     with pytest.raises(InvalidConfiguration) as refusal:
         config.of(settings)
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("client", "given", "expected"),
+    [
+        (
+            Consumer,
+            {"bootstrap.servers": "h:1"},
+            "config={'bootstrap.servers': 'h:1'}: expected a ConsumerConfig",
+        ),
+        (Producer, "h:1", "config='h:1': expected a ProducerConfig, or settings by name"),
+        (Admin, "h:1", "config='h:1': expected an AdminConfig"),
+        (Consumer, ProducerConfig, "expected a ConsumerConfig"),
+        (blocking.Consumer, "topic", "config='topic': expected a ConsumerConfig"),
+        (blocking.Producer, ["h:1"], "config=['h:1']: expected a ProducerConfig"),
+        (blocking.Admin, {}, "config={}: expected an AdminConfig"),
+    ],
+)
+def test_a_client_refuses_what_is_not_its_configuration(client: Any, given: Any, expected: str) -> None:
+    """As the first argument of other libraries' clients, which is a dict of settings or a topic."""
+    with pytest.raises(TypeError) as refusal:
+        client(given)
+    assert expected in str(refusal.value)
+
+
+@pytest.mark.parametrize("client", [Consumer, Producer, Admin])
+def test_settings_by_name_replace_those_of_a_configuration(client: Any) -> None:
+    config = client(client_id="first", request_timeout_ms=5_000).config
+    changed = client(config, client_id="other").config
+    assert (changed.client_id, changed.request_timeout_ms) == ("other", 5_000)
+    assert client(config).config is config
+    with pytest.raises(InvalidConfiguration, match="did you mean client_id"):
+        client(config, client_ip="other")
