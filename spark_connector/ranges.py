@@ -128,8 +128,8 @@ def _within(option: str, tp: TopicPartition, offset: int, low: int, high: int, o
 def data_loss(loss: str) -> Exception:
     return api_error(
         ErrorCode.OFFSET_OUT_OF_RANGE,
-        f"{loss}. Records may have been deleted by retention, or the topic was recreated. Set the option "
-        "failOnDataLoss to false to read the existing ones",
+        f"{loss}. Records may have been deleted by retention, or the topic was deleted or recreated. Set the "
+        "option failOnDataLoss to false to read the existing ones",
     )
 
 

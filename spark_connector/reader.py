@@ -1,8 +1,8 @@
 """Reading a planned range in a Spark worker: raw batches in, Arrow batches out.
 
-`read_range` returns exactly the records of its range that still exist, each once, in order. If retention has
-deleted some of them since the read was planned, `failOnDataLoss` decides between an error and continuing
-after the gap.
+`read_range` returns exactly the records of its range that still exist, each once, in order. If some of
+them are lost since the read was planned, by retention or with their topic, `failOnDataLoss` decides between
+an error and continuing after the gap.
 """
 
 from __future__ import annotations
@@ -63,36 +63,39 @@ def _buffers(
     while start < part.end_offset:
         try:
             yield from view.read(tp, start, part.end_offset, part.topic_id)
-        except LogTruncated as error:
-            if fail_on_data_loss:
-                raise data_loss(str(error)) from error
-            lost = part.end_offset - max(start, decoder.next_offset)
-            logger.warning("%s; %d offsets of this read are skipped", error, lost)
-            return
-        except ApiError as error:
-            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise
+        except (LogTruncated, ApiError) as error:
             reached = max(start, decoder.next_offset)
-            start = _after_gap(view, tp, reached, part.end_offset, fail_on_data_loss)
+            text, start = _after_loss(view, tp, reached, part.end_offset, error)
+            if fail_on_data_loss:
+                raise data_loss(text) from error
+            lost = min(start, part.end_offset) - reached
+            logger.warning("%s; %d offsets of this read are skipped", text, lost)
         else:
             return
 
 
-def _after_gap(view: LogView, tp: TopicPartition, reached: int, end: int, fail_on_data_loss: bool) -> int:
-    """The offset at which to continue after the broker no longer held `reached`.
+def _after_loss(
+    view: LogView, tp: TopicPartition, reached: int, end: int, error: LogTruncated | ApiError
+) -> tuple[str, int]:
+    """What was lost at `reached`, and the offset at which to continue; raises errors that are no loss.
 
     If the log now ends before `reached`, because its topic was recreated or an unclean election truncated it,
-    that is the end of the read.
+    or if it does not exist any more, that is the end of the read.
     """
-    first = view.log_start_offsets([tp])[tp]
-    if first <= reached:
-        text, next_offset = f"{tp} no longer reaches offset {reached}", end
-    else:
-        text, next_offset = f"{tp} no longer holds offset {reached}, it starts at {first}", first
-    if fail_on_data_loss:
-        raise data_loss(text)
-    logger.warning("%s; %d offsets of this read are skipped", text, min(next_offset, end) - reached)
-    return next_offset
+    if isinstance(error, LogTruncated):
+        return str(error), end
+    if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        try:
+            first = view.log_start_offsets([tp])[tp]
+        except ApiError as later:
+            error = later
+        else:
+            if first <= reached:
+                return f"{tp} no longer reaches offset {reached}", end
+            return f"{tp} no longer holds offset {reached}, it starts at {first}", first
+    if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return f"{tp} no longer exists ({error})", end
+    raise error
 
 
 def _freeze_imports_once() -> None:

@@ -82,6 +82,24 @@ async def test_a_topic_that_was_made_again_since_it_had_an_id_is_not_read(cluste
             await ranges(client, 0, 100, topic_id=former)
 
 
+@pytest.mark.parametrize("partitions", [0, 1])
+async def test_a_partition_that_is_gone_ends_the_range_by_its_own_error(
+    cluster: FakeCluster, partitions: int
+) -> None:
+    """Its topic was deleted, or made again with fewer partitions."""
+    cluster.add_topic("t", 2)
+    fill(cluster.partition("t", 1), 0, 100)
+    async with started(cluster, retry_backoff_ms=5) as client:
+        pieces = read_range(client, TopicPartition("t", 1), 0, 100, fetch_max_bytes=100, stall_timeout_ms=300)
+        await anext(pieces)
+        if partitions:
+            cluster.add_topic("t", partitions)
+        else:
+            cluster.delete_topic("t")
+        with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            _ = [piece async for piece in pieces]
+
+
 async def test_an_offset_below_the_log_start_is_an_error_that_names_it(cluster: FakeCluster) -> None:
     fill(cluster.partition("t"), 0, 50)
     cluster.partition("t").delete_records(20)

@@ -208,8 +208,9 @@ def test_a_topic_that_is_made_again_after_the_planning_is_not_read(view: Any, nu
     [
         (api_error(ErrorCode.OFFSET_OUT_OF_RANGE, "above the end"), r"t-0 no longer reaches offset 3"),
         (LogTruncated("t-0 was deleted and made again", None), r"t-0 was deleted and made again"),
+        (api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no 0"), r"t-0 no longer exists.*is no 0"),
     ],
-    ids=["truncated", "made again"],
+    ids=["truncated", "made again", "deleted"],
 )
 def test_a_truncated_log_is_data_loss(
     view: Any,
@@ -219,7 +220,7 @@ def test_a_truncated_log_is_data_loss(
     error: BarnabasError,
     text: str,
 ) -> None:
-    """After the read was planned, its topic was recreated, or an unclean election truncated it."""
+    """After the planning its topic was deleted or recreated, or an unclean election truncated it."""
     view.write("t", 0, numbered(12))
     made = reader_of(view, failOnDataLoss=fails)
     (part,) = made.partitions()
@@ -234,6 +235,28 @@ def test_a_truncated_log_is_data_loss(
     view.read = refuse
     if fails == "true":
         with pytest.raises(ApiError, match=f"{text}.*failOnDataLoss"):
+            list(made.read(part))
+    else:
+        rows = [row for batch in made.read(part) for row in batch.to_pylist()]
+        assert [row["offset"] for row in rows] == [0, 1, 2]
+        assert "9 offsets of this read are skipped" in caplog.text
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_topic_that_is_deleted_after_records_were_lost_is_data_loss(
+    view: Any, numbered: Numbered, caplog: pytest.LogCaptureFixture, fails: str
+) -> None:
+    view.write("t", 0, numbered(12))
+    view.retention[T0] = [6]
+    made = reader_of(view, failOnDataLoss=fails)
+    (part,) = made.partitions()
+
+    def refuse(_: Any) -> Any:
+        raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no 0")
+
+    view.log_start_offsets = refuse
+    if fails == "true":
+        with pytest.raises(ApiError, match=r"t-0 no longer exists.*failOnDataLoss"):
             list(made.read(part))
     else:
         rows = [row for batch in made.read(part) for row in batch.to_pylist()]
