@@ -7,7 +7,52 @@ Pure.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
 from barnabas.protocol.schema import Buffer
+
+T = TypeVar("T")
+
+
+def several(name: str, given: Iterable[T] | T, kind: type[T]) -> list[T]:
+    """The objects of a kind; one is as good as a list of one. A text is never taken as its letters.
+
+    Names and numbers in a list are checked with the request that has them (`check_values`).
+    """
+    if isinstance(given, kind):
+        return [given]
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"{name}={given!r}: expected {kind.__name__} or several of them")
+    items = list(given)
+    for item in items:
+        if not isinstance(item, kind) and kind not in (str, int):
+            raise TypeError(f"{name} has {item!r}: expected {kind.__name__}")
+    return items
+
+
+def check_mapping(name: str, given: object, expected: str) -> None:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name}={given!r}: expected a mapping of {expected}")
+
+
+def check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r}: expected a str")
+
+
+def check_number(name: str, value: object, at_least: int) -> None:
+    if type(value) is not int or value < at_least:
+        raise ValueError(f"{name}={value!r}: expected {at_least} or more")
+
+
+def limit_ms(timeout_ms: int | None, default_ms: int) -> int:
+    """The time limit of a call, or the default one."""
+    if timeout_ms is None:
+        return default_ms
+    if not isinstance(timeout_ms, int | float):
+        raise TypeError(f"timeout_ms={timeout_ms!r}: expected milliseconds")
+    return timeout_ms
 
 
 def check_callable(name: str, value: object) -> None:

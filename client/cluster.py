@@ -448,7 +448,11 @@ class Cluster:
             listener()
 
     async def ask_any(self, message: MetadataRequest) -> MetadataResponse:
-        """Ask brokers one after another until one answers. Raises NoBrokerReachable with every reason."""
+        """Ask brokers one after another until one answers. Raises NoBrokerReachable with every reason.
+
+        Raises Unencodable, as `request`: every broker would close the connection.
+        """
+        check_values(message)
         upcoming = deque(self._candidates())
         # An idle connection may have been closed meanwhile, which does not mean that its broker is dead.
         worth_asking_twice = {endpoint for endpoint, channel in self._control.items() if channel.is_connected}

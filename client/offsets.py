@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from barnabas.client.arguments import check_mapping
 from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders
 from barnabas.client.cluster import Cluster
 from barnabas.client.isolation import IsolationLevel
@@ -31,6 +32,8 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from barnabas.protocol.settings import LONG_MAX
+
+T = TypeVar("T")
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -69,6 +72,11 @@ Timestamps = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 
 def partitions_in(partitions: Iterable[Partition]) -> list[TopicPartition]:
     """The partitions that a user names. Raises TypeError naming one that is none."""
+    given: Any = partitions
+    if isinstance(given, TopicPartition):
+        raise TypeError(f"partitions={given!r}: expected several, such as [('orders', 0)]")
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise _no_partition(given)
     return [partition_of(partition) for partition in partitions]
 
 
@@ -79,7 +87,11 @@ def partition_of(partition: Partition) -> TopicPartition:
             return TopicPartition(topic, number)
     except (TypeError, ValueError):
         pass
-    raise TypeError(f"partition {partition!r}: expected a topic and a number, such as ('orders', 0)")
+    raise _no_partition(partition)
+
+
+def _no_partition(given: object) -> TypeError:
+    return TypeError(f"partition {given!r}: expected a topic and a number, such as ('orders', 0)")
 
 
 def check_offset(offset: object, where: str = "") -> None:
@@ -89,15 +101,26 @@ def check_offset(offset: object, where: str = "") -> None:
 
 
 def checked_offsets(offsets: OffsetsToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
-    """The offsets that a user wants to commit. Raises ValueError naming an invalid one."""
+    """The offsets that a user wants to commit. Raises TypeError and ValueError naming an invalid one."""
+    check_mapping("offsets", offsets, "partitions to offsets, such as {('orders', 0): 5}")
     checked: dict[TopicPartition, OffsetAndMetadata] = {}
-    for tp, to_commit in offsets.items():
-        offset = (
-            OffsetAndMetadata(*to_commit) if isinstance(to_commit, tuple) else OffsetAndMetadata(to_commit)
-        )
+    for partition, to_commit in offsets.items():
+        tp = partition_of(partition)
+        try:
+            offset = OffsetAndMetadata(*(to_commit if isinstance(to_commit, tuple) else (to_commit,)))
+        except TypeError:
+            raise ValueError(
+                f"offset {to_commit!r} of {tp}: expected the offset, its metadata, and the leader epoch"
+            ) from None
         check_offset(offset.offset, f" of {tp}")
-        checked[partition_of(tp)] = offset
+        checked[tp] = offset
     return checked
+
+
+def checked_specs(name: str, specs: Mapping[Any, T]) -> dict[TopicPartition, T]:
+    """What a user asks of each partition. Raises TypeError."""
+    check_mapping(name, specs, "partitions to times or positions, such as {('orders', 0): 'latest'}")
+    return {partition_of(tp): spec for tp, spec in specs.items()}
 
 
 class ListedOffset(NamedTuple):

@@ -73,6 +73,7 @@ from barnabas.client.admin.transactions import (
     list_transactions,
     open_transaction_at,
 )
+from barnabas.client.arguments import check_mapping, check_text, several
 from barnabas.client.errors import CommitFailed, TopicErrors
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
@@ -83,6 +84,7 @@ from barnabas.client.offsets import (
     OffsetsToCommit,
     Partition,
     checked_offsets,
+    checked_specs,
     list_offsets,
     partition_of,
     partitions_in,
@@ -154,7 +156,7 @@ class Admin(PlacementAdmin):
         A topic of the same name that is still being deleted is waited for, for at most 10 s.
         Raises the topic's own error for a single topic, and TopicErrors if some of several topics failed.
         """
-        new_topics = [topics] if isinstance(topics, NewTopic) else list(topics)
+        new_topics = several("topics", topics, NewTopic)
         created, errors = await create_topics(
             self._open(),
             new_topics,
@@ -193,7 +195,7 @@ class Admin(PlacementAdmin):
 
     async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete topics and wait until no broker's metadata has them. Raises as `create_topics`."""
-        topic_names = [names] if isinstance(names, str) else list(names)
+        topic_names = several("names", names, str)
         errors = await delete_topics(self._open(), topic_names, self._timeout(timeout_ms))
         _raise_errors(errors, {name: None for name in topic_names if name not in errors}, len(topic_names))
 
@@ -208,6 +210,7 @@ class Admin(PlacementAdmin):
 
         Keys then map to other partitions. Raises as `create_topics`.
         """
+        check_mapping("topics", topics, "topics to numbers of partitions, such as {'orders': 6}")
         growth = {
             name: more if isinstance(more, NewPartitions) else NewPartitions(more)
             for name, more in topics.items()
@@ -227,7 +230,7 @@ class Admin(PlacementAdmin):
     async def describe_configs(
         self,
         resources: Iterable[ConfigResource] | ConfigResource,
-        names: Iterable[str] | None = None,
+        names: Iterable[str] | str | None = None,
         *,
         include_documentation: bool = False,
         timeout_ms: int | None = None,
@@ -236,11 +239,11 @@ class Admin(PlacementAdmin):
 
         Raises a resource's own error for a single resource, and TopicErrors if some of several failed.
         """
-        chosen = [resources] if isinstance(resources, ConfigResource) else list(resources)
+        chosen = several("resources", resources, ConfigResource)
         configs, errors = await describe_configs(
             self._open(),
             chosen,
-            names,
+            None if names is None else several("names", names, str),
             documentation=include_documentation,
             timeout_ms=self._timeout(timeout_ms),
         )
@@ -261,6 +264,10 @@ class Admin(PlacementAdmin):
 
         The settings of one resource change together or not at all. Raises as `describe_configs`.
         """
+        check_mapping("changes", changes, "resources to settings")
+        several("changes", changes, ConfigResource)
+        for settings in changes.values():
+            check_mapping("changes of a resource", settings, "settings to values")
         errors = await alter_configs(
             self._open(), changes, validate_only=validate_only, timeout_ms=self._timeout(timeout_ms)
         )
@@ -279,7 +286,7 @@ class Admin(PlacementAdmin):
 
         Raises as `create_topics`; for an unknown topic the text names topics with similar names.
         """
-        topic_names = [names] if isinstance(names, str) else None if names is None else list(names)
+        topic_names = None if names is None else several("names", names, str)
         response = await self._metadata(topic_names)
         errors: dict[str, ApiError] = {}
         described: dict[str, TopicInfo] = {}
@@ -315,23 +322,25 @@ class Admin(PlacementAdmin):
 
         ``latest`` is the high watermark, or with ``isolation_level="read_committed"`` the last stable offset.
         """
-        keyed = {partition_of(tp): spec for tp, spec in specs.items()}
+        keyed = checked_specs("specs", specs)
         isolation = IsolationLevel.parse(isolation_level)
         return await list_offsets(self._open(), keyed, self._timeout(timeout_ms), isolation)
 
-    async def describe_replicas(self, topics: Iterable[str] | None = None) -> list[BrokerReplicas]:
+    async def describe_replicas(self, topics: Iterable[str] | str | None = None) -> list[BrokerReplicas]:
         """The replicas of every live broker: leader, ISR, high watermark, log end, size.
 
         All brokers are asked at once, so that one that does not answer costs one request time-out.
         """
-        return await describe_replicas(self._open(), None if topics is None else list(topics))
+        chosen = None if topics is None else several("topics", topics, str)
+        return await describe_replicas(self._open(), chosen)
 
-    async def describe_log_dirs(self, brokers: Collection[int] | None = None) -> list[BrokerLogDirs]:
+    async def describe_log_dirs(self, brokers: Collection[int] | int | None = None) -> list[BrokerLogDirs]:
         """The log dirs of these brokers, or of all live ones, with their logs and volumes.
 
         Raises BROKER_NOT_AVAILABLE for an id that no live broker has.
         """
-        return await describe_log_dirs(self._open(), brokers)
+        chosen = None if brokers is None else several("brokers", brokers, int)
+        return await describe_log_dirs(self._open(), chosen)
 
     async def alter_replica_log_dirs(
         self, assignment: Mapping[TopicPartitionReplica, str]
@@ -343,6 +352,7 @@ class Admin(PlacementAdmin):
         UNKNOWN_TOPIC_OR_PARTITION: there is no such replica; if the broker gets it later, it is created in
         that dir.
         """
+        check_mapping("assignment", assignment, "replicas to log dirs")
         return await alter_replica_log_dirs(self._open(), assignment)
 
     # Features
@@ -364,6 +374,7 @@ class Admin(PlacementAdmin):
         A lower level needs one of the downgrade types. Raises INVALID_UPDATE_VERSION, as while a broker is
         registered that does not support the level. Brokers learn of the change within milliseconds.
         """
+        check_mapping("levels", levels, "features to levels")
         await update_features(
             self._open(),
             levels,
@@ -375,20 +386,20 @@ class Admin(PlacementAdmin):
     # Groups
 
     async def list_groups(
-        self, *, states: Iterable[str] = (), timeout_ms: int | None = None
+        self, *, states: Iterable[str] | str = (), timeout_ms: int | None = None
     ) -> list[GroupListing]:
         """The groups of all live brokers, by name; only those in these states, if any are given.
 
         Raises the last error of a broker that did not answer before the timeout.
         """
-        return await list_groups(self._open(), states, self._timeout(timeout_ms))
+        chosen = several("states", states, str)
+        return await list_groups(self._open(), chosen, self._timeout(timeout_ms))
 
     async def describe_groups(
         self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
         """State, members and assignments. Raises GROUP_ID_NOT_FOUND for a group that does not exist."""
-        chosen = [group_ids] if isinstance(group_ids, str) else list(group_ids)
-
+        chosen = several("group_ids", group_ids, str)
         limit_ms = self._timeout(timeout_ms)
         return await for_each(chosen, lambda group_id: describe_group(self._open(), group_id, limit_ms))
 
@@ -398,15 +409,16 @@ class Admin(PlacementAdmin):
         Raises an ApiError such as NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND for a single group, and GroupErrors
         if some of several groups failed.
         """
-        chosen = [group_ids] if isinstance(group_ids, str) else list(group_ids)
-
+        chosen = several("group_ids", group_ids, str)
         await delete_groups(self._open(), chosen, self._timeout(timeout_ms))
 
     async def remove_members(
-        self, group_id: str, group_instance_ids: Iterable[str], *, timeout_ms: int | None = None
+        self, group_id: str, group_instance_ids: Iterable[str] | str, *, timeout_ms: int | None = None
     ) -> None:
         """Remove static members that will not return. Raises UNKNOWN_MEMBER_ID."""
-        await remove_members(self._open(), group_id, group_instance_ids, self._timeout(timeout_ms))
+        check_text("group_id", group_id)
+        chosen = several("group_instance_ids", group_instance_ids, str)
+        await remove_members(self._open(), group_id, chosen, self._timeout(timeout_ms))
 
     async def group_offsets(
         self,
@@ -420,6 +432,7 @@ class Admin(PlacementAdmin):
 
         With ``require_stable`` it waits for the end of transactions that commit offsets of the group.
         """
+        check_text("group_id", group_id)
         chosen = None if partitions is None else partitions_in(partitions)
         return await offsets_of_group(self._open(), group_id).fetch(
             chosen, self._timeout(timeout_ms), require_stable=require_stable
@@ -433,10 +446,10 @@ class Admin(PlacementAdmin):
         timeout_ms: int | None = None,
     ) -> None:
         """Set the committed offsets of a group. Raises NON_EMPTY_GROUP while it has members."""
+        check_text("group_id", group_id)
+        chosen = checked_offsets(offsets)
         try:
-            await offsets_of_group(self._open(), group_id).commit(
-                checked_offsets(offsets), self._timeout(timeout_ms)
-            )
+            await offsets_of_group(self._open(), group_id).commit(chosen, self._timeout(timeout_ms))
         except CommitFailed as error:
             raise api_error(
                 ErrorCode.NON_EMPTY_GROUP,
@@ -447,6 +460,7 @@ class Admin(PlacementAdmin):
         self, group_id: str, partitions: Iterable[Partition], *, timeout_ms: int | None = None
     ) -> None:
         """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
+        check_text("group_id", group_id)
         chosen = partitions_in(partitions)
         await delete_group_offsets(self._open(), group_id, chosen, self._timeout(timeout_ms))
 
@@ -455,8 +469,8 @@ class Admin(PlacementAdmin):
     async def list_transactions(
         self,
         *,
-        states: Iterable[str] = (),
-        producer_ids: Iterable[int] = (),
+        states: Iterable[str] | str = (),
+        producer_ids: Iterable[int] | int = (),
         duration_ms: int = NO_DURATION,
         timeout_ms: int | None = None,
     ) -> list[TransactionListing]:
@@ -466,14 +480,18 @@ class Admin(PlacementAdmin):
         ``duration_ms``. Raises InvalidConfiguration for a state that does not exist.
         """
         return await list_transactions(
-            self._open(), states, producer_ids, duration_ms, self._timeout(timeout_ms)
+            self._open(),
+            several("states", states, str),
+            several("producer_ids", producer_ids, int),
+            duration_ms,
+            self._timeout(timeout_ms),
         )
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str] | str, *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription]:
         """State, producer, age and partitions. Raises TRANSACTIONAL_ID_NOT_FOUND."""
-        chosen = [transactional_ids] if isinstance(transactional_ids, str) else list(transactional_ids)
+        chosen = several("transactional_ids", transactional_ids, str)
         limit_ms = self._timeout(timeout_ms)
         return await for_each(chosen, lambda name: describe_transaction(self._open(), name, limit_ms))
 
@@ -548,7 +566,7 @@ class Admin(PlacementAdmin):
 
         Returns the new producer id and epoch of each.
         """
-        chosen = [transactional_ids] if isinstance(transactional_ids, str) else list(transactional_ids)
+        chosen = several("transactional_ids", transactional_ids, str)
         limit_ms = self._timeout(timeout_ms)
         return await for_each(chosen, lambda name: fence_producer(self._open(), name, limit_ms))
 

@@ -107,7 +107,8 @@ async def alter_replica_log_dirs(
     cluster: Cluster, assignment: Mapping[TopicPartitionReplica, str]
 ) -> dict[TopicPartitionReplica, BarnabasError | None]:
     by_broker: dict[BrokerId, dict[str, list[TopicPartition]]] = {}
-    for (topic, partition, broker_id), path in assignment.items():
+    for replica, path in assignment.items():
+        topic, partition, broker_id = _checked(replica)
         by_path = by_broker.setdefault(BrokerId(broker_id), {})
         by_path.setdefault(path, []).append(TopicPartition(topic, partition))
 
@@ -148,6 +149,18 @@ async def alter_replica_log_dirs(
     results = {replica: error for answer in answers for replica, error in answer.items()}
     unanswered = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name the replica")
     return {replica: results.get(TopicPartitionReplica(*replica), unanswered) for replica in assignment}
+
+
+def _checked(replica: TopicPartitionReplica | tuple[str, int, int]) -> TopicPartitionReplica:
+    try:
+        topic, partition, broker_id = replica
+        if isinstance(topic, str) and type(partition) is int and isinstance(broker_id, int):
+            return TopicPartitionReplica(topic, partition, BrokerId(broker_id))
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(
+        f"replica {replica!r}: expected a topic, a partition and a broker, such as ('orders', 0, 1)"
+    )
 
 
 class BrokerReplicas(NamedTuple):

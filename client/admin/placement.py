@@ -9,10 +9,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Unpack
 
 from barnabas.client.admin.topics import ask_controller, broker_timeout_ms
+from barnabas.client.arguments import check_mapping, limit_ms, several
 from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig, AdminSettings
 from barnabas.client.errors import ClientClosed
+from barnabas.client.offsets import Partition, partitions_in
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest, ElectLeadersTopic
@@ -48,7 +50,7 @@ class AdminBase(Client):
         return Cluster(self.config)
 
     def _timeout(self, timeout_ms: int | None) -> int:
-        return self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return limit_ms(timeout_ms, self.config.default_api_timeout_ms)
 
     def _open(self) -> Cluster:
         if self._cluster is None:
@@ -62,7 +64,7 @@ class PlacementAdmin(AdminBase):
 
     async def elect_leaders(
         self,
-        partitions: Iterable[TopicPartition] | None = None,
+        partitions: Iterable[Partition] | None = None,
         *,
         election_type: ElectionType = ElectionType.PREFERRED,
         timeout_ms: int | None = None,
@@ -74,7 +76,7 @@ class PlacementAdmin(AdminBase):
         as ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE.
         """
         cluster, timeout = self._open(), self._timeout(timeout_ms)
-        named = None if partitions is None else by_topic((tp, tp.partition) for tp in partitions)
+        named = _numbers_by_topic(partitions)
         request = ElectLeadersRequest(
             election_type=int(election_type),
             topic_partitions=None
@@ -105,14 +107,16 @@ class PlacementAdmin(AdminBase):
         error such as INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR or NO_REASSIGNMENT_IN_PROGRESS.
         """
         cluster, timeout = self._open(), self._timeout(timeout_ms)
+        check_mapping("targets", targets, "partitions to replicas, such as {('orders', 0): [1, 2]}")
         topics = by_topic(
             (
                 tp,
                 ReassignablePartition(
-                    partition_index=tp.partition, replicas=None if target is None else list(target)
+                    partition_index=tp.partition,
+                    replicas=None if target is None else several("targets", target, int),
                 ),
             )
-            for tp, target in targets.items()
+            for tp, target in zip(partitions_in(targets), targets.values(), strict=True)
         )
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
@@ -133,11 +137,11 @@ class PlacementAdmin(AdminBase):
         }
 
     async def list_partition_reassignments(
-        self, partitions: Collection[TopicPartition] | None = None, *, timeout_ms: int | None = None
+        self, partitions: Collection[Partition] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
         """The reassignments under way, of these partitions or of all."""
         cluster, timeout = self._open(), self._timeout(timeout_ms)
-        named = None if partitions is None else by_topic((tp, tp.partition) for tp in partitions)
+        named = _numbers_by_topic(partitions)
         request = ListPartitionReassignmentsRequest(
             timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
             topics=None
@@ -161,6 +165,10 @@ class PlacementAdmin(AdminBase):
             for topic in response.topics
             for partition in topic.partitions
         }
+
+
+def _numbers_by_topic(partitions: Iterable[Partition] | None) -> dict[str, list[int]] | None:
+    return None if partitions is None else by_topic((tp, tp.partition) for tp in partitions_in(partitions))
 
 
 def _raise_for(code: int, text: str | None) -> None:

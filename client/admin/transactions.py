@@ -214,6 +214,8 @@ async def complete_transaction(
             text = f"the transaction of {transaction!r} is not prepared, its state is {described.state}"
             raise api_error(ErrorCode.INVALID_TXN_STATE, text)
         transaction = PreparedTransaction(transaction, described.producer_id, described.producer_epoch)
+    elif not isinstance(transaction, PreparedTransaction):
+        raise TypeError(f"transaction={transaction!r}: expected a PreparedTransaction or a transactional id")
     await complete_prepared(cluster, transaction, commit=commit, timeout_ms=timeout_ms)
 
 

@@ -18,6 +18,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from barnabas.client.arguments import check_callable
 from barnabas.client.client import handled_error, ms_after
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.assignment import InHand, first_offsets
@@ -33,6 +34,7 @@ from barnabas.client.offsets import (
     OffsetsToCommit,
     Partition,
     checked_offsets,
+    partition_of,
     partitions_in,
 )
 from barnabas.protocol.errors import BarnabasError, LocalError
@@ -181,12 +183,12 @@ class Consumer(BlockingClient[_Consumer]):
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         """As `barnabas.client.Consumer.poll`."""
+        limit = self._client._record_limit(max_records)
         self._in_hand.clear()
         self._call_back()
         if self._polled and self._client._rebalance_is_due():
             self._give_back()
         if self._polled:
-            limit = self.config.max_poll_records if max_records is None else max_records
             records = list(islice(self._polled, limit))
             # First, so that an interrupt between the two loses no record.
             self._in_hand.firsts = first_offsets(records)
@@ -196,7 +198,7 @@ class Consumer(BlockingClient[_Consumer]):
         polled: Handover[list[ConsumerRecord]] = Handover([])
 
         async def poll() -> None:
-            records = await self._client.poll(timeout_ms, max_records)
+            records = await self._client.poll(timeout_ms, limit)
             if not polled.offer(records):
                 self._client._rewind(first_offsets(records))
 
@@ -259,6 +261,8 @@ class Consumer(BlockingClient[_Consumer]):
         ``on_commit`` gets the offsets and the error, None on success, in the thread that polls, commits or
         closes next. That call raises the callback's exception.
         """
+        if on_commit is not None:
+            check_callable("on_commit", on_commit)
         chosen = self._chooser(offsets)
         done: CommitDone | None = None
         if on_commit is not None:
@@ -319,7 +323,7 @@ class Consumer(BlockingClient[_Consumer]):
             self._thread.call_plain(lambda: self._client._rewind(firsts))
 
     def _first_polled(self, partition: Partition) -> ConsumerRecord | None:
-        key = tuple(partition)
+        key = partition_of(partition)
         return next((record for record in self._polled if record[:2] == key), None)
 
     def _forget(self, *partitions: Partition) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
+from barnabas.client.arguments import check_callable, check_number, limit_ms
 from barnabas.client.client import Client, handled_error, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
@@ -52,6 +53,7 @@ from barnabas.client.offsets import (
     Timestamps,
     check_offset,
     checked_offsets,
+    checked_specs,
     list_offsets,
     partition_of,
     partitions_in,
@@ -258,7 +260,7 @@ class Consumer(Client):
         Raises NotAssigned, RequestTimedOutLocally and the partition's own error.
         """
         state = self._state(partition)
-        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
         deadline = time.monotonic() + timeout_ms / 1000
         while state.position is None:
             if state.error is not None:
@@ -297,10 +299,8 @@ class Consumer(Client):
         OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
         position then stays, and a `seek` moves past the error.
         """
-        deadline = time.monotonic() + timeout_ms / 1000
-        limit = self.config.max_poll_records if max_records is None else max_records
-        if limit < 1:
-            raise ValueError(f"max_records {limit!r}: expected 1 or more")
+        deadline = time.monotonic() + limit_ms(timeout_ms, 0) / 1000
+        limit = self._record_limit(max_records)
         self._assignment.in_hand.clear()
         # Let the fetches run even if the caller polls without ever waiting.
         await asyncio.sleep(0)
@@ -403,7 +403,7 @@ class Consumer(Client):
         after the next poll), RequestTimedOutLocally, InvalidConfiguration without a `group_id`.
         """
         group = self._grouped("committing")
-        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
         await group.commits.commit(self._to_commit(offsets), timeout_ms)
 
     def commit_nowait(
@@ -415,6 +415,8 @@ class Consumer(Client):
 
         The task is done when the outcome is known, also after a failure.
         """
+        if on_commit is not None:
+            check_callable("on_commit", on_commit)
         return self._grouped("committing").commits.commit_soon(self._to_commit(offsets), on_commit)
 
     def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -427,7 +429,7 @@ class Consumer(Client):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offset of each partition, or None."""
         group = self._grouped("asking for committed offsets")
-        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
         return await group.offsets.fetch(partitions_in(partitions), timeout_ms)
 
     # Metrics and offsets of partitions
@@ -453,7 +455,7 @@ class Consumer(Client):
 
     async def offsets_for_times(self, timestamps_ms: Timestamps) -> dict[TopicPartition, ListedOffset | None]:
         """The first record at or after each time; None if no record is that recent."""
-        offsets = await self._list({partition_of(tp): time_ms for tp, time_ms in timestamps_ms.items()})
+        offsets = await self._list(checked_specs("timestamps_ms", timestamps_ms))
         return {tp: listed if listed.offset >= 0 else None for tp, listed in offsets.items()}
 
     async def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
@@ -461,6 +463,12 @@ class Consumer(Client):
         return await list_offsets(cluster, specs, self.config.default_api_timeout_ms, self.config.isolation)
 
     # Inside
+
+    def _record_limit(self, max_records: int | None) -> int:
+        if max_records is None:
+            return self.config.max_poll_records
+        check_number("max_records", max_records, 1)
+        return max_records
 
     def _can_go_on(self) -> None:
         """Some partitions can be fetched, or have an error for the next poll."""

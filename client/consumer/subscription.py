@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from barnabas.client.arguments import several
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
@@ -34,7 +35,9 @@ class RebalanceListener:
 
 
 def check_listener(listener: RebalanceListener) -> None:
-    """Raises ValueError if a method is missing; otherwise that would show only at the first loss."""
+    """Raises ValueError for a class, or if a method is missing; that would show only at the first call."""
+    if isinstance(listener, type):
+        raise ValueError(f"listener={listener!r}: expected an object of it, not the class")
     for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
         if not callable(getattr(listener, method, None)):
             raise ValueError(f"listener={listener!r} has no {method}: derive it from RebalanceListener")
@@ -75,10 +78,13 @@ def select(
     check_listener(effective_listener)
     if pattern is not None:
         try:
-            return TopicSelection(pattern=re.compile(pattern), listener=effective_listener)
-        except re.error as error:
+            compiled = re.compile(pattern)
+        except (TypeError, re.error) as error:
             raise ValueError(f"pattern={pattern!r}: expected a regular expression ({error})") from None
-    names = [topics] if isinstance(topics, str) else list(topics or ())
+        if not isinstance(compiled.pattern, str):
+            raise TypeError(f"pattern={pattern!r}: expected a regular expression of type str")
+        return TopicSelection(pattern=compiled, listener=effective_listener)
+    names = several("topics", topics or (), str)
     for name in names:
         if not isinstance(name, str) or not name:
             raise ValueError(f"topic {name!r}: expected a non-empty text")

@@ -247,8 +247,11 @@ class Producer(Client):
         group id alone they are not. Raises TransactionAbortable, after 3 s also for a partition that does not
         exist, ProducerFenced, IllegalTransactionState, and ValueError for an invalid offset.
         """
+        chosen = checked_offsets(offsets)
         metadata = GroupMetadata(group) if isinstance(group, str) else group
-        await self._transactions().send_offsets(checked_offsets(offsets), metadata)
+        if not isinstance(metadata, GroupMetadata):
+            raise TypeError(f"group={group!r}: expected the GroupMetadata of a consumer, or a group id")
+        await self._transactions().send_offsets(chosen, metadata)
 
     async def prepare_transaction(self) -> PreparedTransaction:
         """Deliver all records, and keep the transaction without a time-out, until its outcome is decided.
