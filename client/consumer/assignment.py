@@ -19,7 +19,7 @@ from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionSt
 from barnabas.client.errors import BarnabasError, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.protocol.backoff import Retries
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +151,7 @@ class Assignment:
     def seek(self, state: PartitionState, offset: int | None, reset: Reset | None) -> None:
         self._leave_current(state)
         state.seek(offset, reset)
+        state.taken_topic_id = NO_TOPIC_ID
 
     def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue from earlier offsets, as those that the blocking facade polled but did not hand out.

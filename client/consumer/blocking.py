@@ -246,7 +246,7 @@ class Consumer(BlockingClient[_Consumer]):
         chosen = self._chooser(offsets)
 
         async def commit() -> None:
-            await self._client.commit(chosen(), timeout_ms=timeout_ms)
+            await self._client._commit(chosen(), timeout_ms, of_records=offsets is not None)
 
         self._thread.call(commit)
         self._call_back()
@@ -273,7 +273,8 @@ class Consumer(BlockingClient[_Consumer]):
             ) -> None:
                 self._callbacks.append(lambda: callback(done_for, error))
 
-        self._thread.call_plain(lambda: self._client.commit_nowait(chosen(), done))
+        of_records = offsets is not None
+        self._thread.call_plain(lambda: self._client._commit_nowait(chosen(), done, of_records=of_records))
 
     def _call_back(self) -> None:
         while self._callbacks:

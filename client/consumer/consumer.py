@@ -399,12 +399,18 @@ class Consumer(Client):
     async def commit(self, offsets: OffsetsToCommit | None = None, *, timeout_ms: int | None = None) -> None:
         """Commit these offsets, each the next to read, or the positions; returns when they are committed.
 
-        Raises CommitFailed if the partitions belong to other members, REBALANCE_IN_PROGRESS (commit again
-        after the next poll), RequestTimedOutLocally, InvalidConfiguration without a `group_id`.
+        Raises CommitFailed if the partitions belong to other members, or the records were of a topic that was
+        made again since, REBALANCE_IN_PROGRESS (commit again after the next poll), RequestTimedOutLocally,
+        InvalidConfiguration without a `group_id`.
         """
+        await self._commit(self._to_commit(offsets), timeout_ms, of_records=offsets is not None)
+
+    async def _commit(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], timeout_ms: int | None, *, of_records: bool
+    ) -> None:
         group = self._grouped("committing")
         timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
-        await group.commits.commit(self._to_commit(offsets), timeout_ms)
+        await group.commits.commit(offsets, timeout_ms, of_records=of_records)
 
     def commit_nowait(
         self,
@@ -417,7 +423,12 @@ class Consumer(Client):
         """
         if on_commit is not None:
             check_callable("on_commit", on_commit)
-        return self._grouped("committing").commits.commit_soon(self._to_commit(offsets), on_commit)
+        return self._commit_nowait(self._to_commit(offsets), on_commit, of_records=offsets is not None)
+
+    def _commit_nowait(
+        self, offsets: dict[TopicPartition, OffsetAndMetadata], done: CommitDone | None, *, of_records: bool
+    ) -> asyncio.Task[None]:
+        return self._grouped("committing").commits.commit_soon(offsets, done, of_records=of_records)
 
     def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
         to_commit = self._assignment.consumed() if offsets is None else checked_offsets(offsets)

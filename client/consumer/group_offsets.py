@@ -335,14 +335,28 @@ class GroupCommits:
             tp: (offset.offset, states[tp].restarts if tp in states else 0) for tp, offset in offsets.items()
         }
 
-    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> TopicIds:
-        """The topics that the partitions are read in; with the offsets, before either can change."""
-        states = self._assignment.states
-        return {tp: states[tp].topic_id for tp in partitions if tp in states}
+    def _topic_ids(self, partitions: Iterable[TopicPartition], *, of_records: bool) -> TopicIds:
+        """The topics that positions are of, or offsets of records that were handed out.
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
-        """Commit and wait for it. Raises as `CommittedOffsets.commit`."""
-        marked, topic_ids = self._marked(offsets), self._topic_ids(offsets)
+        Taken together with the positions, before either can change.
+        """
+        states = {tp: self._assignment.states[tp] for tp in partitions if tp in self._assignment.states}
+        if not of_records:
+            return {tp: state.topic_id for tp, state in states.items()}
+        return {
+            tp: state.topic_id if state.taken_topic_id == NO_TOPIC_ID else state.taken_topic_id
+            for tp, state in states.items()
+        }
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout_ms: int,
+        *,
+        of_records: bool = False,
+    ) -> None:
+        """Commit positions, or the user's offsets, and wait. Raises as `CommittedOffsets.commit`."""
+        marked, topic_ids = self._marked(offsets), self._topic_ids(offsets, of_records=of_records)
         try:
             await self._offsets.commit(offsets, timeout_ms, topic_ids=topic_ids)
             self._committed |= marked
@@ -350,11 +364,17 @@ class GroupCommits:
             self._answered()
 
     def commit_soon(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], done: CommitDone | None
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        done: CommitDone | None,
+        *,
+        of_records: bool = False,
     ) -> asyncio.Task[None]:
         """Commit once, in the background; ``done`` gets the outcome, else a failure is logged."""
         task = asyncio.get_running_loop().create_task(
-            self._commit_quietly(dict(offsets), self._marked(offsets), self._topic_ids(offsets), done)
+            self._commit_quietly(
+                dict(offsets), self._marked(offsets), self._topic_ids(offsets, of_records=of_records), done
+            )
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

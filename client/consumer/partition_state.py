@@ -228,6 +228,8 @@ class PartitionState:
     """The epoch of the last leader whose log was found to hold ``fetch_offset``."""
     topic_id: TopicId = NO_TOPIC_ID
     """The topic that ``fetch_offset`` is an offset of; a topic that is made again has another id."""
+    taken_topic_id: TopicId = NO_TOPIC_ID
+    """The topic of the records taken last, which the user may hold while another topic is read."""
     restarts: int = 0
     """How often reading started over in another log, whose offsets are not those that were committed."""
     read_replica: ReadReplica | None = None
@@ -391,6 +393,8 @@ class PartitionState:
         self.timestamp_type = header.timestamp_type
         if not fields:
             self.position = self.taken_offset = header.next_offset
+        else:
+            self.taken_topic_id = self.topic_id
         return True
 
 

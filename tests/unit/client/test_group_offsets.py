@@ -250,3 +250,31 @@ async def test_a_commit_waits_for_a_coordinator_that_knows_only_the_former_topic
         coordinator.cluster.brokers[1].script(ApiKey.OFFSET_COMMIT, *refuse)
         await consumer.commit({P[0]: 1})
         assert coordinator.group("g").offsets["t", 0][0] == 1
+
+
+@pytest.mark.parametrize("wire", ["native", "kafka"])
+async def test_the_offset_of_a_record_in_hand_is_refused_if_its_topic_was_made_again(
+    coordinator: Coordinator, wire: str
+) -> None:
+    """Also when the consumer reads the new topic already, until it hands out a record of that, or a seek."""
+    fill(coordinator.cluster.partition("t"), 0, 20)
+    async with consumer_of(coordinator, wire=wire, enable_auto_commit=False) as consumer:
+        consumer.assign([P[0], P[1]])
+        await read(consumer, 10, max_records=10)
+        coordinator.cluster.add_topic("t", 6)
+        fill(coordinator.cluster.partition("t"), 1_000, 1_020)
+        states = consumer._assignment.states
+        await until(lambda: all(state.restarts and state.position is not None for state in states.values()))
+        with pytest.raises(CommitFailed, match="t-0 was read in a topic that was deleted and made again"):
+            await consumer.commit({P[0]: 10})
+        assert coordinator.group("g").offsets == {}
+        await consumer.commit()
+        assert coordinator.group("g").offsets["t", 0][0] == 0
+        assert await read(consumer, 10, max_records=10) == values(1_000, 1_010)
+        await consumer.commit({P[0]: 10})
+        assert coordinator.group("g").offsets["t", 0][0] == 10
+        coordinator.cluster.add_topic("t", 6)
+        await until(lambda: states[P[0]].restarts == 2)
+        consumer.seek(P[0], 3)
+        await consumer.commit({P[0]: 3})
+        assert coordinator.group("g").offsets["t", 0][0] == 3
