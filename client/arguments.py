@@ -8,6 +8,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import TypeVar
 
 from barnabas.protocol.schema import Buffer
@@ -48,11 +49,18 @@ def check_number(name: str, value: object, at_least: int) -> None:
 
 def limit_ms(timeout_ms: int | None, default_ms: int) -> int:
     """The time limit of a call, or the default one."""
-    if timeout_ms is None:
-        return default_ms
-    if not isinstance(timeout_ms, int | float):
+    check_limit(timeout_ms)
+    return default_ms if timeout_ms is None else timeout_ms
+
+
+def check_limit(timeout_ms: object) -> None:
+    if timeout_ms is not None and not isinstance(timeout_ms, int | float):
         raise TypeError(f"timeout_ms={timeout_ms!r}: expected milliseconds")
-    return timeout_ms
+
+
+def check_member(name: str, value: object, kind: type[Enum]) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}={value!r}: expected one of {', '.join(kind.__members__)}")
 
 
 def check_callable(name: str, value: object) -> None:

@@ -73,7 +73,7 @@ from barnabas.client.admin.transactions import (
     list_transactions,
     open_transaction_at,
 )
-from barnabas.client.arguments import check_mapping, check_text, several
+from barnabas.client.arguments import check_mapping, check_member, check_text, several
 from barnabas.client.errors import CommitFailed, TopicErrors
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info
@@ -375,6 +375,7 @@ class Admin(PlacementAdmin):
         registered that does not support the level. Brokers learn of the change within milliseconds.
         """
         check_mapping("levels", levels, "features to levels")
+        check_member("upgrade_type", upgrade_type, UpgradeType)
         await update_features(
             self._open(),
             levels,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Unpack
 
 from barnabas.client.admin.topics import ask_controller, broker_timeout_ms
-from barnabas.client.arguments import check_mapping, limit_ms, several
+from barnabas.client.arguments import check_mapping, check_member, limit_ms, several
 from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig, AdminSettings
@@ -75,6 +75,7 @@ class PlacementAdmin(AdminBase):
         that it lacks. All brokers know the leaders when this returns. By partition: None, or an error such
         as ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE.
         """
+        check_member("election_type", election_type, ElectionType)
         cluster, timeout = self._open(), self._timeout(timeout_ms)
         named = _numbers_by_topic(partitions)
         request = ElectLeadersRequest(

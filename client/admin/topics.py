@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from barnabas.client.arguments import check_mapping, several
 from barnabas.client.cluster import Cluster
 from barnabas.protocol.backoff import Retries
 from barnabas.protocol.errors import (
@@ -78,8 +79,13 @@ class CreatedTopic(NamedTuple):
 
 
 def creatable_topic(topic: NewTopic) -> CreatableTopic:
+    check_mapping("configs", topic.configs, "settings to values")
+    if topic.replica_assignment is not None:
+        check_mapping("replica_assignment", topic.replica_assignment, "partitions to replicas")
     assignments = [
-        CreatableReplicaAssignment(partition_index=partition, broker_ids=list(replicas))
+        CreatableReplicaAssignment(
+            partition_index=partition, broker_ids=several("replica_assignment", replicas, int)
+        )
         for partition, replicas in (topic.replica_assignment or {}).items()
     ]
     return CreatableTopic(
@@ -94,7 +100,12 @@ def creatable_topic(topic: NewTopic) -> CreatableTopic:
 def growing_topic(name: str, more: NewPartitions) -> CreatePartitionsTopic:
     assignments = None
     if more.assignments is not None:
-        assignments = [CreatePartitionsAssignment(broker_ids=list(replicas)) for replicas in more.assignments]
+        if not isinstance(more.assignments, list | tuple):
+            raise TypeError(f"assignments={more.assignments!r}: expected a list of the replicas of each")
+        assignments = [
+            CreatePartitionsAssignment(broker_ids=several("assignments", replicas, int))
+            for replicas in more.assignments
+        ]
     return CreatePartitionsTopic(name=name, count=more.total_count, assignments=assignments)
 
 

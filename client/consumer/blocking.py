@@ -18,7 +18,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from barnabas.client.arguments import check_callable
+from barnabas.client.arguments import check_callable, check_limit
 from barnabas.client.client import handled_error, ms_after
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.assignment import InHand, first_offsets
@@ -80,6 +80,7 @@ class Consumer(BlockingClient[_Consumer]):
 
         As `barnabas.client.Consumer.close`, but a listener may take any time.
         """
+        check_limit(timeout_ms)
         # Here, because the client's own thread handles no error.
         self._close_after(handled_error(), commits=commits, timeout_ms=timeout_ms)
 

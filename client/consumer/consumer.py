@@ -23,7 +23,7 @@ from collections.abc import Collection, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-from barnabas.client.arguments import check_callable, check_number, limit_ms
+from barnabas.client.arguments import check_callable, check_limit, check_number, limit_ms
 from barnabas.client.client import Client, handled_error, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
@@ -65,6 +65,7 @@ __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener
 
 _NEVER: Final = float("inf")
 CLOSE_TIMEOUT_MS: Final = 30_000
+_POLL_MS: Final = 1_000
 
 
 class Consumer(Client):
@@ -95,6 +96,7 @@ class Consumer(Client):
         not committed. A poll in another task raises ClientClosed, and an iteration ends. Idempotent. An
         exception of a rebalance listener is raised after the consumer is closed.
         """
+        check_limit(timeout_ms)
         # Here, because another task may run the coroutine, as in `asyncio.wait_for`, and handles no error.
         return self._close_after(handled_error(), commits=commits, timeout_ms=timeout_ms)
 
@@ -286,7 +288,7 @@ class Consumer(Client):
 
     # Records
 
-    async def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
+    async def poll(self, timeout_ms: int = _POLL_MS, max_records: int | None = None) -> list[ConsumerRecord]:
         """The next records as soon as they arrive; an empty list after the timeout.
 
         The list is also empty if positions have moved over batches without records for the user, such as
@@ -299,7 +301,7 @@ class Consumer(Client):
         OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
         position then stays, and a `seek` moves past the error.
         """
-        deadline = time.monotonic() + limit_ms(timeout_ms, 0) / 1000
+        deadline = time.monotonic() + limit_ms(timeout_ms, _POLL_MS) / 1000
         limit = self._record_limit(max_records)
         self._assignment.in_hand.clear()
         # Let the fetches run even if the caller polls without ever waiting.

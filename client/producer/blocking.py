@@ -24,7 +24,7 @@ from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Final, Unpack
 
-from barnabas.client.arguments import as_bytes, check_callable
+from barnabas.client.arguments import as_bytes, check_callable, check_limit
 from barnabas.client.client import interruption, ms_after
 from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.errors import ClientClosed
@@ -229,6 +229,7 @@ class Producer(BlockingClient[_producer.Producer]):
 
     def close(self, timeout_ms: int | None = None) -> None:
         """As `barnabas.client.Producer.close`; ends the thread too. Idempotent."""
+        check_limit(timeout_ms)
         if timeout_ms is None:
             # Here, because the client's own thread handles no interruption.
             timeout_ms = ms_after(interruption())

@@ -29,7 +29,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Unpack
 
-from barnabas.client.arguments import as_bytes, as_flat_buffer, check_callable
+from barnabas.client.arguments import as_bytes, as_flat_buffer, check_callable, check_limit
 from barnabas.client.client import Client, interruption, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig, ProducerSettings
@@ -289,6 +289,7 @@ class Producer(Client):
         ``async with``, a cancellation or Ctrl-C closes it. An open transaction is aborted instead; a prepared
         one stays.
         """
+        check_limit(timeout_ms)
         # Here, because another task may run the coroutine, as in `asyncio.shield`, and handles no error.
         return self._close(ms_after(interruption()) if timeout_ms is None else timeout_ms)
 

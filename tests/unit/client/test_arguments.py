@@ -3,6 +3,7 @@
 Most are what a user of another library's client would write.
 """
 
+import asyncio
 import inspect
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 
 from barnabas.client import (
     Admin,
+    Consumer,
     ConsumerRecord,
+    NewPartitions,
     NewTopic,
     Producer,
     RebalanceListener,
@@ -37,6 +40,13 @@ OFFSETS = "expected a mapping of partitions to offsets, such as {('orders', 0): 
 TIMES = "expected a mapping of partitions to times or positions, such as {('orders', 0): 'latest'}"
 PARTITIONS = f"partitions={T0!r}: expected several, such as [('orders', 0)]"
 NO_PARTITION = "expected a topic and a number, such as ('orders', 0)"
+
+FIVE: Any = 5
+
+
+def new_topic(**fields: Any) -> NewTopic:
+    return NewTopic("x", **fields)
+
 
 CONSUMER_CALLS = [
     ("assign", (T0,), PARTITIONS),
@@ -71,6 +81,12 @@ CONSUMER_CALLS = [
 ADMIN_CALLS = [
     ("create_topics", ("x",), "topics='x': expected NewTopic or several of them"),
     ("create_topics", (["x"],), "topics has 'x': expected NewTopic"),
+    ("create_topics", (new_topic(configs="y"),), "configs='y': expected a mapping of settings to values"),
+    ("create_topics", (new_topic(replica_assignment=[[1]]),), "expected a mapping of partitions to replicas"),
+    ("create_topics", (new_topic(replica_assignment={0: "1"}),), "replica_assignment='1': expected int"),
+    ("create_partitions", ({"t": NewPartitions(3, FIVE)},), "assignments=5: expected a list of"),
+    ("elect_leaders", (None, "preferred"), "election_type='preferred': expected one of PREFERRED, UNCLEAN"),
+    ("update_features", ({"f": 1}, "up"), "upgrade_type='up': expected one of UPGRADE, "),
     ("delete_topics", (5,), "names=5: expected str or several of them"),
     ("create_partitions", ("x",), "topics='x': expected a mapping of topics to numbers of partitions"),
     ("describe_topics", ([5],), ".name=5: expected string"),
@@ -116,14 +132,20 @@ TRANSACTION_CALLS = [
 ]
 
 
+KEYWORDS = {
+    "close": (0, ("timeout_ms",)),
+    "elect_leaders": (1, ("election_type",)),
+    "subscribe": (1, ("pattern", "listener")),
+}
+"""The number of arguments by position, and the names of the others."""
+
+
 async def check(client: Any, name: str, arguments: tuple[Any, ...], expected: str) -> None:
-    keywords = {}
-    if name == "subscribe":
-        keywords = dict(zip(("pattern", "listener"), arguments[1:], strict=False))
-        arguments = arguments[:1]
+    count, names = KEYWORDS.get(name, (len(arguments), ()))
+    keywords = dict(zip(names, arguments[count:], strict=False))
 
     async def call() -> None:
-        outcome = getattr(client, name)(*arguments, **keywords)
+        outcome = getattr(client, name)(*arguments[:count], **keywords)
         if inspect.isawaitable(outcome):
             await outcome
 
@@ -206,3 +228,32 @@ async def test_metadata_is_not_asked_for_what_is_no_name(cluster: FakeCluster) -
     with pytest.raises(Unencodable, match="name=5: expected string"):
         await client.ask_any(MetadataRequest(topics=[MetadataRequestTopic(name=wrong)]))
     client.close()
+
+
+@pytest.mark.parametrize("kind", [Producer, Consumer, blocking.Producer, blocking.Consumer])
+async def test_a_close_with_a_wrong_time_limit_leaves_the_client_as_it_was(kind: Any) -> None:
+    """It failed in the middle: the records were dropped, and the positions not committed."""
+    cluster = ThreadedCluster()
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    client = kind(bootstrap_servers=cluster.bootstrap)
+    try:
+        if isinstance(client, Producer | Consumer):
+            await client.start()
+        await check(client, "close", ("5",), "timeout_ms='5': expected milliseconds")
+        partitions = client.partitions_for("t")
+        assert len(await partitions if inspect.isawaitable(partitions) else partitions) == 1
+    finally:
+        closing = client.close()
+        if closing is not None:
+            await closing
+        cluster.stop()
+
+
+async def test_poll_takes_none_for_its_default_time(coordinator: Coordinator) -> None:
+    async with consumer_of(coordinator) as consumer:
+        consumer.assign([T0])
+        polling: Any = consumer.poll
+        waiting = asyncio.create_task(polling(None))
+        await asyncio.sleep(0.05)
+        fill(coordinator.cluster.partition("t"), 0, 10)
+        assert len(await waiting) == 10
