@@ -229,27 +229,30 @@ class Consumer(Client):
     def seek(self, partition: Partition, offset: int) -> None:
         """Continue from an offset; records fetched ahead are dropped. Raises NotAssigned and ValueError."""
         check_offset(offset)
-        self._seek(partition, offset, None)
+        self._assignment.seek(self._state(partition), offset, None)
+        self._parts()[1].wake()
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
         """Continue from the first offset of the log, in these partitions or in all."""
-        for tp in partitions or list(self._assignment.states):
-            self._seek(tp, None, Reset.EARLIEST)
+        for state in self._states(partitions or self._assignment.states):
+            self._assignment.seek(state, None, Reset.EARLIEST)
+        self._parts()[1].wake()
 
     def seek_to_end(self, *partitions: Partition) -> None:
         """Continue from the end (see `end_offsets`), in these partitions or in all."""
-        for tp in partitions or list(self._assignment.states):
-            self._seek(tp, None, Reset.LATEST)
+        for state in self._states(partitions or self._assignment.states):
+            self._assignment.seek(state, None, Reset.LATEST)
+        self._parts()[1].wake()
 
     def pause(self, *partitions: Partition) -> None:
         """Return no records of these partitions from `poll` until `resume`; they keep their positions."""
-        for tp in partitions:
-            self._assignment.pause(self._state(tp))
+        for state in self._states(partitions):
+            self._assignment.pause(state)
 
     def resume(self, *partitions: Partition) -> None:
         """Undo `pause`. Raises NotAssigned."""
-        for tp in partitions:
-            self._state(tp).is_paused = False
+        for state in self._states(partitions):
+            state.is_paused = False
         self._can_go_on()
 
     def paused(self) -> set[TopicPartition]:
@@ -489,10 +492,6 @@ class Consumer(Client):
         if self._fetcher is not None:
             self._fetcher.wake()
 
-    def _seek(self, partition: Partition, offset: int | None, reset: Reset | None) -> None:
-        self._assignment.seek(self._state(partition), offset, reset)
-        self._parts()[1].wake()
-
     def _rewind(self, offsets: dict[TopicPartition, int]) -> None:
         """Continue from offsets that the blocking facade polled but did not hand out."""
         self._assignment.rewind(offsets)
@@ -512,6 +511,10 @@ class Consumer(Client):
         if state is None:
             raise NotAssigned(f"{tp} is not assigned to this consumer")
         return state
+
+    def _states(self, partitions: Iterable[Partition]) -> list[PartitionState]:
+        """All of them, so that nothing is changed if one is not assigned."""
+        return [self._state(tp) for tp in partitions]
 
     def _parts(self) -> tuple[Cluster, Fetcher]:
         if self._cluster is None or self._fetcher is None:

@@ -23,7 +23,7 @@ from barnabas.client import (
 from barnabas.client.admin.admin import ConfigResource
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
-from barnabas.client.errors import Unencodable
+from barnabas.client.errors import NotAssigned, Unencodable
 from barnabas.protocol.ids import Offset
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.record_batch import TimestampType
@@ -257,3 +257,29 @@ async def test_poll_takes_none_for_its_default_time(coordinator: Coordinator) ->
         await asyncio.sleep(0.05)
         fill(coordinator.cluster.partition("t"), 0, 10)
         assert len(await waiting) == 10
+
+
+@pytest.mark.parametrize("name", ["seek_to_beginning", "seek_to_end", "pause", "resume"])
+def test_a_call_for_several_partitions_does_all_or_nothing(name: str) -> None:
+    """One of them is not assigned; the blocking consumer would keep the records of the others."""
+    cluster = ThreadedCluster()
+    cluster.do(lambda: cluster.fake.add_topic("t"))
+    try:
+        cluster.do(lambda: fill(cluster.fake.partition("t"), 0, 10))
+        with blocking.Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([T0])
+            next(consumer)
+            if name == "resume":
+                consumer.pause(T0)
+            state = consumer._client._assignment.states[T0]
+            before = state.reset, state.position
+            with pytest.raises(NotAssigned, match="t-9 is not assigned"):
+                getattr(consumer, name)(T0, ("t", 9))
+            # The facade gives records back before it pauses.
+            assert (state.reset, state.position) == (before if name != "pause" else (None, 1))
+            assert consumer.paused() == ({T0} if name == "resume" else set())
+            assert consumer.position(T0) == 1
+            consumer.resume(T0)
+            assert next(consumer).offset == 1
+    finally:
+        cluster.stop()
