@@ -10,6 +10,7 @@ It runs on its cluster's event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
@@ -18,7 +19,9 @@ from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.consumer.partition_state import batches_from, out_of_range, received_records
 from barnabas.client.errors import LogTruncated
 from barnabas.client.isolation import IsolationLevel, aborted_batches
+from barnabas.client.metadata import Leader
 from barnabas.protocol.errors import (
+    ApiError,
     BarnabasError,
     ErrorCode,
     RequestTimedOutLocally,
@@ -29,9 +32,12 @@ from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
 
+log = logging.getLogger(__name__)
+
 DEFAULT_FETCH_BYTES: Final = 8 * 1024 * 1024
 DEFAULT_STALL_TIMEOUT_MS: Final = 60_000
 _MAX_WAIT_MS: Final = 500
+_MISSING_TOPIC_MS: Final = 10_000
 
 
 class _Piece(NamedTuple):
@@ -61,9 +67,10 @@ async def read_range(
     read_committed the batches of aborted transactions are left out, and records at the last stable offset
     or after it do not arrive. A buffer stays valid as long as
     it is held or, with ``reuse_buffers``, only until the next one is requested.
-    Raises OFFSET_OUT_OF_RANGE if the log lacks offsets of the range, RequestTimedOutLocally if no records
-    arrive for ``stall_timeout_ms``, and LogTruncated if the topic is deleted and made again meanwhile, or
-    since it had the ``topic_id``.
+    Raises OFFSET_OUT_OF_RANGE if the log lacks offsets of the range, UNKNOWN_TOPIC_OR_PARTITION if the topic
+    is gone for 10 s or lacks the partition, RequestTimedOutLocally if no records arrive for
+    ``stall_timeout_ms``, and LogTruncated if the topic is deleted and made again meanwhile, or since it had
+    the ``topic_id``.
     """
     if not 0 <= start_offset <= end_offset:
         raise ValueError(f"range {start_offset}..{end_offset} of {tp}: expected 0 ≤ start ≤ end")
@@ -111,7 +118,7 @@ async def _next_piece(
             raise RequestTimedOutLocally(
                 f"no records of {tp} at offset {offset} arrived within {stall_timeout_ms} ms"
             ) from last_error
-        leader = cluster.leader_for(tp) or await cluster.leader(tp, left_ms)
+        leader = await _leader(cluster, tp, left_ms, has_existed=read_topic_id != NO_TOPIC_ID)
         topic_id = cluster.cache.topic_id(tp.topic)
         if NO_TOPIC_ID not in (topic_id, read_topic_id) and topic_id != read_topic_id:
             raise LogTruncated(f"{tp} was deleted and made again before offset {offset} was read", None)
@@ -153,6 +160,20 @@ async def _next_piece(
         if not last_error.retriable:
             raise last_error
         cluster.invalidate(tp)
+
+
+async def _leader(cluster: Cluster, tp: TopicPartition, timeout_ms: int, *, has_existed: bool) -> Leader:
+    """The leader, waiting for one. A topic that existed and is missing for `_MISSING_TOPIC_MS` is gone."""
+    if (leader := cluster.leader_for(tp)) is not None:
+        return leader
+    if has_existed:
+        try:
+            await cluster.topic(tp.topic, min(timeout_ms, _MISSING_TOPIC_MS))
+        except BarnabasError as error:
+            if isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            log.debug("whether topic %r exists is unknown: %s", tp.topic, error)
+    return await cluster.leader(tp, timeout_ms)
 
 
 def _whole_batches(

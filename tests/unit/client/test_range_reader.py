@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from barnabas.client.cluster import Cluster
+from barnabas.client.consumer import range_reader
 from barnabas.client.consumer.range_reader import read_range
 from barnabas.client.errors import ApiError, LogTruncated, RequestTimedOutLocally
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 
 from .test_cluster import started
 from .test_consumer import fill
@@ -98,6 +99,19 @@ async def test_a_partition_that_is_gone_ends_the_range_by_its_own_error(
             cluster.delete_topic("t")
         with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
             _ = [piece async for piece in pieces]
+
+
+async def test_a_deleted_topic_is_not_waited_for_as_long_as_a_leader(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It existed when the range was planned, so that every broker knew it."""
+    monkeypatch.setattr(range_reader, "_MISSING_TOPIC_MS", 50)
+    former = TopicId(cluster.topic_ids["t"])
+    cluster.delete_topic("t")
+    async with started(cluster, retry_backoff_ms=5) as client:
+        async with asyncio.timeout(DEADLINE_S / 2):
+            with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                await ranges(client, 0, 100, topic_id=former)
 
 
 async def test_an_offset_below_the_log_start_is_an_error_that_names_it(cluster: FakeCluster) -> None:
