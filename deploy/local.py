@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from barnabas.broker.config.load import overridden
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import (
     Command,
@@ -115,7 +116,7 @@ class LocalCluster(RunningCluster):
             kept = {name: base.settings[name] for name in base.settings if name not in dropped_settings}
             self._new_configuration = new = ClusterConfiguration(
                 brokers=brokers or base.brokers,
-                settings={**kept, **(settings or {})},
+                settings=overridden(kept, settings or {}),
                 racks=list(racks) or base.racks,
                 has_metrics=base.has_metrics if metrics is None else metrics,
                 zookeeper=zookeeper or connect_string_from_environment() or base.zookeeper,
@@ -163,7 +164,8 @@ class LocalCluster(RunningCluster):
     def change_settings(self, broker_id: int, settings: Mapping[str, str]) -> None:
         """Give a broker other settings, from its next start on; raises DeployError for those fixed here."""
         check_settings(settings, metrics=self._new_configuration.has_metrics)
-        self._broker_settings.setdefault(self.broker(broker_id).id, {}).update(settings)
+        id = self.broker(broker_id).id
+        self._broker_settings[id] = overridden(self._broker_settings.get(id, {}), settings)
 
     def close(self) -> None:
         """Release the directory and the ports; detached processes continue to run."""
@@ -207,14 +209,8 @@ class LocalCluster(RunningCluster):
             }
         topics = replication_settings(count) if self._new_configuration.replicates else {}
         environment = settings_in(os.environ, metrics=self._new_configuration.has_metrics)
-        return {
-            **few,
-            **topics,
-            **environment,
-            **self.settings,
-            **own,
-            "zookeeper.connect": self.zookeeper_connect,
-        }
+        fixed = {"zookeeper.connect": self.zookeeper_connect}
+        return overridden(few, topics, environment, self.settings, own, fixed)
 
     def _launch_all(self, deadline: float) -> None:
         # Brokers start while ZooKeeper does: they import, then wait until it serves (--await-zookeeper).

@@ -60,7 +60,7 @@ def replication_settings(brokers: int) -> dict[str, str]:
     }
 
 
-_FIXED: Final = ("broker.id", "listeners", "log.dirs", "zookeeper.connect")
+_FIXED: Final = ("broker.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect")
 _FIXED_WITH_METRICS: Final = ("metrics.port", "metrics.host")
 
 

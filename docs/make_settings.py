@@ -29,10 +29,11 @@ Made from the declarations in the code (`make settings`). Names and defaults are
 meaning says otherwise. An unknown setting or an invalid value is refused by name, with the accepted values.
 
 A broker reads its settings from a `.properties` file, then from `BARNABAS_…` variables (`log.retention.ms` is
-`BARNABAS_LOG_RETENTION_MS`), then from `--set`; later sources override earlier ones. Settings marked with *
-can be changed while a broker runs, by `barnabas configs alter`. Settings of a topic are given when it is
-created (`--config`) and changed by `barnabas topics alter`. [`barnabas up`](cli.md) has defaults of its own
-for the number of replicas.
+`BARNABAS_LOG_RETENTION_MS`), then from `--set`; later sources override earlier ones, by whichever
+name: `--set log.retention.hours=1` beats `BARNABAS_LOG_RETENTION_MS`. In one source the finest unit counts.
+Settings marked with * can be changed while a broker runs, by `barnabas configs alter`. Settings of a topic
+are given when it is created (`--config`) and changed by `barnabas topics alter`. [`barnabas up`](cli.md) has
+defaults of its own for the number of replicas.
 """
 
 

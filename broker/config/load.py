@@ -17,6 +17,7 @@ from barnabas.broker.config.listeners import PLAINTEXT, check_listeners, make_ad
 from barnabas.broker.config.settings import (
     ALIASES,
     KNOWN_NAMES,
+    OTHER_NAMES,
     SETTINGS,
     BrokerConfig,
     SettingValue,
@@ -76,19 +77,31 @@ def load_config(
     `defaults` are settings below all three. Raises InvalidConfiguration naming every problem of all sources.
     """
     problems: list[str] = []
-    settings = dict(defaults or {})
-    for source in (
+    settings = overridden(
+        defaults or {},
         read_properties_file(file, problems) if file is not None else {},
         read_environment(environment or {}, KNOWN_NAMES, problems),
         parse_key_values(overrides, problems),
-    ):
-        settings |= source
+    )
     config = _build(settings, problems)
     if config is None or problems:
         noun = "problem" if len(problems) == 1 else "problems"
         lines = "".join(f"\n  {text}" for text in problems)
         raise InvalidConfiguration(f"{len(problems)} {noun} in the broker's settings:{lines}")
     return config
+
+
+def overridden(*sources: Mapping[str, str]) -> dict[str, str]:
+    """The settings of all sources, the later of which win.
+
+    A source wins by each name of a setting: ``log.retention.hours`` hides ``log.retention.ms`` of an earlier
+    source. Within one source the finest unit counts.
+    """
+    settings: dict[str, str] = {}
+    for source in sources:
+        hidden = {other for name in source for other in OTHER_NAMES.get(name, ())}
+        settings = {name: value for name, value in settings.items() if name not in hidden} | dict(source)
+    return settings
 
 
 def validate_topic_config(

@@ -372,6 +372,16 @@ TOPIC_SETTINGS: Final[dict[str, tuple[str, Setting]]] = {
 COARSER: Final = {name for _, declared in SETTINGS.values() for name, _ in declared.coarser}
 ALIASES: Final = {"log.dir": "log.dirs"}
 KNOWN_NAMES: Final = frozenset(SETTINGS) | COARSER | frozenset(ALIASES)
+OTHER_NAMES: Final[Mapping[str, frozenset[str]]] = {
+    name: frozenset(names) - {name}
+    for names in (
+        *([name, *(coarse for coarse, _ in declared.coarser)] for name, (_, declared) in SETTINGS.items()),
+        *ALIASES.items(),
+    )
+    for name in names
+    if len(names) > 1
+}
+"""Name → the other names of the same setting."""
 
 
 def topic_setting(name: str) -> Setting | None:

@@ -195,6 +195,26 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert made.fetch_max_bytes == 2048
 
 
+@pytest.mark.parametrize(
+    ("variable", "given", "attribute", "expected"),
+    [
+        ("BARNABAS_LOG_RETENTION_MS", "log.retention.hours=2", "log_retention_ms", 7_200_000),
+        ("BARNABAS_LOG_RETENTION_MS", "log.retention.minutes=2", "log_retention_ms", 120_000),
+        ("BARNABAS_LOG_RETENTION_MINUTES", "log.retention.hours=2", "log_retention_ms", 7_200_000),
+        ("BARNABAS_LOG_ROLL_MS", "log.roll.hours=1", "log_roll_ms", 3_600_000),
+        ("BARNABAS_LOG_ROLL_JITTER_MS", "log.roll.jitter.hours=1", "log_roll_jitter_ms", 3_600_000),
+        ("BARNABAS_LOG_DIRS", "log.dir=/other", "log_dirs", ("/other",)),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "=" in value else "",
+)
+def test_a_later_source_wins_by_each_name_of_a_setting(
+    variable: str, given: str, attribute: str, expected: object
+) -> None:
+    value = "/a" if "DIR" in variable else "5"
+    config = load_config(environment={variable: value}, overrides=[given], defaults=REQUIRED)
+    assert getattr(config, attribute) == expected
+
+
 def test_problems_of_all_sources_come_in_one_refusal(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration) as caught:
         load_config(

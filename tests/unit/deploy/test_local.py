@@ -348,6 +348,27 @@ def test_a_given_setting_beats_the_environment_and_a_restart_keeps_both(
     assert settings() == (4, 5, True)
 
 
+def test_a_given_setting_beats_an_earlier_value_in_a_finer_unit(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BARNABAS_LOG_RETENTION_MS", "5")
+    first = make(settings={"log.retention.minutes": "1", "log.roll.ms": "9"})
+    first.start()
+    assert _config(first.broker(1)).log_retention_ms == 60_000
+    first.change_settings(1, {"log.retention.hours": "1"})
+    first.change_settings(1, {"log.retention.minutes": "3"})
+    first.change_settings(1, {"log.retention.hours": "2"})
+    first.kill(1)
+    first.restart(1)
+    assert _config(first.broker(1)).log_retention_ms == 7_200_000
+    _stop(first)
+    second = make(settings={"log.roll.hours": "2", "log.retention.hours": "1"})
+    assert second.settings == {"log.roll.hours": "2", "log.retention.hours": "1"}
+    second.start()
+    config = _config(second.broker(1))
+    assert (config.log_roll_ms, config.log_retention_ms) == (7_200_000, 3_600_000)
+
+
 def test_an_error_quotes_the_output_of_the_present_start_alone(make: Make) -> None:
     for word in ("former", "present"):
         command = [sys.executable, "-c", f"exit('{word}')"]
@@ -481,7 +502,8 @@ def _config(broker: LocalBroker) -> BrokerConfig:
 
 
 @pytest.mark.parametrize(
-    "name", ["broker.id", "listeners", "log.dirs", "zookeeper.connect", "metrics.port", "metrics.host"]
+    "name",
+    ["broker.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect", "metrics.port", "metrics.host"],
 )
 def test_a_setting_that_the_cluster_sets_is_refused_by_name(make: Make, name: str) -> None:
     with pytest.raises(DeployError, match=name):
