@@ -1,10 +1,11 @@
 """`barnabas consume TOPIC`: print records, from a start to the topic's present end, or continuously.
 
 Without ``--follow`` the command ends at the end that each partition has when it starts: the high watermark,
-or with ``--isolation read_committed`` the last stable offset. Records of one partition come in order;
-partitions are mixed as they arrive. With ``--group`` it is a member of a group: it shares the topic with the
-others and begins at the committed offsets. While it waits for records that are there, the problems of the
-cluster are printed that may be the reason. On Ctrl-C or SIGTERM it commits the printed records and leaves.
+or with ``--isolation read_committed`` the last stable offset; it fails if the topic is deleted meanwhile.
+Records of one partition come in order; partitions are mixed as they arrive. With ``--group`` it is a member
+of a group: it shares the topic with the others and begins at the committed offsets. While it waits for
+records that are there, the problems of the cluster are printed that may be the reason. On Ctrl-C or SIGTERM
+it commits the printed records and leaves.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, BinaryIO, Final
 
 from barnabas.cli.arguments import (
@@ -35,7 +38,8 @@ from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.isolation import ISOLATION_LEVELS
-from barnabas.protocol.ids import TopicPartition
+from barnabas.client.metadata import TopicInfo
+from barnabas.protocol.ids import NO_TOPIC_ID, Offset, TopicPartition
 
 _POLL_MS: Final = 1_000
 _COMMIT_MS: Final = 1_000
@@ -140,6 +144,28 @@ class _Progress:
         return None if self.is_following else self.shown
 
 
+@dataclass
+class _Ends:
+    """The offsets at which reading ends. They mean nothing in another topic with the name of this one."""
+
+    topic: TopicInfo
+    describe: Callable[[], Awaitable[TopicInfo]]
+    """Asks for the topic; raises ApiError if there is none."""
+    offsets: dict[TopicPartition, Offset]
+
+    async def check_topic(self, consumer: Consumer) -> None:
+        """Raise CommandError if the topic was made again, and ApiError if it was deleted."""
+        name, topic_id = self.topic.name, self.topic.topic_id
+        if topic_id == NO_TOPIC_ID or consumer.topic_id(name) == topic_id:
+            return
+        if consumer.topic_id(name) == NO_TOPIC_ID and (await self.describe()).topic_id == topic_id:
+            return
+        raise CommandError(
+            f"topic {name} was deleted and made again while it was read; the records printed so far are of "
+            "the former topic"
+        )
+
+
 async def _consume(
     options: argparse.Namespace, start: str | int | datetime, bootstrap: str, out: BinaryIO
 ) -> int:
@@ -155,12 +181,17 @@ async def _read(
     out: BinaryIO,
     progress: _Progress,
 ) -> int:
-    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
+    settings = {
+        "auto_offset_reset": "earliest",
+        "allow_auto_create_topics": False,
+        **client_settings(options.overrides, ConsumerConfig),
+    }
     if options.isolation is not None:
         settings["isolation_level"] = options.isolation
     if options.skip_damaged:
         settings["skip_damaged_batches"] = True
-    topic = await describe_topic(bootstrap, options.topic, settings)
+    describe = partial(describe_topic, bootstrap, options.topic, settings)
+    topic = await describe()
     existing = [partition.partition for partition in topic.partitions]
     chosen = existing if options.partition is None else sorted(set(options.partition))
     for partition in chosen:
@@ -175,10 +206,12 @@ async def _read(
         async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
             consumer.subscribe([options.topic])
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _end, asyncio.current_task())
-            await _print_records(consumer, {}, options.max, format_record, out, progress)
+            await _print_records(consumer, None, options.max, format_record, out, progress)
         return OK
     async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
-        ends = {} if options.follow else dict(await consumer.end_offsets(partitions))
+        ends = None
+        if not options.follow:
+            ends = _Ends(topic, describe, await consumer.end_offsets(partitions))
         consumer.assign(partitions)
         await _seek(consumer, partitions, start)
         await _print_records(consumer, ends, options.max, format_record, out, progress)
@@ -216,31 +249,36 @@ async def _seek(
 
 async def _print_records(
     consumer: Consumer,
-    ends: dict[TopicPartition, Any],
+    ends: _Ends | None,
     limit: int | None,
     format_record: Formatter,
     out: BinaryIO,
     progress: _Progress,
 ) -> None:
     """Print `limit` records at most, until every partition is at its end; without ends, until Ctrl-C."""
-    progress.is_following = follow = not ends
+    progress.is_following = ends is None
+    left = {} if ends is None else ends.offsets
     last_output = time.monotonic()
     while limit is None or progress.shown < limit:
-        if not follow:
-            for partition in [tp for tp, end in ends.items() if await consumer.position(tp) >= end]:
-                del ends[partition]
+        if ends is not None:
+            at_end = [tp for tp, end in left.items() if await consumer.position(tp) >= end]
+            await ends.check_topic(consumer)
+            for partition in at_end:
+                del left[partition]
                 consumer.pause(partition)
-            if not ends:
-                return
+            if not left:
+                break
         room = _MAX_POLL_RECORDS if limit is None else min(_MAX_POLL_RECORDS, limit - progress.shown)
         records = await consumer.poll(_POLL_MS, room)
+        if ends is not None:
+            await ends.check_topic(consumer)
         for record in records:
-            end = ends.get(TopicPartition(record.topic, record.partition))
+            end = left.get(TopicPartition(record.topic, record.partition))
             # Records written after the start are not printed.
-            if follow or (end is not None and record.offset < end):
+            if ends is None or (end is not None and record.offset < end):
                 out.write(format_record(record) + b"\n")
                 progress.shown += 1
-        if follow or time.monotonic() - last_output > 0.5:
+        if ends is None or time.monotonic() - last_output > 0.5:
             out.flush()
             last_output = time.monotonic()
     out.flush()

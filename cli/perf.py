@@ -153,7 +153,11 @@ async def _wait_for_turn(started: float, number: int, rate: int) -> None:
 
 
 async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any]:
-    settings = {"auto_offset_reset": "earliest", **client_settings(options.overrides, ConsumerConfig)}
+    settings = {
+        "auto_offset_reset": "earliest",
+        "allow_auto_create_topics": False,
+        **client_settings(options.overrides, ConsumerConfig),
+    }
     topic = await describe_topic(bootstrap, options.topic, settings)
     partitions = [TopicPartition(options.topic, partition.partition) for partition in topic.partitions]
     async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:

@@ -59,7 +59,7 @@ from barnabas.client.offsets import (
     partitions_in,
 )
 from barnabas.protocol.errors import RequestTimedOutLocally
-from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 
 __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener"]
 
@@ -458,6 +458,10 @@ class Consumer(Client):
         """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
         cluster = self._parts()[0]
         return list((await cluster.topic(topic, self.config.default_api_timeout_ms)).partitions)
+
+    def topic_id(self, topic: str) -> TopicId:
+        """The id of the topic that is read under this name now; all zeros if it is not known."""
+        return self._parts()[0].cache.topic_id(topic)
 
     async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
         """The first offset that each partition still has."""
