@@ -239,8 +239,10 @@ def add_set_argument(parser: argparse.ArgumentParser, help: str) -> None:
     )
 
 
-def add_settings_argument(parser: argparse.ArgumentParser, client: str) -> None:
+def add_settings_argument(parser: argparse.ArgumentParser, client: str, **flags: str) -> None:
+    """Add ``--set`` for the settings of a client; `flags`: those that have an option of their own."""
     add_set_argument(parser, f"a setting of the {client}, for example client.id=me (may be repeated)")
+    parser.set_defaults(flags={"bootstrap_servers": "--bootstrap-server", **flags})
 
 
 def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:
@@ -252,9 +254,16 @@ def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:
     return settings
 
 
-def client_settings(texts: list[str], config: type[ClientConfig]) -> dict[str, Any]:
-    """The settings for a client's constructor, as its configuration reads them from text."""
-    return config.parse(key_values(texts))
+def client_settings(options: argparse.Namespace, config: type[ClientConfig]) -> dict[str, Any]:
+    """The settings for a client's constructor, as its configuration reads them from text.
+
+    Raises CommandError (usage) for one that has an option: the command itself must know its value.
+    """
+    settings = config.parse(key_values(options.overrides))
+    for name in settings:
+        if name in options.flags:
+            raise CommandError(f"--set {name.replace('_', '.')}: use {options.flags[name]} instead", USAGE)
+    return settings
 
 
 def make_admin(bootstrap: str, settings: Mapping[str, Any]) -> Admin:

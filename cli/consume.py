@@ -80,7 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--key-separator", default="\t", metavar="TEXT", help="between key and value (default: a tab)"
     )
-    add_settings_argument(parser, "consumer")
+    add_settings_argument(
+        parser,
+        "consumer",
+        group_id="--group",
+        isolation_level="--isolation",
+        skip_damaged_batches="--skip-damaged",
+    )
     add_cluster_arguments(parser)
 
 
@@ -184,7 +190,7 @@ async def _read(
     settings = {
         "auto_offset_reset": "earliest",
         "allow_auto_create_topics": False,
-        **client_settings(options.overrides, ConsumerConfig),
+        **client_settings(options, ConsumerConfig),
     }
     if options.isolation is not None:
         settings["isolation_level"] = options.isolation

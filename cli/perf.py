@@ -55,12 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         help="of the topic if it is created (default: the brokers')",
     )
     consume = actions.add_parser("consume", help="read records from the beginning as fast as possible")
-    for action, client in ((produce, "producer"), (consume, "consumer")):
+    add_settings_argument(produce, "producer", acks="--acks")
+    add_settings_argument(consume, "consumer")
+    for action in (produce, consume):
         # Without a default of its own, which would replace the value of the option.
         action.add_argument("topic", nargs="?", default=argparse.SUPPRESS, help="default: perf")
         action.add_argument("--topic", default="perf", help="the same as an option")
         action.add_argument("--records", type=int, default=1_000_000, metavar="N", help="default: 1,000,000")
-        add_settings_argument(action, client)
         add_cluster_arguments(action, json_help="print one JSON object")
 
 
@@ -100,7 +101,7 @@ class _Latencies:
 
 
 async def _ensure_topic(options: argparse.Namespace, bootstrap: str) -> None:
-    async with make_admin(bootstrap, client_settings(options.overrides, ProducerConfig)) as admin:
+    async with make_admin(bootstrap, client_settings(options, ProducerConfig)) as admin:
         topic = NewTopic(
             options.topic, num_partitions=options.partitions, replication_factor=options.replication_factor
         )
@@ -116,7 +117,7 @@ async def _produce(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
     settings = {"acks": options.acks, "linger_ms": 5, "batch_size": 131_072}
     if options.rate is not None:
         settings["linger_ms"] = 0
-    settings |= client_settings(options.overrides, ProducerConfig)
+    settings |= client_settings(options, ProducerConfig)
     # Not compressible, so that a codec cannot take a short cut.
     value = os.urandom(options.size)
     topic, total, rate = options.topic, options.records, options.rate
@@ -156,7 +157,7 @@ async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
     settings = {
         "auto_offset_reset": "earliest",
         "allow_auto_create_topics": False,
-        **client_settings(options.overrides, ConsumerConfig),
+        **client_settings(options, ConsumerConfig),
     }
     topic = await describe_topic(bootstrap, options.topic, settings)
     partitions = [TopicPartition(options.topic, partition.partition) for partition in topic.partitions]

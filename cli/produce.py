@@ -61,7 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--compression", default="none", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd"
     )
-    add_settings_argument(parser, "producer")
+    add_settings_argument(
+        parser,
+        "producer",
+        acks="--acks",
+        compression_type="--compression",
+        transactional_id="--transactional-id",
+    )
     add_cluster_arguments(parser, json_help="print a summary as one JSON object")
 
 
@@ -116,7 +122,7 @@ async def _write(options: argparse.Namespace, bootstrap: str, source: BinaryIO, 
         "acks": options.acks,
         "compression_type": options.compression,
         "linger_ms": 0 if source.isatty() else 5,
-        **client_settings(options.overrides, ProducerConfig),
+        **client_settings(options, ProducerConfig),
     }
     if options.transactional_id is not None:
         settings["transactional_id"] = options.transactional_id

@@ -176,27 +176,53 @@ def test_the_broker_command_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def settings_given(command: str, *texts: str) -> dict[str, object]:
+    """The settings that ``--set`` gives to the client of `produce` or `consume`."""
+    words = [word for text in texts for word in ("--set", text)]
+    config = ProducerConfig if command == "produce" else ConsumerConfig
+    return client_settings(build_parser(command).parse_args([command, "t", *words]), config)
+
+
 def test_the_admin_client_gets_the_connection_settings_of_another_client() -> None:
-    settings = client_settings(["wire=kafka", "linger.ms=5", "client.id=me"], ProducerConfig)
+    settings = settings_given("produce", "wire=kafka", "linger.ms=5", "client.id=me")
     config = make_admin("h:1", settings).config
     assert (config.wire, config.client_id) == ("kafka", "me")
 
 
 def test_a_setting_has_the_type_that_its_client_declares() -> None:
-    texts = ["client_id=42", "group.id=7", "group.instance.id=true", "fetch.min.bytes=8", "check_crcs=False"]
-    settings = client_settings(texts, ConsumerConfig)
+    texts = ["client_id=42", "group.instance.id=true", "fetch.min.bytes=8", "check_crcs=False"]
+    settings = settings_given("consume", *texts)
     assert settings == {
         "client_id": "42",
-        "group_id": "7",
         "group_instance_id": "true",
         "fetch_min_bytes": 8,
         "check_crcs": False,
     }
-    ConsumerConfig.of(settings)
-    produced = ["acks=1", "enable.idempotence=false"]
-    assert client_settings(produced, ProducerConfig) == {"acks": 1, "enable_idempotence": False}
+    ConsumerConfig.of({"group_id": "g", **settings})
+    assert settings_given("produce", "enable.idempotence=false") == {"enable_idempotence": False}
     with pytest.raises(InvalidConfiguration, match="linger_ms='soon': expected a whole number"):
-        client_settings(["linger.ms=soon"], ProducerConfig)
+        settings_given("produce", "linger.ms=soon")
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("produce t --set bootstrap.servers=h:1", "--bootstrap-server"),
+        ("produce t --set acks=1", "--acks"),
+        ("produce t --set compression.type=gzip", "--compression"),
+        ("produce t --set transactional_id=x", "--transactional-id"),
+        ("consume t --set bootstrap.servers=h:1", "--bootstrap-server"),
+        ("consume t --set group.id=g", "--group"),
+        ("consume t --set isolation.level=read_committed", "--isolation"),
+        ("consume t --set skip.damaged.batches=true", "--skip-damaged"),
+        ("perf produce --set acks=0", "--acks"),
+        ("perf consume --set bootstrap.servers=h:1", "--bootstrap-server"),
+    ],
+)
+def test_a_setting_that_has_an_option_is_refused_with_its_name(words: str, flag: str, capsys: Output) -> None:
+    assert main([*words.split(), "-b", "127.0.0.1:1"]) == exit_codes.USAGE
+    name = words.split()[-1].partition("=")[0].replace("_", ".")
+    assert f"--set {name}: use {flag} instead\n" in capsys.readouterr().err
 
 
 def test_a_command_without_a_stdout_ends_as_others(tmp_path: Path) -> None:
