@@ -117,7 +117,7 @@ def chosen_bootstrap(options: argparse.Namespace) -> str:
     bootstrap = named_bootstrap(options) or _local_bootstrap(options)
     cluster = local_cluster(options, bootstrap)
     process = None if cluster is None else cluster.zookeeper_process
-    problem = None if process is None else zookeeper_problem(process.state)
+    problem = None if process is None else zookeeper_problem(process.state, dir_words(options))
     if problem is not None and options.command != "status":
         print(f"barnabas {options.command}: {problem}", file=sys.stderr)
     return bootstrap
@@ -142,11 +142,11 @@ def local_cluster(options: argparse.Namespace, bootstrap: str) -> RunningCluster
     return cluster if set(cluster.bootstrap.split(",")).intersection(bootstrap.split(",")) else None
 
 
-def zookeeper_problem(state: str) -> str | None:
+def zookeeper_problem(state: str, dir_words: str) -> str | None:
     """The sentence for a ZooKeeper process that is ``gone`` or ``paused``, with its remedy."""
     return {
-        "gone": f"ZooKeeper is down: `barnabas restart {ZOOKEEPER}`",
-        "paused": f"ZooKeeper is paused: `barnabas resume {ZOOKEEPER}`",
+        "gone": f"ZooKeeper is down: `barnabas restart {ZOOKEEPER}{dir_words}`",
+        "paused": f"ZooKeeper is paused: `barnabas resume {ZOOKEEPER}{dir_words}`",
     }.get(state)
 
 
@@ -155,7 +155,7 @@ def _local_bootstrap(options: argparse.Namespace) -> str:
     record = read_record(directory)
     if record is None or not record.is_running:
         raise CommandError(
-            f"no cluster is running in {directory}; start one with `barnabas up`, "
+            f"no cluster is running in {directory}; start one with `barnabas up{dir_words(options)}`, "
             "or name its brokers with --bootstrap-server",
             NOT_FOUND,
         )
@@ -191,12 +191,22 @@ def chosen_dir(options: argparse.Namespace) -> Path:
     return Path(named).expanduser().absolute() if named else _default_dir()
 
 
+def dir_words(options: argparse.Namespace) -> str:
+    """The words that an advised command on the local cluster needs, to act on the one of this command."""
+    return "" if options.cluster_dir is None else f" --dir {shlex.quote(str(chosen_dir(options)))}"
+
+
+def cluster_words(options: argparse.Namespace) -> str:
+    """As `dir_words`, for an advised command that connects."""
+    return f" -b {shlex.quote(options.bootstrap)}" if options.bootstrap else dir_words(options)
+
+
 def open_cluster(options: argparse.Namespace) -> RunningCluster:
     """The cluster in the chosen directory; raises CommandError (not found) if there never was one."""
     directory = chosen_dir(options)
     if not (directory / STATE_FILE).exists():
         raise CommandError(
-            f"there is no cluster in {directory}; start one with `barnabas up --dir {directory}`", NOT_FOUND
+            f"there is no cluster in {directory}; start one with `barnabas up{dir_words(options)}`", NOT_FOUND
         )
     return RunningCluster.open(directory)
 

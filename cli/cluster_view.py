@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from barnabas.cli.arguments import local_cluster, zookeeper_problem
+from barnabas.cli.arguments import dir_words, local_cluster, zookeeper_problem
 from barnabas.cli.output import count
 from barnabas.client.admin.admin import Admin, ConfigResource
 from barnabas.client.admin.placement import PartitionReassignment
@@ -136,6 +136,8 @@ class ClusterView:
     partitions: list[PartitionView]
     processes: list[LocalBroker] = field(default_factory=list)
     zookeeper: ZooKeeperView | None = None
+    dir_words: str = ""
+    """The option that names the directory of the processes in an advised command."""
     full_disk: str | None = None
     moves_error: str | None = None
     unreachable: str | None = None
@@ -152,27 +154,26 @@ class ClusterView:
     def _problems_of_machine(self) -> list[str]:
         problems = []
         if self.full_disk is not None:
-            problems.append(
-                f"the disk of {self.full_disk} is full: make room, then `barnabas restart` what has ended"
-            )
+            problems.append(f"the disk of {self.full_disk} is full: make room, then restart what has ended")
         zookeeper = self.zookeeper
         if zookeeper is not None and zookeeper.state != "running":
             silent = f"ZooKeeper does not answer at {zookeeper.endpoint}: see its log"
-            problems.append(zookeeper_problem(zookeeper.state) or silent)
+            problems.append(zookeeper_problem(zookeeper.state, self.dir_words) or silent)
         return problems
 
     def _problems_of_brokers(self) -> list[str]:
         problems = []
+        words = self.dir_words
         members = {broker.id for broker in self.brokers}
         for process in self.processes:
             if process.state == "gone":
-                problems.append(f"broker {process.id} is down: `barnabas restart {process.id}`")
+                problems.append(f"broker {process.id} is down: `barnabas restart {process.id}{words}`")
             elif process.state == "paused":
-                problems.append(f"broker {process.id} is paused: `barnabas resume {process.id}`")
+                problems.append(f"broker {process.id} is paused: `barnabas resume {process.id}{words}`")
             elif process.id not in members and self.unreachable is None:
                 problems.append(
                     f"broker {process.id} runs but has not joined the cluster: "
-                    f"see `barnabas logs {process.id}`"
+                    f"see `barnabas logs {process.id}{words}`"
                 )
         paused = {int(process.id) for process in self.processes if process.state == "paused"}
         problems += [
@@ -214,9 +215,11 @@ class ClusterView:
                     failed[broker_id, replica.failure].append(partition.name)
                 if replica.cleaning_problem:
                     uncleanable[broker_id, replica.cleaning_problem].append(partition.name)
+        local = {int(process.id) for process in self.processes}
         problems = [
             f"broker {broker_id}: log dir {log_dir} is offline, {count(len(names), 'replica')} with it: "
-            f"{reason} (mend it, then `barnabas restart {broker_id}`)"
+            f"{reason} (mend it, then restart the broker"
+            f"{f': `barnabas restart {broker_id}{self.dir_words}`' if broker_id in local else ''})"
             for (broker_id, log_dir, reason), names in offline.items()
         ]
         problems += [f"{_named(names)} on broker {id}: {text}" for (id, text), names in failed.items()]
@@ -365,7 +368,7 @@ async def look(
             cluster_id=None, controller_id=-1, brokers=[], partitions=[], unreachable=str(error)
         )
     if local is not None:
-        view.processes = local.brokers
+        view.processes, view.dir_words = local.brokers, dir_words(options)
         view.zookeeper = await asyncio.to_thread(_zookeeper_view, local)
         with suppress(OSError):  # the directory may have been removed under the cluster
             if shutil.disk_usage(local.directory).free < _FULL_BYTES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shlex
 import time
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from barnabas.cli.arguments import (
     add_settings_argument,
     chosen_bootstrap,
     client_settings,
+    cluster_words,
     describe_topic,
     make_admin,
     run_async,
@@ -167,7 +169,8 @@ async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
         available = sum(ends[partition] - first[partition] for partition in partitions)
         total = min(options.records, available)
         if not total:
-            raise CommandError(f"topic {options.topic} holds no records (see `barnabas perf produce`)")
+            write = f"`barnabas perf produce {shlex.quote(options.topic)}{cluster_words(options)}`"
+            raise CommandError(f"topic {options.topic} holds no records ({write} writes some)")
         count = size = 0
         with progress("read", total) as show_progress:
             started = time.perf_counter()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import shlex
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ from barnabas.cli.arguments import (
     add_settings_argument,
     chosen_bootstrap,
     client_settings,
+    cluster_words,
     describe_topic,
     not_empty,
     run_async,
@@ -126,7 +128,7 @@ async def _write(options: argparse.Namespace, bootstrap: str, source: BinaryIO, 
     }
     if options.transactional_id is not None:
         settings["transactional_id"] = options.transactional_id
-    topic = await _existing_topic(bootstrap, options.topic, settings)
+    topic = await _existing_topic(options, bootstrap, settings)
     if options.partition is not None and options.partition >= len(topic.partitions):
         last = len(topic.partitions) - 1
         raise CommandError(
@@ -143,16 +145,15 @@ async def _write(options: argparse.Namespace, bootstrap: str, source: BinaryIO, 
     return _report(options, tally, time.monotonic() - started)
 
 
-async def _existing_topic(bootstrap: str, name: str, settings: dict[str, Any]) -> TopicInfo:
+async def _existing_topic(options: argparse.Namespace, bootstrap: str, settings: dict[str, Any]) -> TopicInfo:
     """Raises an error with similar names for a topic that does not exist: a misspelt one is not created."""
     try:
-        return await describe_topic(bootstrap, name, settings)
+        return await describe_topic(bootstrap, options.topic, settings)
     except ApiError as error:
         if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
-        raise CommandError(
-            f"{error} (this command creates no topic: `barnabas topics create {name}`)", NOT_FOUND
-        ) from error
+        create = f"`barnabas topics create {shlex.quote(options.topic)}{cluster_words(options)}`"
+        raise CommandError(f"{error} (this command creates no topic: {create})", NOT_FOUND) from error
 
 
 async def _send_in_transaction(

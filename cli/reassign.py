@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shlex
 import sys
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -16,7 +17,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
+from barnabas.cli.arguments import (
+    add_cluster_arguments,
+    chosen_bootstrap,
+    cluster_words,
+    dir_words,
+    local_cluster,
+    run_async,
+)
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.log_dirs import partition_of
 from barnabas.cli.output import bytes_progress, count, print_json, print_table
@@ -98,7 +106,7 @@ async def _plan(options: argparse.Namespace, bootstrap: str) -> None:
     if options.json or not sys.stdout.isatty():
         print_json(_as_plan(moves))
         return
-    _print_moves(moves)
+    _print_moves(moves, options)
 
 
 async def _execute(options: argparse.Namespace, bootstrap: str) -> None:
@@ -127,9 +135,9 @@ async def _drain(options: argparse.Namespace, bootstrap: str) -> None:
             if len(placement.replicas) > len(allowed):
                 raise CommandError(
                     f"broker {drained} cannot be drained: {tp} has {len(placement.replicas)} replicas, and "
-                    f"{len(allowed)} other brokers are there; start another broker first (a local cluster: "
-                    f"`barnabas down`, then `barnabas up --brokers {len(racks) + 1}`), or give the topic "
-                    "fewer replicas (`barnabas reassign plan --replication-factor`)"
+                    f"{count(len(allowed), 'other broker')} can have them; start another broker first"
+                    f"{_another_broker(options, bootstrap, len(racks) + 1)}"
+                    f"{_fewer_replicas(options, tp.topic, len(allowed)) if allowed else ''}"
                 )
         moves = plan(placements, allowed, is_balanced=False) if placements else {}
         targets = {tp: move.after for tp, move in moves.items()}
@@ -145,6 +153,20 @@ async def _drain(options: argparse.Namespace, bootstrap: str) -> None:
         print(f"broker {drained} has no replicas")
     if deleted:
         print(f"skipped {count(len(deleted), 'partition')} of topics that are being deleted")
+
+
+def _another_broker(options: argparse.Namespace, bootstrap: str, brokers: int) -> str:
+    """The commands for a cluster of this machine."""
+    if local_cluster(options, bootstrap) is None:
+        return ""
+    where = dir_words(options)
+    return f": `barnabas down{where}`, then `barnabas up --brokers {brokers}{where}`"
+
+
+def _fewer_replicas(options: argparse.Namespace, topic: str, replicas: int) -> str:
+    where = cluster_words(options)
+    made = f"barnabas reassign plan {shlex.quote(topic)} --replication-factor {replicas}{where} > plan.json"
+    return f"; or give the topic fewer: `{made} && barnabas reassign execute plan.json --wait{where}`"
 
 
 async def _status(options: argparse.Namespace, bootstrap: str) -> None:
@@ -363,14 +385,21 @@ def _as_json(tp: TopicPartition, moving: PartitionReassignment, copied: tuple[in
     }
 
 
-def _print_moves(moves: Mapping[TopicPartition, Move]) -> None:
+def _print_moves(moves: Mapping[TopicPartition, Move], options: argparse.Namespace) -> None:
     rows = [
         (f"{tp.topic}:{tp.partition}", _listed(move.before), _listed(move.after), move.copied_bytes)
         for tp, move in moves.items()
     ]
     if rows:
         print_table(("partition", "from", "to", "bytes to copy"), rows)
-        print("`barnabas reassign plan --json > plan.json && barnabas reassign execute plan.json` does it")
+        words = [*options.topics]
+        if options.brokers is not None:
+            words += ["--brokers", options.brokers]
+        if options.replication_factor is not None:
+            words += ["--replication-factor", str(options.replication_factor)]
+        where = cluster_words(options)
+        made = f"barnabas reassign plan {shlex.join([*words, '--json'])}{where} > plan.json"
+        print(f"`{made} && barnabas reassign execute plan.json{where}` does it")
     else:
         print("nothing to move")
 

@@ -17,7 +17,14 @@ from types import FrameType
 from typing import Final
 
 from barnabas.broker.config.load import load_config
-from barnabas.cli.arguments import add_dir_argument, add_set_argument, chosen_dir, exports, key_values
+from barnabas.cli.arguments import (
+    add_dir_argument,
+    add_set_argument,
+    chosen_dir,
+    dir_words,
+    exports,
+    key_values,
+)
 from barnabas.cli.exit_codes import INTERRUPTED, OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import count
 from barnabas.deploy.local import LocalCluster
@@ -121,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
         _announce(cluster, options, time.monotonic() - started)
         if not options.detach:
             try:
-                _watch(cluster, stopping)
+                _watch(cluster, options, stopping)
             finally:
                 _say(options, "stopping")
                 cluster.stop()
@@ -190,7 +197,8 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
     print("  barnabas topics create greetings")
     print("  echo hello | barnabas produce greetings")
     print("  barnabas consume greetings")
-    print("\nstop it with: barnabas down" if options.detach else "\nCtrl-C stops everything", flush=True)
+    stop = f"stop it with: barnabas down{dir_words(options)}"
+    print(f"\n{stop}" if options.detach else "\nCtrl-C stops everything", flush=True)
 
 
 def _topic_defaults(cluster: LocalCluster) -> str:
@@ -206,7 +214,7 @@ def _say(options: argparse.Namespace, text: str) -> None:
     print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
 
 
-def _watch(cluster: LocalCluster, stopping: threading.Event) -> None:
+def _watch(cluster: LocalCluster, options: argparse.Namespace, stopping: threading.Event) -> None:
     """Until a signal: restart brokers on request, and report once each process that has ended."""
     ended: set[int] = set()
     zookeeper_ended = False
@@ -235,7 +243,7 @@ def _watch(cluster: LocalCluster, stopping: threading.Event) -> None:
         if managed is not None and has_ended and not zookeeper_ended:
             print(
                 f"ZooKeeper has ended (exit code {managed.exit_code}); start it again: "
-                "`barnabas restart zookeeper`",
+                f"`barnabas restart {ZOOKEEPER}{dir_words(options)}`",
                 file=sys.stderr,
             )
         zookeeper_ended = has_ended

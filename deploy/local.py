@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
@@ -319,15 +320,14 @@ def _earlier_record(directory: Path) -> ClusterRecord | None:
     earlier = read_record(directory)
     if earlier is None or not earlier.is_running:
         return earlier
-    zookeeper = earlier.zookeeper_process
+    zookeeper, option = earlier.zookeeper_process, f"--dir {shlex.quote(str(directory))}"
     if zookeeper is not None and zookeeper.state == "gone":
         raise DeployError(
             f"a cluster is running in {directory}, but its ZooKeeper is down (start it: "
-            f"`barnabas restart zookeeper --dir {directory}`)"
+            f"`barnabas restart zookeeper {option}`)"
         )
     raise DeployError(
-        f"a cluster is running in {directory} (stop it: `barnabas down --dir {directory}`; or choose "
-        "another --dir)"
+        f"a cluster is running in {directory} (stop it: `barnabas down {option}`; or choose another --dir)"
     )
 
 
@@ -348,6 +348,7 @@ def _check_removed_brokers(earlier: ClusterRecord | None, brokers: int) -> None:
     """Raise DeployError if a broker that is not to start has replicas, which nobody could then read."""
     if earlier is None:
         return
+    directory = earlier.directory
     for broker in earlier.brokers:
         if broker.id <= brokers:
             continue
@@ -356,8 +357,8 @@ def _check_removed_brokers(earlier: ClusterRecord | None, brokers: int) -> None:
         if replicas:
             raise DeployError(
                 f"{brokers} brokers are fewer than the {len(earlier.brokers)} of the last start, and broker "
-                f"{broker.id} has {len(replicas)} replica{'s' * (len(replicas) > 1)}; move them away first "
-                f"(`barnabas drain {broker.id} --wait`), or start all brokers"
+                f"{broker.id} has {len(replicas)} replica{'s' * (len(replicas) > 1)}; start all brokers, and "
+                f"move them away first: `barnabas drain {broker.id} --wait --dir {shlex.quote(directory)}`"
             )
 
 

@@ -9,6 +9,7 @@ Any one thread at a time; calls block and are bounded (from a loop: ``asyncio.to
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -59,7 +60,8 @@ class RunningCluster:
         record = read_record(Path(directory).absolute())
         if record is None:
             raise DeployError(
-                f"there is no cluster in {directory} (start one: `barnabas up --dir {directory}`)"
+                f"there is no cluster in {directory} (start one: "
+                f"`barnabas up --dir {shlex.quote(str(directory))}`)"
             )
         zookeeper: ZooKeeper | ExistingZooKeeper
         if record.zookeeper_port is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -162,7 +163,7 @@ class DirectoryLock:
             os.close(self._descriptor)
             raise DeployError(
                 f"the cluster in {directory} belongs to another running program (see `barnabas status "
-                f"--dir {directory}`, or choose another --dir)"
+                f"--dir {shlex.quote(str(directory))}`, or choose another --dir)"
             ) from None
 
     def release(self) -> None:

@@ -257,6 +257,7 @@ def test_commands_that_wait_explain_it_within_seconds(cluster: LocalCluster) -> 
     cluster.kill(1)
     cluster.kill(2)
     refused = "! t-0 is below min.insync.replicas: writes with acks=all are refused until one of brokers 1, 2"
+    down = f"! broker 1 is down: `barnabas restart 1 --dir {cluster.directory}`\n"
     writer = subprocess.Popen(
         [*COMMAND, "produce", "t", "--dir", str(cluster.directory)],
         stdin=subprocess.PIPE,
@@ -270,7 +271,7 @@ def test_commands_that_wait_explain_it_within_seconds(cluster: LocalCluster) -> 
         writer.stdin.write("one\n")
         writer.stdin.close()
         assert "nothing was acknowledged for" in writer.stderr.readline()
-        assert writer.stderr.readline() == "! broker 1 is down: `barnabas restart 1`\n"
+        assert writer.stderr.readline() == down
         assert any(refused in line for line in writer.stderr)
         writer.kill()
     assert refused in barnabas("status", check=False).stdout
@@ -284,7 +285,7 @@ def test_commands_that_wait_explain_it_within_seconds(cluster: LocalCluster) -> 
     with reader:
         assert reader.stderr is not None
         assert any("nothing was read for" in line for line in reader.stderr)
-        assert reader.stderr.readline() == "! broker 1 is down: `barnabas restart 1`\n"
+        assert reader.stderr.readline() == down
         leaderless = re.compile(r"! 2 partitions \(lone-\d, lone-\d\) have no leader: start brokers 1, 2\n")
         assert any(leaderless.fullmatch(line) for line in reader.stderr)
         reader.kill()
@@ -393,6 +394,7 @@ def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
     zookeeper = ProcessId.of(json.loads(done.stdout)["pid"])
     assert zookeeper is not None
     up.kill()
+    assert f"start it again: `barnabas restart zookeeper --dir {tmp_path}`" in up.communicate()[1]
     wait_for(lambda: zookeeper.state == "gone")
     wait_for(lambda: restarted.state == "gone")
 

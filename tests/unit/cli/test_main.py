@@ -126,6 +126,14 @@ def test_without_a_cluster_a_command_names_the_directory(
     assert "barnabas up" in said
 
 
+@pytest.mark.parametrize("words", [["status"], ["kill", "1"]], ids=lambda words: words[0])
+def test_the_advice_for_a_missing_cluster_names_the_directory_that_was_given(
+    words: list[str], capsys: Output, tmp_path: Path
+) -> None:
+    main([*words, "--dir", str(tmp_path / "a b")])
+    assert f"start one with `barnabas up --dir '{tmp_path}/a b'`" in capsys.readouterr().err
+
+
 def test_a_malformed_address_is_wrong_usage(capsys: Output) -> None:
     assert main(["topics", "list", "--bootstrap", "nowhere"]) == exit_codes.USAGE
     assert "'nowhere' is not host:port" in capsys.readouterr().err
@@ -339,7 +347,8 @@ def test_a_dead_zookeeper_is_named_before_a_command_waits_for_it(tmp_path: Path,
         brokers=[broker],
     )
     write_record(record)
-    said = "barnabas topics: ZooKeeper is down: `barnabas restart zookeeper`\n"
+    remedy = f"ZooKeeper is down: `barnabas restart zookeeper --dir {tmp_path}`"
+    said = f"barnabas topics: {remedy}\n"
     assert main(["topics", "list", "--dir", str(tmp_path)]) == exit_codes.NOT_REACHABLE
     assert capsys.readouterr().err.startswith(said)
     main(["topics", "list", "--dir", str(tmp_path), "-b", "127.0.0.1:1"])
@@ -348,7 +357,7 @@ def test_a_dead_zookeeper_is_named_before_a_command_waits_for_it(tmp_path: Path,
     assert said not in capsys.readouterr().err, "it belongs to another cluster"
     assert main(["status", "--dir", str(tmp_path), "--json"]) == exit_codes.NOT_REACHABLE
     shown = json.loads(capsys.readouterr().out)
-    assert shown["problems"][0] == "ZooKeeper is down: `barnabas restart zookeeper`"
+    assert shown["problems"][0] == remedy
     assert "127.0.0.1:1" in shown["problems"][-1]
 
 

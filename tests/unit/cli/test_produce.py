@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 
 import pytest
 
@@ -92,6 +93,14 @@ async def test_a_line_too_large_is_reported_with_the_number_of_acknowledged_ones
     assert (summary["sent"], summary["acknowledged"]) == (2, 2)
     assert "MESSAGE_TOO_LARGE" in summary["error"]
     assert said.err.startswith("barnabas produce: 2 of 2 records acknowledged, then: MESSAGE_TOO_LARGE")
+
+
+async def test_the_advice_for_a_missing_topic_names_the_brokers_that_were_given() -> None:
+    async with FakeCluster() as cluster:
+        options = build_parser("produce").parse_args(["produce", "t", "-b", cluster.bootstrap])
+        advice = f"`barnabas topics create t -b {cluster.bootstrap}`"
+        with pytest.raises(CommandError, match=re.escape(advice)):
+            await _produce(options, cluster.bootstrap, io.BytesIO())
 
 
 async def test_a_partition_that_does_not_exist_is_not_found() -> None:

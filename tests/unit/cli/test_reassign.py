@@ -17,6 +17,7 @@ from barnabas.protocol.ids import TopicPartition
 class _Admin:
     """Three brokers, and topics of which some are deleted between the look and the move."""
 
+    replicas: Sequence[int] = (3, 1)
     deleted: Sequence[str] = ()
     refused: Sequence[str] = ()
 
@@ -34,7 +35,7 @@ class _Admin:
         return ["a", "b", "c"]
 
     async def describe_topics(self, names: list[str]) -> dict[str, Any]:
-        partition = SimpleNamespace(partition=0, replicas=(3, 1))
+        partition = SimpleNamespace(partition=0, replicas=self.replicas)
         return {name: SimpleNamespace(partitions=[partition]) for name in names}
 
     async def list_partition_reassignments(self) -> dict[TopicPartition, Any]:
@@ -74,3 +75,28 @@ def test_a_drain_skips_topics_that_are_deleted_meanwhile(
     monkeypatch.setattr(_Admin, "refused", ["b"])
     assert main(["drain", "3", "-b", "h:1"]) == exit_codes.FAILED
     assert "POLICY_VIOLATION" in capsys.readouterr().err
+
+
+def test_the_advice_for_a_drain_that_cannot_be_done_can_be_pasted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("barnabas.cli.reassign.Admin", _Admin)
+    monkeypatch.setattr(_Admin, "replicas", (3, 1, 2))
+    assert main(["drain", "3", "-b", "h:1"]) == exit_codes.FAILED
+    said = capsys.readouterr().err
+    assert "start another broker first; or" in said, "no local cluster, so no `barnabas up`"
+    assert (
+        "`barnabas reassign plan a --replication-factor 2 -b h:1 > plan.json "
+        "&& barnabas reassign execute plan.json --wait -b h:1`"
+    ) in said
+
+
+def test_the_advice_after_a_plan_repeats_its_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("barnabas.cli.reassign.Admin", _Admin)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    words = ["reassign", "plan", "a", "b", "--brokers", "1,2", "--replication-factor", "1"]
+    assert main([*words, "-b", "h:1"]) == exit_codes.OK
+    plan = f"barnabas {' '.join(words)} --json -b h:1 > plan.json"
+    assert f"`{plan} && barnabas reassign execute plan.json -b h:1` does it" in capsys.readouterr().out

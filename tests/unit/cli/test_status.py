@@ -1,8 +1,10 @@
 """The problems that `barnabas status` reports."""
 
 import json
+import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,6 +13,8 @@ from barnabas.cli.cluster_view import BrokerView, ClusterView, PartitionView, Zo
 from barnabas.cli.status import render
 from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.metadata import PartitionInfo
+from barnabas.deploy.local_broker import LocalBroker
+from barnabas.deploy.process import ManagedProcess, ProcessId
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch
 from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
 
@@ -187,7 +191,7 @@ def test_a_full_disk_is_the_first_problem() -> None:
     view = _large([], 1, 2, 3)
     view.full_disk = "/d"
     view.zookeeper = ZooKeeperView(endpoint="h:2181", state="gone")
-    assert view.problems()[0] == ("the disk of /d is full: make room, then `barnabas restart` what has ended")
+    assert view.problems()[0] == ("the disk of /d is full: make room, then restart what has ended")
 
 
 def test_an_offline_log_dir_is_one_problem_with_its_reason() -> None:
@@ -197,9 +201,26 @@ def test_an_offline_log_dir_is_one_problem_with_its_reason() -> None:
     replica.failure = "/d/t-0/0.log: No space left on device"
     assert view.problems() == [
         "broker 1: log dir /d is offline, 1 replica with it: /d/t-0/0.log: No space left on device "
-        "(mend it, then `barnabas restart 1`)"
+        "(mend it, then restart the broker)"
     ]
+    view.processes = [LocalBroker(BrokerId(1), Path("/b"), host="h", port=1)]
+    assert view.problems()[-1].endswith("(mend it, then restart the broker: `barnabas restart 1`)")
     assert "1:offline" in _shown(view)
+
+
+def test_the_remedies_name_the_directory_that_the_command_was_given() -> None:
+    view = _large([], 1, 2, 3)
+    view.dir_words = " --dir /b"
+    view.zookeeper = ZooKeeperView(endpoint="h:2181", state="gone")
+    view.processes = [LocalBroker(BrokerId(id), Path("/b"), host="h", port=1) for id in (1, 9)]
+    running = ProcessId.of(os.getpid())
+    assert running is not None
+    view.processes[1].process = ManagedProcess("broker 9", running)
+    assert view.problems() == [
+        "ZooKeeper is down: `barnabas restart zookeeper --dir /b`",
+        "broker 1 is down: `barnabas restart 1 --dir /b`",
+        "broker 9 runs but has not joined the cluster: see `barnabas logs 9 --dir /b`",
+    ]
 
 
 def _moving(view: ClusterView, replicas: tuple[int, ...], adding: tuple[int, ...], *removing: int) -> str:

@@ -275,7 +275,8 @@ def test_fewer_brokers_are_refused_while_one_of_the_others_has_replicas(make: Ma
     first.start()
     (first.broker(4).log_dirs[0] / "t-0").mkdir(parents=True)
     _stop(first)
-    with pytest.raises(DeployError, match=r"broker 4 has 1 replica; .*barnabas drain 4 --wait"):
+    advice = f"`barnabas drain 4 --wait --dir {first.directory}`"
+    with pytest.raises(DeployError, match=rf"broker 4 has 1 replica; .*{advice}"):
         make(brokers=3)
     (first.broker(4).log_dirs[0] / "t-0").rename(first.directory / "moved")
     assert make(brokers=3).broker_ids == [1, 2, 3]
