@@ -29,9 +29,12 @@ from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, 
 from barnabas.cli.log_dirs import partition_of
 from barnabas.cli.output import bytes_progress, count, print_json, print_table
 from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, PartitionReassignment
+from barnabas.client.errors import TopicErrors
+from barnabas.client.metadata import TopicInfo
 from barnabas.client.placement_plan import Move, Placement, plan
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.configs import ConfigResourceType
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _LOOK_S: Final = 0.2
@@ -40,7 +43,12 @@ LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.t
 _LONGEST_LIST: Final = 30_000
 _EXAMPLE: Final = '{"partitions": [{"topic": "flights", "partition": 0, "replicas": [1, 2]}]}'
 
+_LIMIT_TIMEOUT_MS: Final = 12_000
+_LIMIT_REQUEST_MS: Final = 3_000
+"""A broker that hangs must not take the time that another one needs to answer."""
+
 Targets = Mapping[TopicPartition, Sequence[int]]
+Limits = dict[ConfigResource, dict[str, ConfigChange]]
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -112,7 +120,7 @@ async def _plan(options: argparse.Namespace, bootstrap: str) -> None:
 async def _execute(options: argparse.Namespace, bootstrap: str) -> None:
     targets = _read_plan(options.plan)
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        await _move(admin, targets, options)
+        await _move(admin, targets, options, bootstrap)
     if options.json:
         print_json(_plan_object(targets))
     else:
@@ -141,7 +149,7 @@ async def _drain(options: argparse.Namespace, bootstrap: str) -> None:
                 )
         moves = plan(placements, allowed, is_balanced=False) if placements else {}
         targets = {tp: move.after for tp, move in moves.items()}
-        deleted = await _move(admin, targets, options, skips_deleted=True)
+        deleted = await _move(admin, targets, options, bootstrap, skips_deleted=True)
     moves = {tp: move for tp, move in moves.items() if tp not in deleted}
     if options.json:
         print_json(_as_plan(moves))
@@ -261,15 +269,20 @@ async def _copied(
 
 
 async def _move(
-    admin: Admin, targets: Targets, options: argparse.Namespace, *, skips_deleted: bool = False
+    admin: Admin,
+    targets: Targets,
+    options: argparse.Namespace,
+    bootstrap: str,
+    *,
+    skips_deleted: bool = False,
 ) -> set[TopicPartition]:
     """Begin the moves, and wait for their end if that is asked for.
 
     With ``skips_deleted`` it returns the partitions whose topics have been deleted since `targets` was made.
     """
     async with AsyncExitStack() as stack:
-        if options.throttle is not None:
-            await stack.enter_async_context(_throttled(admin, targets, options.throttle))
+        if options.throttle is not None and targets:
+            await stack.enter_async_context(_throttled(targets, options, bootstrap))
         outcomes = await admin.alter_partition_reassignments(dict(targets))
         deleted = {tp for tp, error in outcomes.items() if skips_deleted and _is_unknown(error)}
         _raise_first({tp: error for tp, error in outcomes.items() if tp not in deleted})
@@ -278,36 +291,76 @@ async def _move(
         return deleted
 
 
-def _is_unknown(error: ApiError | None) -> bool:
-    return error is not None and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+def _is_unknown(error: BarnabasError | None) -> bool:
+    return isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @asynccontextmanager
-async def _throttled(admin: Admin, targets: Targets, bytes_per_second: int) -> AsyncIterator[None]:
-    """Limit the replication to added replicas, on all live brokers, until the block ends."""
-    described = await admin.describe_topics({tp.topic for tp in targets})
-    leaders: dict[str, list[str]] = {topic: [] for topic in described}
-    followers: dict[str, list[str]] = {topic: [] for topic in described}
-    for topic, info in described.items():
+async def _throttled(targets: Targets, options: argparse.Namespace, bootstrap: str) -> AsyncIterator[None]:
+    """Limit the replication to added replicas, on all brokers, until the block ends.
+
+    The rates are defaults for all brokers, not settings of each: any broker can remove these, also those of a
+    broker that dies meanwhile. Limits that cannot be removed are an error with the commands that remove them.
+    """
+    async with Admin(bootstrap_servers=bootstrap, request_timeout_ms=_LIMIT_REQUEST_MS) as admin:
+        limits = _limits(await admin.describe_topics({tp.topic for tp in targets}), targets, options.throttle)
+        removals: Limits = {resource: dict.fromkeys(names) for resource, names in limits.items()}
+        try:
+            if failed := await _change_limits(admin, limits):
+                raise next(iter(failed.values()))
+            yield
+        except BaseException:
+            # The command fails for that reason; limits that remain are reported beside it.
+            if failed := await _change_limits(admin, removals):
+                print(f"barnabas {options.command}: {_still_limited(failed, options)}", file=sys.stderr)
+            raise
+        if failed := await _change_limits(admin, removals):
+            raise CommandError(_still_limited(failed, options))
+
+
+def _limits(topics: Mapping[str, TopicInfo], targets: Targets, bytes_per_second: int) -> Limits:
+    limits: Limits = {ConfigResource.all_brokers(): dict.fromkeys(RATES, str(bytes_per_second))}
+    for topic, info in topics.items():
+        leaders: list[str] = []
+        followers: list[str] = []
         for partition in info.partitions:
             target = targets.get(TopicPartition(topic, partition.partition))
             if target is not None:
                 present = partition.replicas
-                leaders[topic] += [f"{partition.partition}:{broker}" for broker in present]
+                leaders += [f"{partition.partition}:{broker}" for broker in present]
                 added = [broker for broker in target if broker not in present]
-                followers[topic] += [f"{partition.partition}:{broker}" for broker in added]
-    rates = dict.fromkeys(RATES, str(bytes_per_second))
-    limits: dict[ConfigResource, dict[str, ConfigChange]] = {
-        ConfigResource.broker(node.node_id): dict(rates) for node in (await admin.describe_cluster()).nodes
-    }
-    for topic in described:
-        lists = (_listed_replicas(leaders[topic]), _listed_replicas(followers[topic]))
+                followers += [f"{partition.partition}:{broker}" for broker in added]
+        lists = (_listed_replicas(leaders), _listed_replicas(followers))
         limits[ConfigResource.topic(topic)] = dict(zip(LISTS, lists, strict=True))
-    await admin.alter_configs(limits)
+    return limits
+
+
+async def _change_limits(admin: Admin, changes: Limits) -> dict[ConfigResource, BarnabasError]:
+    """The resources that could not be changed; a topic that is gone has no limits."""
+    failed: Mapping[str, BarnabasError]
     try:
-        yield
-    finally:
-        await admin.alter_configs({resource: dict.fromkeys(names) for resource, names in limits.items()})
+        await admin.alter_configs(changes, timeout_ms=_LIMIT_TIMEOUT_MS)
+    except TopicErrors as error:
+        failed = error.errors
+    except BarnabasError as error:
+        failed = {str(resource): error for resource in changes}
+    else:
+        return {}
+    errors = {resource: failed[str(resource)] for resource in changes if str(resource) in failed}
+    return {resource: error for resource, error in errors.items() if not _is_unknown(error)}
+
+
+def _still_limited(failed: Mapping[ConfigResource, BarnabasError], options: argparse.Namespace) -> str:
+    """The limits that remain, and the commands that remove them."""
+    commands = []
+    for resource in failed:
+        is_topic = resource.kind is ConfigResourceType.TOPIC
+        which = f"--topic {shlex.quote(resource.name)}" if is_topic else "--all-brokers"
+        deletes = " ".join(f"--delete {name}" for name in (LISTS if is_topic else RATES))
+        commands.append(f"`barnabas configs alter {which} {deletes}{cluster_words(options)}`")
+    names = ", ".join(map(str, failed))
+    reason = next(iter(failed.values()))
+    return f"the throttle remains set for {names} ({reason}); remove it: {', '.join(commands)}"
 
 
 def _raise_first(outcomes: Mapping[TopicPartition, ApiError | None]) -> None:

@@ -295,7 +295,8 @@ def test_a_throttled_drain_leaves_no_limit(cluster: LocalCluster) -> None:
         view.write("d", [b"kept"])
         barnabas("drain", "3", "--wait", "--throttle", "50000000")
         wait_placed(cluster, "d", lambda found: 3 not in found[0])
-        resources = [ConfigResource.topic("d"), *(ConfigResource.broker(broker) for broker in (1, 2, 3))]
+        brokers = [ConfigResource.broker(broker) for broker in (1, 2, 3)]
+        resources = [ConfigResource.topic("d"), ConfigResource.all_brokers(), *brokers]
         for configs in admin.describe_configs(resources).values():
             for name in configs.keys() & {*RATES, *LISTS}:
                 assert configs[name].is_default, name

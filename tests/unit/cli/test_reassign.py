@@ -1,16 +1,25 @@
-"""`barnabas drain` beside deletions of topics."""
+"""`barnabas reassign` and `drain` beside failures and deletions of topics."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Self
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar, Self
 
 import pytest
 
 from barnabas.cli import exit_codes
-from barnabas.cli.main import main
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.cli.main import build_parser, main
+from barnabas.client.admin.admin import ConfigResource
+from barnabas.client.errors import TopicErrors
+from barnabas.protocol.errors import (
+    ApiError,
+    BarnabasError,
+    ErrorCode,
+    RequestTimedOutLocally,
+    api_error,
+)
 from barnabas.protocol.ids import TopicPartition
 
 
@@ -20,6 +29,10 @@ class _Admin:
     replicas: Sequence[int] = (3, 1)
     deleted: Sequence[str] = ()
     refused: Sequence[str] = ()
+    is_stuck = False
+    removal_fails: Mapping[str, BarnabasError] = MappingProxyType({})
+    limited: ClassVar[dict[str, set[str]]] = {}
+    """Resource → the limits that are set for it."""
 
     def __init__(self, **settings: object) -> None: ...
 
@@ -34,14 +47,28 @@ class _Admin:
     async def list_topics(self, *, include_internal: bool) -> list[str]:
         return ["a", "b", "c"]
 
-    async def describe_topics(self, names: list[str]) -> dict[str, Any]:
+    async def describe_topics(self, names: Collection[str]) -> dict[str, Any]:
         partition = SimpleNamespace(partition=0, replicas=self.replicas)
         return {name: SimpleNamespace(partitions=[partition]) for name in names}
 
-    async def list_partition_reassignments(self) -> dict[TopicPartition, Any]:
-        return {}
+    async def list_partition_reassignments(
+        self, partitions: Collection[TopicPartition] = ()
+    ) -> dict[TopicPartition, Any]:
+        moving = SimpleNamespace(adding=(2,), replicas=(3, 1, 2), target=(1, 2), removing=(3,))
+        return dict.fromkeys(partitions, moving) if self.is_stuck else {}
 
-    async def describe_replicas(self, names: list[str]) -> list[Any]:
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Mapping[str, object]], *, timeout_ms: int
+    ) -> None:
+        assert timeout_ms < 20_000
+        fails = self.removal_fails if None in {v for c in changes.values() for v in c.values()} else {}
+        for resource, settings in changes.items():
+            if str(resource) not in fails:
+                self.limited[str(resource)] = {name for name, value in settings.items() if value is not None}
+        if fails:
+            raise TopicErrors(dict(fails), {})
+
+    async def describe_replicas(self, names: Collection[str]) -> list[Any]:
         return []
 
     async def alter_partition_reassignments(
@@ -100,3 +127,42 @@ def test_the_advice_after_a_plan_repeats_its_options(
     assert main([*words, "-b", "h:1"]) == exit_codes.OK
     plan = f"barnabas {' '.join(words)} --json -b h:1 > plan.json"
     assert f"`{plan} && barnabas reassign execute plan.json -b h:1` does it" in capsys.readouterr().out
+
+
+_THROTTLED_DRAIN = ["drain", "3", "--wait", "--throttle", "1000", "-b", "h:1"]
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> type[_Admin]:
+    monkeypatch.setattr("barnabas.cli.reassign.Admin", _Admin)
+    monkeypatch.setattr(_Admin, "limited", {})
+    return _Admin
+
+
+def test_a_throttle_is_set_where_any_broker_can_remove_it(
+    admin: type[_Admin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "removal_fails", {"topic c": api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
+    assert main(_THROTTLED_DRAIN) == exit_codes.OK, "a topic that is gone has no limits"
+    assert set(admin.limited) == {"all brokers", "topic a", "topic b", "topic c"}
+    admin.limited.pop("topic c")
+    assert not any(admin.limited.values())
+
+
+@pytest.mark.parametrize("is_stuck", [False, True], ids=["moved", "not moved in time"])
+def test_a_throttle_that_remains_is_named_with_the_commands_that_remove_it(
+    admin: type[_Admin], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_stuck: bool
+) -> None:
+    late = RequestTimedOutLocally("no broker answered")
+    monkeypatch.setattr(admin, "removal_fails", {"all brokers": late, "topic b": late})
+    monkeypatch.setattr(admin, "is_stuck", is_stuck)
+    assert main([*_THROTTLED_DRAIN, "--timeout", "0"]) == exit_codes.FAILED
+    said = capsys.readouterr().err
+    assert "drain: the throttle remains set for all brokers, topic b (no broker answered); remove it" in said
+    assert ("not done after 0 s; the moves go on" in said) == is_stuck
+    deleted = {}
+    for command in re.findall("`barnabas ([^`]+)`", said):
+        options = build_parser("configs").parse_args(command.split())
+        assert options.bootstrap == "h:1"
+        deleted[options.topic] = set(options.deletes)
+    assert deleted == {None: admin.limited["all brokers"], "b": admin.limited["topic b"]}
