@@ -38,6 +38,10 @@ DIR_VARIABLE: Final = "BARNABAS_DIR"
 _CONNECTION_SETTINGS: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
 
 
+STDIN: Final = Path("-")
+"""The name of a file that means the standard input."""
+
+
 def not_empty(text: str) -> str:
     """A type for argparse. An unset variable of a shell is an empty text, and must not mean a default."""
     if not text:

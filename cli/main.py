@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from barnabas.cli import exit_codes
-from barnabas.cli.output import errors_alone
+from barnabas.cli.output import errors_alone, escape_unencodable, is_utf_8
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.suggestions import did_you_mean, suggestion
 
@@ -101,6 +101,14 @@ class CommandParser(argparse.ArgumentParser):
         hints = (did_you_mean(word.partition("=")[0], names) for word in unknown if word.startswith("--"))
         self.error(f"unrecognized arguments: {' '.join(unknown)}{next(filter(None, hints), '')}")
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        value = super()._get_value(action, arg_string)
+        # A path may have any bytes; names and values are sent as UTF-8. A subcommand gets all its words.
+        is_subcommand = isinstance(action, argparse._SubParsersAction)
+        if isinstance(value, str) and not is_subcommand and not is_utf_8(value):
+            raise argparse.ArgumentError(action, f"{value!r}: expected text in UTF-8")
+        return value
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             hint = suggestion(str(value), map(str, action.choices))
@@ -130,6 +138,7 @@ def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code (argparse itself exits with 2 for wrong usage)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    escape_unencodable(sys.stdout, sys.stderr)
     chosen = next((word for word in words if not word.startswith("-")), None)
     try:
         return _run(words, chosen)

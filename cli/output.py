@@ -6,12 +6,13 @@ Rich is imported late: that takes longer than most commands.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,9 +36,30 @@ def errors_alone(logger_name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
+def escape_unencodable(*streams: TextIO | None) -> None:
+    """Let text that a stream cannot encode be written with escapes, rather than fail."""
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def is_utf_8(text: str) -> bool:
+    """False for a text of the system, such as an argument or a file's name, that was decoded with escapes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def print_json(value: Any) -> None:
-    """One value on one line, so that every line of output is JSON."""
-    print(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))
+    """One value on one line, so that every line of output is JSON, in whatever encoding."""
+    text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value, separators=(", ", ": "))
+    print(text)
 
 
 def make_console() -> Console:

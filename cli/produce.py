@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from barnabas.cli.arguments import (
+    STDIN,
     add_cluster_arguments,
     add_settings_argument,
     chosen_bootstrap,
@@ -46,7 +47,9 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("topic")
-    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="default: stdin (also -)")
+    parser.add_argument(
+        "file", nargs="?", type=Path, default=STDIN, metavar="FILE", help="default: stdin (also -)"
+    )
     parser.add_argument(
         "--key-separator",
         metavar="TEXT",
@@ -79,9 +82,9 @@ def run(options: argparse.Namespace) -> int:
     if options.partition is not None and options.partition < 0:
         raise CommandError(f"--partition {options.partition}: expected at least 0", USAGE)
     bootstrap = chosen_bootstrap(options)
-    if options.file == "-":
+    if options.file == STDIN:
         return run_async(_produce(options, bootstrap, sys.stdin.buffer))
-    with Path(options.file).open("rb") as source:
+    with options.file.open("rb") as source:
         return run_async(_produce(options, bootstrap, source))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.cli.arguments import (
+    STDIN,
     add_cluster_arguments,
     chosen_bootstrap,
     cluster_words,
@@ -67,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     planning.add_argument("--replication-factor", type=int, metavar="N", help="default: as it is")
 
     execute = actions.add_parser("execute", help="begin the moves of a plan")
-    execute.add_argument("plan", metavar="FILE", help="a plan; - is standard input")
+    execute.add_argument("plan", type=Path, metavar="FILE", help="a plan; - is standard input")
     _add_wait(execute)
 
     status = actions.add_parser("status", help="show the moves under way")
@@ -398,9 +399,9 @@ def _listed_replicas(names: Sequence[str]) -> str:
 # Plans
 
 
-def _read_plan(path: str) -> dict[TopicPartition, list[int]]:
+def _read_plan(path: Path) -> dict[TopicPartition, list[int]]:
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        text = sys.stdin.read() if path == STDIN else path.read_text(encoding="utf-8")
         targets = {}
         for entry in json.loads(text)["partitions"]:
             tp = TopicPartition(str(entry["topic"]), int(entry["partition"]))

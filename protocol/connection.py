@@ -174,6 +174,10 @@ async def _addresses(endpoint: Endpoint) -> list[str]:
         ipaddress.ip_address(endpoint.host)
     except ValueError:
         loop = asyncio.get_running_loop()
-        infos = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        try:
+            infos = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        except UnicodeError:
+            # It is encoded before it is looked up, which fails for empty and too long parts.
+            raise OSError(f"{endpoint.host!r} is not the name of a host") from None
         return list(dict.fromkeys(str(info[4][0]) for info in infos))
     return [endpoint.host]

@@ -266,8 +266,8 @@ def test_wrong_usage_is_answered_with_the_name_that_was_meant(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["produce", "t", "--partition", "0", "f"], {"topic": "t", "file": "f", "partition": 0}),
-        (["produce", "--partition", "0", "t", "--acks", "1"], {"topic": "t", "file": "-", "acks": "1"}),
+        (["produce", "t", "--partition", "0", "f"], {"topic": "t", "file": Path("f"), "partition": 0}),
+        (["produce", "--partition", "0", "t", "--acks", "1"], {"topic": "t", "file": Path("-"), "acks": "1"}),
         (["topics", "create", "--set", "a=1", "t"], {"topic": "t", "config": ["a=1"]}),
         (["topics", "describe", "t", "--json", "u"], {"topics": ["t", "u"], "json": True}),
         (["topics", "delete", "--", "-t"], {"topics": ["-t"]}),
@@ -318,6 +318,77 @@ def test_an_empty_option_is_wrong_usage_and_not_the_environment(
     assert ended.value.code == exit_codes.USAGE
     option = words[-2].replace("lag", "GROUP")
     assert re.search(rf"argument {option}\b.*: expected a value, not an empty text", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topics describe {}",
+        "topics create t --config a={}",
+        "produce {} f",
+        "produce t --set client.id={}",
+        "produce t --key-separator {}",
+        "consume t --group {}",
+        "groups lag {}",
+        "transactions describe {}",
+        "status --topic {}",
+        "topics list -b {}:1",
+    ],
+)
+def test_a_text_that_is_no_utf_8_is_wrong_usage(words: str, capsys: Output) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.format("x\udcff").split())
+    assert ended.value.code == exit_codes.USAGE
+    assert "expected text in UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["log", "dump", "x\udcff"],
+        ["topics", "list", "--dir", "x\udcff"],
+        ["produce", "t", "x\udcff", "-b", "h:1"],
+        ["reassign", "execute", "x\udcff", "-b", "h:1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_file_may_have_any_name(words: list[str], capsys: Output) -> None:
+    assert main(words) == exit_codes.NOT_FOUND
+    assert "x\\udcff" in capsys.readouterr().err.encode(errors="backslashreplace").decode()
+
+
+def test_what_the_terminal_cannot_show_is_escaped() -> None:
+    code = (
+        "import sys\n"
+        "from barnabas.cli import completion, main\n"
+        "from barnabas.cli.output import print_json, print_table\n"
+        "def run(options):\n"
+        "    print('gr\\u00fcn \\udcff')\n"
+        "    print_table(('gr\\u00fcn',), [('\\u2713 \\udcff',)])\n"
+        "    print_json('gr\\u00fcn \\u2713 \\udcff')\n"
+        "    return 0\n"
+        "completion.run = run\n"
+        "sys.exit(main.main(['completion', 'bash']))\n"
+    )
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            timeout=150,
+            check=False,
+            env={**os.environ, "PYTHONIOENCODING": f"{encoding}:strict"},
+        )
+        assert done.returncode == exit_codes.OK, done.stderr
+        last = done.stdout.decode(encoding).splitlines()[-1]
+        assert json.loads(last) == "gr\u00fcn \u2713 \udcff"
+    helped = subprocess.run(
+        [sys.executable, "-m", "barnabas", "topics", "list", "--help"],
+        capture_output=True,
+        timeout=150,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert helped.returncode == exit_codes.OK, helped.stderr
 
 
 def test_a_broker_that_cannot_be_reached_is_reported_once() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -407,9 +408,10 @@ async def test_the_addresses_of_a_host_are_tried_until_one_is_reached(
             await open_connection(Endpoint("two", closed_port()), make)
 
 
-async def test_a_host_that_is_unknown_is_named(channel_to: MakeChannel) -> None:
-    with pytest.raises(ConnectionClosed, match=r"no-such-host\.invalid:9092") as caught:
-        await channel_to(Endpoint("no-such-host.invalid", 9092)).request(ASK)
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "no..host", "n" * 64 + ".x", "n\udcff"])
+async def test_a_host_that_is_unknown_is_named(channel_to: MakeChannel, host: str) -> None:
+    with pytest.raises(ConnectionClosed, match=re.escape(f"{host}:9092")) as caught:
+        await channel_to(Endpoint(host, 9092)).request(ASK)
     assert not isinstance(caught.value, ConnectionRefused)
 
 
