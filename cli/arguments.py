@@ -24,7 +24,7 @@ from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import STATE_FILE, ZOOKEEPER, read_record
 from barnabas.protocol.ids import Endpoint, parse_endpoints
-from barnabas.protocol.settings import parse_key_values
+from barnabas.protocol.settings import INT_MAX, Double, Integer, parse_key_values
 
 if TYPE_CHECKING:
     from barnabas.client.admin.admin import Admin
@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 BOOTSTRAP_VARIABLE: Final = "BARNABAS_BOOTSTRAP"
 DIR_VARIABLE: Final = "BARNABAS_DIR"
+
+SHORT_MAX: Final = 2**15 - 1
+_SECONDS: Final = Double()
 
 _CONNECTION_SETTINGS: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
 
@@ -47,6 +50,27 @@ def not_empty(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("expected a value, not an empty text")
     return text
+
+
+def number(at_least: int, at_most: int = INT_MAX) -> Callable[[str], int]:
+    """A type for argparse: a whole number within these bounds, which are those of the protocol."""
+    kind = Integer(at_least, at_most)
+
+    def parse(text: str) -> int:
+        try:
+            return kind.parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {kind.expected}") from None
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """A type for argparse: a finite time."""
+    try:
+        return _SECONDS.parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {_SECONDS.expected}") from None
 
 
 def _directory(text: str) -> Path:

@@ -3,7 +3,7 @@
 ===  =====================================================================================
   0  done
   1  failed: the error is on stderr
-  2  wrong usage: an unknown option, a value out of range, an invalid setting
+  2  wrong usage: an unknown option, a value out of range, an invalid setting or name
   3  not reachable: no broker (or no ZooKeeper) answered
   4  not found: no such topic, partition, group, transactional id, broker, cluster or file
 130  interrupted with Ctrl-C
@@ -23,6 +23,7 @@ from barnabas.protocol.errors import (
     ErrorCode,
     InvalidConfiguration,
     RequestTimedOutLocally,
+    Unencodable,
 )
 from barnabas.protocol.suggestions import did_you_mean
 
@@ -43,6 +44,19 @@ _NOT_FOUND_CODES: Final = frozenset(
         ErrorCode.BROKER_NOT_AVAILABLE,
     }
 )
+
+
+_USAGE_CODES: Final = frozenset(
+    {
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    }
+)
+"""A value that is never accepted. INVALID_REPLICATION_FACTOR may be valid with more live brokers."""
 
 
 class CommandError(BarnabasError):
@@ -69,12 +83,14 @@ def exit_code_of(error: BaseException) -> int:
         return error.exit_code
     if isinstance(error, ConnectionClosed | RequestTimedOutLocally):
         return NOT_REACHABLE
-    if isinstance(error, InvalidConfiguration):
+    if isinstance(error, InvalidConfiguration | Unencodable):
         return USAGE
     if isinstance(error, FileNotFoundError):
         return NOT_FOUND
     if isinstance(error, ApiError) and error.code in _NOT_FOUND_CODES:
         return NOT_FOUND
+    if isinstance(error, ApiError) and error.code in _USAGE_CODES:
+        return USAGE
     # If several topics failed with the same code, the command ends with it.
     several = getattr(error, "errors", None)
     if isinstance(several, dict) and several:

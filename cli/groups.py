@@ -19,7 +19,7 @@ from barnabas.cli.arguments import (
     not_empty,
     run_async,
 )
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import count, print_json, print_table
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
 from barnabas.client.admin.groups import for_each
@@ -341,7 +341,7 @@ async def _new_offsets(
         from_file = offsets_in(options.from_file)
         for tp in from_file:
             if tp.partition >= counts.get(tp.topic, 0):
-                raise CommandError(f"{options.from_file}: there is no partition {tp}", USAGE)
+                raise CommandError(f"{options.from_file}: there is no partition {tp}", NOT_FOUND)
     if options.topic is not None:
         partitions = chosen_partitions(options.topic, counts)
     else:
@@ -436,19 +436,20 @@ def duration_ms(text: str) -> int:
 def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[TopicPartition]:
     """``topic`` or ``topic:0,2`` as partitions; ``counts`` has the existing topics.
 
-    Raises CommandError (usage) naming the partition that does not exist.
+    Raises CommandError for a topic or a partition that does not exist, and for a malformed text.
     """
     partitions: dict[TopicPartition, None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
         if topic not in counts:
-            raise CommandError(f"--topic {text!r}: there is no topic {topic!r}", USAGE)
+            raise unknown_topic(topic, counts)
         chosen = numbers.split(",") if colon else [str(number) for number in range(counts[topic])]
         for number in chosen:
-            if not (number.isascii() and number.isdecimal() and int(number) < counts[topic]):
+            is_number = number.isascii() and number.isdecimal()
+            if not is_number or int(number) >= counts[topic]:
                 raise CommandError(
                     f"--topic {text!r}: expected partitions from 0 to {counts[topic] - 1}, as {topic}:0,1",
-                    USAGE,
+                    NOT_FOUND if is_number else USAGE,
                 )
             partitions[TopicPartition(topic, int(number))] = None
     return list(partitions)

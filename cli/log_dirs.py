@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
+from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async, seconds
 from barnabas.cli.exit_codes import (
     FAILED,
     NOT_FOUND,
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     move.add_argument("--to", required=True, metavar="DIR", help="the absolute path of one of its log dirs")
     move.add_argument("--wait", action="store_true", help="return when the replicas are there")
     move.add_argument(
-        "--timeout", type=float, default=3600.0, metavar="SECONDS", help="of --wait (default 3600)"
+        "--timeout", type=seconds, default=3600.0, metavar="SECONDS", help="of --wait (default 3600)"
     )
 
     for action in (describe, move):

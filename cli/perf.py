@@ -14,6 +14,7 @@ import time
 from typing import Any, Final
 
 from barnabas.cli.arguments import (
+    SHORT_MAX,
     add_cluster_arguments,
     add_settings_argument,
     chosen_bootstrap,
@@ -21,9 +22,10 @@ from barnabas.cli.arguments import (
     cluster_words,
     describe_topic,
     make_admin,
+    number,
     run_async,
 )
-from barnabas.cli.exit_codes import OK, USAGE, CommandError
+from barnabas.cli.exit_codes import OK, CommandError
 from barnabas.cli.output import print_json, progress
 from barnabas.client.admin.admin import NewTopic
 from barnabas.client.config import ConsumerConfig, ProducerConfig
@@ -32,6 +34,7 @@ from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.settings import LONG_MAX
 
 _SAMPLE_EVERY: Final = 97
 _CHECK_EVERY: Final = 1024
@@ -42,16 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     produce = actions.add_parser("produce", help="write records as fast as possible, or at a rate")
     produce.add_argument(
-        "--size", type=int, default=100, metavar="BYTES", help="size of a value (default: 100)"
+        "--size", type=number(1), default=100, metavar="BYTES", help="size of a value (default: 100)"
     )
-    produce.add_argument("--rate", type=int, metavar="N", help="at most N records/s (default: no limit)")
+    produce.add_argument(
+        "--rate", type=number(1), metavar="N", help="at most N records/s (default: no limit)"
+    )
     produce.add_argument("--acks", choices=("0", "1", "all"), default="all")
     produce.add_argument(
-        "--partitions", type=int, default=6, metavar="N", help="default: 6; used if the topic is created"
+        "--partitions",
+        type=number(1),
+        default=6,
+        metavar="N",
+        help="default: 6; used if the topic is created",
     )
     produce.add_argument(
         "--replication-factor",
-        type=int,
+        type=number(1, SHORT_MAX),
         default=-1,
         metavar="N",
         help="of the topic if it is created (default: the brokers')",
@@ -63,15 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         # Without a default of its own, which would replace the value of the option.
         action.add_argument("topic", nargs="?", default=argparse.SUPPRESS, help="default: perf")
         action.add_argument("--topic", default="perf", help="the same as an option")
-        action.add_argument("--records", type=int, default=1_000_000, metavar="N", help="default: 1,000,000")
+        action.add_argument(
+            "--records", type=number(1, LONG_MAX), default=1_000_000, metavar="N", help="default: 1,000,000"
+        )
         add_cluster_arguments(action, json_help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    for name in ("records", "size", "rate"):
-        value = getattr(options, name, None)
-        if value is not None and value < 1:
-            raise CommandError(f"--{name} {value}: expected at least 1", USAGE)
     work = _produce if options.action == "produce" else _consume
     _print(options, run_async(work(options, chosen_bootstrap(options))))
     return OK

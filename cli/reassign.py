@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.cli.arguments import (
+    SHORT_MAX,
     STDIN,
     add_cluster_arguments,
     chosen_bootstrap,
     cluster_words,
     dir_words,
     local_cluster,
+    number,
     run_async,
+    seconds,
 )
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.log_dirs import partition_of
@@ -36,6 +39,7 @@ from barnabas.client.placement_plan import Move, Placement, plan
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType
+from barnabas.protocol.settings import LONG_MAX
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _LOOK_S: Final = 0.2
@@ -65,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     planning = actions.add_parser("plan", help="print a plan that spreads the replicas and moves few bytes")
     planning.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all, internal ones too")
     planning.add_argument("--brokers", metavar="ID,ID,…", help="the brokers to use; default: all live ones")
-    planning.add_argument("--replication-factor", type=int, metavar="N", help="default: as it is")
+    planning.add_argument(
+        "--replication-factor", type=number(1, SHORT_MAX), metavar="N", help="default: as it is"
+    )
 
     execute = actions.add_parser("execute", help="begin the moves of a plan")
     execute.add_argument("plan", type=Path, metavar="FILE", help="a plan; - is standard input")
@@ -84,20 +90,20 @@ def _add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", action="store_true", help="return when the replicas have moved")
     parser.add_argument(
         "--throttle",
-        type=int,
+        type=number(1, LONG_MAX),
         metavar="BYTES",
         help="the most bytes per second that each broker sends or gets for the moves; with --wait, "
         "since the limit is removed at the end",
     )
     parser.add_argument(
-        "--timeout", type=float, default=86_400.0, metavar="SECONDS", help="of --wait (default 86400)"
+        "--timeout", type=seconds, default=86_400.0, metavar="SECONDS", help="of --wait (default 86400)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     throttle = getattr(options, "throttle", None)
-    if throttle is not None and (throttle < 1 or not options.wait):
-        raise CommandError("--throttle: expected at least 1, together with --wait", USAGE)
+    if throttle is not None and not options.wait:
+        raise CommandError("--throttle: expected --wait as well", USAGE)
     actions = {"plan": _plan, "execute": _execute, "status": _status, "cancel": _cancel}
     action = _drain if options.command == "drain" else actions[options.action]
     run_async(action(options, chosen_bootstrap(options)))

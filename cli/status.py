@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async
+from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async, seconds
 from barnabas.cli.cluster_view import ClusterView, PartitionView, look
 from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
 from barnabas.cli.output import count, make_console, make_table, print_json
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "--watch",
         nargs="?",
-        type=float,
+        type=seconds,
         const=_WATCH_INTERVAL_S,
         metavar="SECONDS",
         help="refresh until Ctrl-C, every second or at this interval",

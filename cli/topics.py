@@ -6,7 +6,14 @@ import argparse
 from typing import Any
 
 from barnabas.cli import configs
-from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, key_values, run_async
+from barnabas.cli.arguments import (
+    SHORT_MAX,
+    add_cluster_arguments,
+    chosen_bootstrap,
+    key_values,
+    number,
+    run_async,
+)
 from barnabas.cli.exit_codes import OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import print_json, print_table
 from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
@@ -19,9 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
     create = actions.add_parser("create", help="create a topic")
     create.add_argument("topic")
-    create.add_argument("--partitions", type=int, default=-1, metavar="N", help="default: the brokers'")
+    create.add_argument("--partitions", type=number(1), default=-1, metavar="N", help="default: the brokers'")
     create.add_argument(
-        "--replication-factor", type=int, default=-1, metavar="N", help="default: the brokers'"
+        "--replication-factor",
+        type=number(1, SHORT_MAX),
+        default=-1,
+        metavar="N",
+        help="default: the brokers'",
     )
     create.add_argument(
         "--config",
@@ -45,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
     add_partitions = actions.add_parser("add-partitions", help="add partitions to a topic")
     add_partitions.add_argument("topic")
-    add_partitions.add_argument("total", type=int, metavar="TOTAL", help="the new total of partitions")
+    add_partitions.add_argument("total", type=number(1), metavar="TOTAL", help="the new total of partitions")
     add_partitions.add_argument(
         "--replicas",
         action="append",

@@ -11,7 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from barnabas.cli.arguments import add_cluster_arguments, add_states_argument, chosen_bootstrap, run_async
+from barnabas.cli.arguments import (
+    SHORT_MAX,
+    add_cluster_arguments,
+    add_states_argument,
+    chosen_bootstrap,
+    number,
+    run_async,
+)
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
 from barnabas.cli.output import iso_time, print_json, print_table
 from barnabas.client.admin.admin import Admin, ProducerState, TransactionDescription
@@ -19,6 +26,7 @@ from barnabas.client.admin.groups import for_each
 from barnabas.client.admin.transactions import DEFAULT_MAX_TRANSACTION_TIMEOUT_MS, NO_DURATION, STATES
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.settings import LONG_MAX
 
 Row = dict[str, Any]
 
@@ -63,10 +71,19 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     listing = actions.add_parser("list", help="list transactional ids; prepared transactions come first")
     add_states_argument(listing, STATES)
     listing.add_argument(
-        "--producer-id", type=int, action="append", default=[], metavar="ID", help="may be repeated"
+        "--producer-id",
+        type=number(0, LONG_MAX),
+        action="append",
+        default=[],
+        metavar="ID",
+        help="may be repeated",
     )
     listing.add_argument(
-        "--duration-filter", type=int, default=NO_DURATION, metavar="MS", help="only those open for longer"
+        "--duration-filter",
+        type=number(0, LONG_MAX),
+        default=NO_DURATION,
+        metavar="MS",
+        help="only those open for longer",
     )
     listing.add_argument("--prepared", action="store_true", help="only prepared transactions")
 
@@ -86,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     hanging.add_argument("--broker-id", type=int, metavar="ID", help="only the replicas of this broker")
     hanging.add_argument(
         "--max-transaction-timeout",
-        type=int,
+        type=number(0),
         default=DEFAULT_MAX_TRANSACTION_TIMEOUT_MS // _MINUTE_MS,
         metavar="MINUTES",
         help="the brokers' limit of time-outs; younger transactions are left out (default: %(default)s)",
@@ -100,10 +117,18 @@ def _add_endings(actions: Any) -> tuple[argparse.ArgumentParser, ...]:
     """Add the actions that end transactions."""
     abort = actions.add_parser("abort", help="end a hanging transaction in one partition")
     _add_partition_arguments(abort, required=True)
-    abort.add_argument("--start-offset", type=int, metavar="N", help="where the transaction begins")
-    abort.add_argument("--producer-id", type=int, metavar="ID", help="in place of --start-offset")
-    abort.add_argument("--producer-epoch", type=int, metavar="EPOCH", help="with --producer-id")
-    abort.add_argument("--coordinator-epoch", type=int, metavar="EPOCH", default=0, help="with --producer-id")
+    abort.add_argument(
+        "--start-offset", type=number(0, LONG_MAX), metavar="N", help="where the transaction begins"
+    )
+    abort.add_argument(
+        "--producer-id", type=number(0, LONG_MAX), metavar="ID", help="in place of --start-offset"
+    )
+    abort.add_argument(
+        "--producer-epoch", type=number(0, SHORT_MAX), metavar="EPOCH", help="with --producer-id"
+    )
+    abort.add_argument(
+        "--coordinator-epoch", type=number(0), metavar="EPOCH", default=0, help="with --producer-id"
+    )
 
     complete = actions.add_parser("complete", help="commit or abort a prepared transaction")
     complete.add_argument("id", metavar="ID")
@@ -120,7 +145,7 @@ def _add_endings(actions: Any) -> tuple[argparse.ArgumentParser, ...]:
 
 def _add_partition_arguments(action: argparse.ArgumentParser, *, required: bool) -> None:
     action.add_argument("--topic", required=required, metavar="TOPIC")
-    action.add_argument("--partition", type=int, required=required, metavar="P")
+    action.add_argument("--partition", type=number(0), required=required, metavar="P")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -257,8 +282,14 @@ def _producer_row(producer: ProducerState) -> Row:
     }
 
 
+async def _existing_partition(options: argparse.Namespace, admin: Admin) -> TopicPartition:
+    """Raises ApiError at once for a missing topic; the client would wait for it."""
+    await admin.describe_topics(options.topic)
+    return TopicPartition(options.topic, options.partition)
+
+
 async def _describe_producers(options: argparse.Namespace, admin: Admin) -> int:
-    tp = TopicPartition(options.topic, options.partition)
+    tp = await _existing_partition(options, admin)
     producers = await admin.describe_producers([tp], broker_id=options.broker_id)
     rows = [_producer_row(producer) for producer in producers[tp]]
     _print(options, _PRODUCER_COLUMNS, rows, f"no producers of {tp}")
@@ -270,7 +301,7 @@ async def _find_hanging(options: argparse.Namespace, admin: Admin) -> int:
         raise CommandError(f"--partition {options.partition}: expected --topic as well", USAGE)
     partitions: list[TopicPartition] | None = None
     if options.partition is not None:
-        partitions = [TopicPartition(options.topic, options.partition)]
+        partitions = [await _existing_partition(options, admin)]
     elif options.topic is not None:
         infos = (await admin.describe_topics(options.topic))[options.topic].partitions
         partitions = [
@@ -302,7 +333,7 @@ async def _abort(options: argparse.Namespace, admin: Admin) -> int:
     by_producer = options.producer_id is not None and options.producer_epoch is not None
     if by_offset == (options.producer_id is not None) or not (by_offset or by_producer):
         raise CommandError("expected either --start-offset or --producer-id with --producer-epoch", USAGE)
-    tp = TopicPartition(options.topic, options.partition)
+    tp = await _existing_partition(options, admin)
     await admin.abort_transaction(
         tp,
         start_offset=options.start_offset,

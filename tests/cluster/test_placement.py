@@ -300,9 +300,8 @@ def test_a_throttled_drain_leaves_no_limit(cluster: LocalCluster) -> None:
         for configs in admin.describe_configs(resources).values():
             for name in configs.keys() & {*RATES, *LISTS}:
                 assert configs[name].is_default, name
-    for words in (("--throttle", "0", "--wait"), ("--throttle", "5")):
-        done = barnabas("drain", "3", *words, check=False)
-        assert (done.returncode, "--throttle: expected" in done.stderr) == (exit_codes.USAGE, True)
+    done = barnabas("drain", "3", "--throttle", "5", check=False)
+    assert (done.returncode, "--throttle: expected --wait" in done.stderr) == (exit_codes.USAGE, True)
 
 
 def test_bad_plans_are_refused_by_name(cluster: LocalCluster, tmp_path: Path) -> None:

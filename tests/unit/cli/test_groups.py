@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.cli.exit_codes import USAGE, CommandError
+from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.cli.groups import (
     _rows_of,
     chosen_partitions,
@@ -104,10 +104,17 @@ def test_a_topic_means_all_its_partitions_or_the_named_ones() -> None:
     assert chosen_partitions(["a", "b:0", "a:1"], {"a": 2, "b": 3}) == [A0, A1, B0]
 
 
-@pytest.mark.parametrize("text", ["c", "a:2", "a:", "a:x", "a:0,", "a:-1"])
-def test_a_missing_partition_is_refused(text: str) -> None:
-    with pytest.raises(CommandError, match="--topic"):
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        *((text, NOT_FOUND) for text in ("c", "c:0", "a:2")),
+        *((text, USAGE) for text in ("a:", "a:x", "a:0,", "a:-1")),
+    ],
+)
+def test_a_missing_partition_is_not_found_and_a_malformed_one_wrong_usage(text: str, code: int) -> None:
+    with pytest.raises(CommandError, match=r"--topic|there is no topic 'c'") as refused:
         chosen_partitions([text], {"a": 2})
+    assert refused.value.exit_code == code
 
 
 def test_a_file_names_offsets(tmp_path: Path) -> None:

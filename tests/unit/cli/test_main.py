@@ -26,6 +26,7 @@ from barnabas.protocol.errors import (
     ErrorCode,
     InvalidConfiguration,
     RequestTimedOutLocally,
+    Unencodable,
     api_error,
 )
 
@@ -63,6 +64,36 @@ def test_perf_takes_its_topic_as_produce_and_consume_do(action: str, words: str,
     assert build_parser("perf").parse_args(["perf", action, *words.split()]).topic == topic
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topics create t --partitions 99999999999",
+        "topics create t --partitions 0",
+        "topics create t --replication-factor 32768",
+        "topics add-partitions t 99999999999",
+        "perf produce --partitions 99999999999",
+        "perf produce --size 99999999999",
+        "perf produce --rate 0",
+        "reassign plan --replication-factor 0",
+        "reassign execute f --timeout nan",
+        "drain 1 --wait --timeout inf",
+        "drain 1 --wait --throttle 0",
+        "log-dirs move t:0 --broker 1 --to d --timeout -1",
+        "status --watch nan",
+        "transactions list --producer-id 9223372036854775808",
+        "transactions list --duration-filter x",
+        "transactions describe-producers --topic t --partition -1",
+        "transactions abort --topic t --partition 0 --start-offset -1",
+        "transactions abort --topic t --partition 0 --producer-id 1 --producer-epoch 32768",
+    ],
+)
+def test_a_number_out_of_range_is_wrong_usage(words: str, capsys: Output) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "-b", "127.0.0.1:1"])
+    assert ended.value.code == exit_codes.USAGE
+    assert re.search(r"argument .*: expected a (whole )?number", capsys.readouterr().err)
+
+
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help(command: str, capsys: Output) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -98,6 +129,9 @@ def test_the_version_is_printed(capsys: Output) -> None:
         (FileNotFoundError("no file"), exit_codes.NOT_FOUND),
         (api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), exit_codes.NOT_FOUND),
         (api_error(ErrorCode.TOPIC_ALREADY_EXISTS), exit_codes.FAILED),
+        (api_error(ErrorCode.INVALID_CONFIG), exit_codes.USAGE),
+        (api_error(ErrorCode.INVALID_PARTITIONS), exit_codes.USAGE),
+        (Unencodable("too large"), exit_codes.USAGE),
         (CommandError("other", 4), 4),
     ],
 )

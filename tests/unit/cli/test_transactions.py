@@ -1,5 +1,6 @@
 """`barnabas transactions` against brokers with scripted answers."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -36,6 +37,18 @@ async def run(transactions: Transactions, *words: str) -> int:
 async def printed(transactions: Transactions, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert await run(transactions, *words, "--json") == OK
     return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "action", [["describe-producers"], ["abort", "--start-offset", "0"], ["find-hanging"]]
+)
+async def test_a_topic_that_does_not_exist_is_not_waited_for(
+    transactions: Transactions, action: list[str]
+) -> None:
+    async with asyncio.timeout(30):
+        with pytest.raises(ApiError, match="there is no topic 'nosuch'") as refused:
+            await run(transactions, *action, "--topic", "nosuch", "--partition", "0")
+    assert exit_code_of(refused.value) == NOT_FOUND
 
 
 async def test_prepared_transactions_are_listed_first_and_the_oldest_on_top(
