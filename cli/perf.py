@@ -26,7 +26,7 @@ from barnabas.cli.arguments import (
     run_async,
 )
 from barnabas.cli.exit_codes import OK, CommandError
-from barnabas.cli.output import print_json, progress
+from barnabas.cli.output import errors_alone, print_json, progress
 from barnabas.client.admin.admin import NewTopic
 from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.client.consumer.consumer import Consumer
@@ -129,27 +129,33 @@ async def _produce(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
     settings |= client_settings(options, ProducerConfig)
     # Not compressible, so that a codec cannot take a short cut.
     value = os.urandom(options.size)
+    # The first failure ends the command, which reports it; not each batch that is under way.
+    with errors_alone("barnabas.client.producer.sender"):
+        async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
+            return await _write(options, producer, value)
+
+
+async def _write(options: argparse.Namespace, producer: Producer, value: bytes) -> dict[str, Any]:
     topic, total, rate = options.topic, options.records, options.rate
     latencies = _Latencies()
     sample_every = 1 if rate is not None else _SAMPLE_EVERY
-    async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
-        await producer.partitions_for(topic)
-        with progress("written", total) as show_progress:
-            started = time.perf_counter()
-            send = producer.send
-            for number in range(total):
-                if number % sample_every == 0:
-                    if rate is not None:
-                        await _wait_for_turn(started, number, rate)
-                    await send(topic, value, on_delivery=latencies.callback())
-                else:
-                    await send(topic, value)
-                if number % _CHECK_EVERY == 0:
-                    show_progress(number)
-                    if latencies.error is not None:
-                        raise latencies.error
-            await producer.flush()
-            seconds = time.perf_counter() - started
+    await producer.partitions_for(topic)
+    with progress("written", total) as show_progress:
+        started = time.perf_counter()
+        send = producer.send
+        for number in range(total):
+            if number % sample_every == 0:
+                if rate is not None:
+                    await _wait_for_turn(started, number, rate)
+                await send(topic, value, on_delivery=latencies.callback())
+            else:
+                await send(topic, value)
+            if number % _CHECK_EVERY == 0:
+                show_progress(number)
+                if latencies.error is not None:
+                    raise latencies.error
+        await producer.flush()
+        seconds = time.perf_counter() - started
     if latencies.error is not None:
         raise latencies.error
     figures = _figures(total, total * options.size, seconds)

@@ -7,10 +7,12 @@ import re
 
 import pytest
 
+from barnabas.cli import perf
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, CommandError
 from barnabas.cli.main import build_parser
 from barnabas.cli.produce import MAX_LINE_BYTES, _produce, read_lines
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.messages.topics import CreatableTopicResult, CreateTopicsResponse
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 from tests.support.producer_transactions import FakeTransactions
@@ -93,6 +95,34 @@ async def test_a_line_too_large_is_reported_with_the_number_of_acknowledged_ones
     assert (summary["sent"], summary["acknowledged"]) == (2, 2)
     assert "MESSAGE_TOO_LARGE" in summary["error"]
     assert said.err.startswith("barnabas produce: 2 of 2 records acknowledged, then: MESSAGE_TOO_LARGE")
+
+
+async def test_batches_that_fail_are_one_line_of_error(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ["produce", "t", "--set", "batch.size=100", "--set", "linger.ms=0"]
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t", partitions=4)
+        cluster.configure_logs("t", max_message_bytes=500)
+        source = io.BytesIO(b"".join(b"%d" % number + b"x" * 1_000 + b"\n" for number in range(20)))
+        assert await _produce(build_parser("produce").parse_args(words), cluster.bootstrap, source) == FAILED
+        assert len(cluster.requests(ApiKey.PRODUCE)) > 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"barnabas produce: 0 of \d+ records acknowledged, then: MESSAGE_TOO_LARGE.*", line)
+    assert caplog.messages == []
+
+
+async def test_a_measured_write_that_fails_is_one_error(caplog: pytest.LogCaptureFixture) -> None:
+    words = ["perf", "produce", "t", "--records", "20", "--size", "1000"]
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        cluster.configure_logs("t", max_message_bytes=500)
+        cluster.intercept[ApiKey.CREATE_TOPICS] = lambda broker, request: CreateTopicsResponse(
+            topics=[CreatableTopicResult(name="t", error_code=ErrorCode.TOPIC_ALREADY_EXISTS)]
+        )
+        with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
+            await perf._produce(build_parser("perf").parse_args(words), cluster.bootstrap)
+    assert caplog.messages == []
 
 
 async def test_the_advice_for_a_missing_topic_names_the_brokers_that_were_given() -> None:
