@@ -300,9 +300,7 @@ async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
         }
         after = await _new_offsets(options, admin, before)
         if not after:
-            raise CommandError(
-                f"group {options.group!r} has committed nothing; name partitions with --topic", NOT_FOUND
-            )
+            raise CommandError(_why_nothing_to_reset(options), NOT_FOUND)
         await _check_has_no_members(admin, options.group)
         if not options.dry_run:
             await admin.alter_group_offsets(options.group, after)
@@ -314,6 +312,16 @@ async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
         return
     print(f"group {options.group}: {'would be set' if options.dry_run else 'set'}")
     print_table(("topic", "partition", "before", "after"), rows)
+
+
+def _why_nothing_to_reset(options: argparse.Namespace) -> str:
+    if options.topic is None:
+        reason = "of topics that exist; name topics with --topic TOPIC"
+    elif options.from_file is not None:
+        return f"{options.from_file} names none of the partitions of --topic"
+    else:
+        reason = "there, so none can be shifted; give --to-offset or another start"
+    return f"group {options.group!r} has committed no offsets {reason}"
 
 
 async def _check_has_no_members(admin: Admin, group_id: str) -> None:
@@ -399,8 +407,15 @@ async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
 
 async def _delete_offsets(options: argparse.Namespace, bootstrap: str) -> None:
     async with Admin(bootstrap_servers=bootstrap) as admin:
-        partitions = chosen_partitions(options.topic, await _counts(admin))
-        await admin.delete_group_offsets(options.group, partitions)
+        named = chosen_partitions(options.topic, await _counts(admin))
+        committed = await admin.group_offsets(options.group)
+        # This also raises the error for a group that does not exist.
+        await admin.delete_group_offsets(options.group, named)
+    partitions = [tp for tp in named if committed.get(tp) is not None]
+    if not partitions:
+        raise CommandError(
+            f"group {options.group!r} has committed no offsets of {', '.join(options.topic)}", NOT_FOUND
+        )
     if options.json:
         print_json({"group": options.group, "deleted": [str(tp) for tp in partitions]})
     else:

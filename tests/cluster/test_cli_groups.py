@@ -114,6 +114,8 @@ def test_offsets_are_reset(groups: Groups, topic: str, tmp_path: Path) -> None:
         "deleted": [f"{topic}-0"],
     }
     assert [row["partition"] for row in groups("lag", group)["partitions"]] == [1]
+    assert groups("delete-offsets", group, "--topic", f"{topic}:0") == exit_codes.NOT_FOUND
+    assert groups("delete-offsets", group, "--topic", topic) == {"group": group, "deleted": [f"{topic}-1"]}
 
 
 def test_unknown_states_empty_groups_and_unreadable_files_are_refused(

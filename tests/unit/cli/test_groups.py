@@ -1,5 +1,6 @@
 """New offsets of a group: times, durations, partitions and files as an operator writes them."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.cli.groups import (
+    _reset_offsets,
     _rows_of,
     chosen_partitions,
     duration_ms,
@@ -16,9 +18,11 @@ from barnabas.cli.groups import (
     time_ms,
     within,
 )
+from barnabas.cli.main import build_parser
 from barnabas.client.admin.groups import GroupDescription
 from barnabas.client.offsets import ListedOffset, OffsetAndMetadata
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from tests.support.fake_broker import FakeCluster
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -145,3 +149,25 @@ def test_offsets_stay_within_the_log_and_others_are_reported(capsys: pytest.Capt
         "barnabas groups: a-0 has no offset 5, only 10 to 20: 10 is used",
         "barnabas groups: a-0 has no offset 25, only 10 to 20: 20 is used",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--to-earliest", "has committed no offsets of topics that exist; name topics with --topic TOPIC"),
+        (
+            "--topic t --shift-by 1",
+            "has committed no offsets there, so none can be shifted; give",
+        ),
+        ("--topic t:1 --from-file {file}", "{file} names none of the partitions of --topic"),
+    ],
+)
+async def test_a_reset_of_nothing_says_what_is_missing(words: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "offsets"
+    file.write_text("t,0,0\n")
+    given = ["groups", "reset-offsets", "g", *words.format(file=file).split()]
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t", partitions=2)
+        with pytest.raises(CommandError, match=re.escape(said.format(file=file))) as refused:
+            await _reset_offsets(build_parser("groups").parse_args(given), cluster.bootstrap)
+    assert refused.value.exit_code == NOT_FOUND
