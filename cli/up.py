@@ -33,6 +33,7 @@ from barnabas.deploy.state import ZOOKEEPER, answer_restart, forget_requests, re
 
 _LOOK_INTERVAL_S: Final = 0.1
 _MOST_BROKERS: Final = 64
+_MOST_LOG_DIRS: Final = 64
 _FIRST_PORT: Final = 9092
 _LAST_PORT: Final = 65535
 _ZOOKEEPER_PORT: Final = 2181
@@ -96,8 +97,8 @@ def run(options: argparse.Namespace) -> int:
     """Start, announce, and stay until a signal (or return, when detached)."""
     if options.brokers is not None and not 1 <= options.brokers <= _MOST_BROKERS:
         raise CommandError(f"--brokers {options.brokers}: expected 1 to {_MOST_BROKERS}", USAGE)
-    if options.log_dirs < 1:
-        raise CommandError(f"--log-dirs {options.log_dirs}: expected at least 1", USAGE)
+    if not 1 <= options.log_dirs <= _MOST_LOG_DIRS:
+        raise CommandError(f"--log-dirs {options.log_dirs}: expected 1 to {_MOST_LOG_DIRS}", USAGE)
     last_first_port = _LAST_PORT + 1 - (options.brokers or _BROKERS)
     if options.port is not None and not 0 < options.port <= last_first_port:
         raise CommandError(f"--port {options.port}: expected 1 to {last_first_port}", USAGE)
@@ -119,6 +120,7 @@ def run(options: argparse.Namespace) -> int:
         detach=options.detach,
     )
     try:
+        cluster.check_settings()
         for note in cluster.port_notes:
             _say(options, note)
         started = time.monotonic()

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from barnabas.broker.config.load import overridden
+from barnabas.broker.config.load import config_from, overridden
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import (
     Command,
@@ -163,10 +163,15 @@ class LocalCluster(RunningCluster):
         super().launch_broker(broker_id)
 
     def change_settings(self, broker_id: int, settings: Mapping[str, str]) -> None:
-        """Give a broker other settings, from its next start on; raises DeployError for those fixed here."""
+        """Give a broker other settings, from its next start on. Raises as `check_settings`."""
         check_settings(settings, metrics=self._new_configuration.has_metrics)
         id = self.broker(broker_id).id
         self._broker_settings[id] = overridden(self._broker_settings.get(id, {}), settings)
+
+    def check_settings(self) -> None:
+        """Raise InvalidConfiguration, before anything is started, for settings that a broker would refuse."""
+        for broker in self.brokers:
+            config_from(broker.all_settings(self._settings_of(broker.id)))
 
     def close(self) -> None:
         """Release the directory and the ports; detached processes continue to run."""
@@ -334,7 +339,7 @@ def _earlier_record(directory: Path) -> ClusterRecord | None:
 def _settings_by_broker(
     configuration: ClusterConfiguration, given: Mapping[int, Mapping[str, str]]
 ) -> dict[int, dict[str, str]]:
-    """The own settings of each broker; raises DeployError for a setting that the cluster sets itself."""
+    """The own settings of each broker. Raises as `check_settings`."""
     ids = range(1, configuration.brokers + 1)
     settings = {id: {"broker.rack": rack} for id, rack in zip(ids, cycle(configuration.racks), strict=False)}
     for id, own in given.items():

@@ -25,6 +25,7 @@ from barnabas.deploy.process import (
     tail,
 )
 from barnabas.deploy.state import BrokerRecord
+from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, Endpoint
 
 Command = Callable[[Path], list[str]]
@@ -85,10 +86,10 @@ def _fixed(metrics: bool) -> tuple[str, ...]:
 
 
 def check_settings(settings: Mapping[str, str], *, metrics: bool = False) -> None:
-    """Raise DeployError for a setting that the cluster sets itself."""
+    """Raise InvalidConfiguration for a setting that the cluster sets itself."""
     for name in _fixed(metrics):
         if name in settings:
-            raise DeployError(f"{name} differs from broker to broker; the cluster sets it")
+            raise InvalidConfiguration(f"{name} differs from broker to broker; the cluster sets it")
 
 
 def to_properties(settings: Mapping[str, str]) -> str:
@@ -211,9 +212,13 @@ class LocalBroker:
         return self.process
 
     def write_settings(self, settings: Mapping[str, str]) -> None:
-        """Write the settings file; the broker's own settings override these."""
+        """Write the settings file."""
         for folder in self.log_dirs:
             folder.mkdir(parents=True, exist_ok=True)
+        self.settings_file.write_text(to_properties(self.all_settings(settings)))
+
+    def all_settings(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """These settings, and the broker's own, which override them."""
         own = {
             "broker.id": str(self.id),
             "listeners": f"PLAINTEXT://{self.endpoint}",
@@ -221,7 +226,7 @@ class LocalBroker:
         }
         if self.metrics_port is not None:
             own |= {"metrics.port": str(self.metrics_port), "metrics.host": self.host}
-        self.settings_file.write_text(to_properties({**LOCAL_SETTINGS, **settings, **own}))
+        return {**LOCAL_SETTINGS, **settings, **own}
 
     def launch(self) -> None:
         """Start the process without waiting for it; raises DeployError (running already, port in use)."""

@@ -203,6 +203,23 @@ def test_the_error_for_a_wrong_value_names_the_expected_ones(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--set nosuch=1", "unknown setting nosuch='1'"),
+        ("--set num.io.threads=x", "num.io.threads='x': expected a whole number from 1 to 256"),
+        ("--set broker.id=7", "broker.id differs from broker to broker; the cluster sets it"),
+        ("--log-dirs 99999999", "--log-dirs 99999999: expected 1 to 64"),
+    ],
+)
+def test_a_cluster_with_wrong_settings_is_not_started(
+    words: str, said: str, tmp_path: Path, capsys: Output
+) -> None:
+    assert main(["up", "--brokers", "1", "--dir", str(tmp_path), *words.split()]) == exit_codes.USAGE
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "broker-1").exists()
+
+
 def test_the_broker_command_imports_nothing_heavy() -> None:
     code = (
         "import sys\n"

@@ -23,6 +23,7 @@ from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import read_record, write_record
+from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.waiting import DEADLINE_S, wait_for
 
 _STAND_IN = """
@@ -507,7 +508,7 @@ def _config(broker: LocalBroker) -> BrokerConfig:
     ["broker.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect", "metrics.port", "metrics.host"],
 )
 def test_a_setting_that_the_cluster_sets_is_refused_by_name(make: Make, name: str) -> None:
-    with pytest.raises(DeployError, match=name):
+    with pytest.raises(InvalidConfiguration, match=name):
         make(metrics=True, settings={name: "1"})
 
 
