@@ -61,6 +61,10 @@ class ControllerContext:
     """Registered, and about to stop. Always within `registrations`."""
     failed_replicas: set[Replica] = field(default_factory=set)
     """On live brokers, but their disk failed; they may not lead until the broker has restarted."""
+    refused_deletions: dict[tuple[Replica, TopicId], None] = field(default_factory=dict)
+    """Replicas of moved partitions, and of topics that are gone, that their brokers could not delete yet.
+
+    None is assigned. The next controller does not know them; its full requests set them aside."""
     topic_ids: dict[str, TopicId] = field(default_factory=dict)
     topic_configs: dict[str, StoredConfig] = field(default_factory=dict)
     unreadable_topics: set[str] = field(default_factory=set)

@@ -61,6 +61,9 @@ class ReplicaStateMachine:
             if target in (ReplicaState.NEW, ReplicaState.NON_EXISTENT):
                 # The next replica there is another one.
                 self._context.failed_replicas.discard(replica)
+            if target is ReplicaState.NEW:
+                present_id = self._context.topic_ids[replica.tp.topic]
+                self._context.refused_deletions.pop((replica, present_id), None)
             if target is ReplicaState.NON_EXISTENT:
                 self._context.replica_states.pop(replica, None)
             else:

@@ -43,9 +43,6 @@ class TopicDeletion:
         self._replicas = replicas
         self._batch = batch
         self._is_enabled = is_enabled
-        self._refused: dict[tuple[Replica, TopicId], None] = {}
-        """Replicas of moved partitions, and of topics that are gone, that their brokers could not delete yet.
-        The next controller does not know them; its full requests set them aside."""
 
     def request(self, topics: Mapping[str, TopicId]) -> None:
         """Begin the requested deletions; requests for unknown topics are cleared, for unreadable ones kept.
@@ -100,13 +97,13 @@ class TopicDeletion:
                     continue
                 replica = Replica(TopicPartition(topic.topic_name, stopped.partition_index), event.broker)
                 is_failed = event.response.error_code != ErrorCode.NONE or replica.tp in refused
-                self._refused.pop((replica, topic_id), None)
+                self._context.refused_deletions.pop((replica, topic_id), None)
                 if is_failed:
                     log.error("not deleted: %s, topic id %s", replica, topic_id)
                 if self._is_assigned(replica, topic_id):
                     (failed if is_failed else deleted).append(replica)
                 elif is_failed and topic_id != NO_TOPIC_ID:
-                    self._refused[replica, topic_id] = None
+                    self._context.refused_deletions[replica, topic_id] = None
         if deleted or failed:
             self.replicas_deleted(deleted)
             self.replicas_failed(failed)
@@ -128,12 +125,10 @@ class TopicDeletion:
 
     def retry(self, brokers: Collection[BrokerId]) -> None:
         """These brokers are back or ask for their roles."""
-        for replica, topic_id in [due for due in self._refused if due[0].broker in brokers]:
-            if self._is_assigned(replica, topic_id):
-                del self._refused[replica, topic_id]
-            elif self._is_present(replica.tp.topic, topic_id):
+        for replica, topic_id in self._context.refused_deletions:
+            if replica.broker in brokers and self._is_present(replica.tp.topic, topic_id):
                 self._batch.add_stop_replica([replica], delete=True)
-            else:
+            elif replica.broker in brokers:
                 self._batch.delete_former(replica, topic_id)
         topics = {replica.tp.topic for replica in self._context.replicas_on(brokers)}
         self._context.topics_ineligible_for_deletion -= topics

@@ -265,6 +265,10 @@ def test_a_removed_replica_that_its_broker_cannot_delete_is_deleted_when_it_asks
     # It is a replica again before it is deleted.
     answer_stop(cluster, 2, request, ErrorCode.KAFKA_STORAGE_ERROR)
     move(cluster, 1, 2)
+    # The logs of a topic that is removed by hand stay.
+    cluster.zookeeper.server.delete_all(paths.topic(P0.topic))
+    cluster.run_watches()
+    cluster.deliver_watches()
     assert deleted_for_its_roles(cluster, 2) == set()
 
 
