@@ -111,6 +111,7 @@ class Consumer(BlockingClient[_Consumer]):
     metrics = hop_plain(_Consumer.metrics)
     committed = hop(_Consumer.committed)
     partitions_for = hop(_Consumer.partitions_for)
+    topic_id = hop_plain(_Consumer.topic_id)
     beginning_offsets = hop(_Consumer.beginning_offsets)
     end_offsets = hop(_Consumer.end_offsets)
     offsets_for_times = hop(_Consumer.offsets_for_times)
