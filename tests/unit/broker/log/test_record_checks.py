@@ -300,7 +300,7 @@ PACKED_MUCH = batch_of((b"k", bytes(300_000), None, 0), compression=Compression.
 PACKED_NOISE = batch_of((b"k", random.Random(1).randbytes(300_000), None, 0), compression=Compression.ZSTD)
 SNAPPY = odd_batch(record(0), 1, compression=Compression.SNAPPY)
 BLOCKS = odd_batch(
-    b"", 1, compression=Compression.SNAPPY, packed=xerial(raw_snappy(record(0)), *[raw_snappy(b"")] * 127)
+    b"", 1, compression=Compression.SNAPPY, packed=xerial(raw_snappy(record(0)), *[raw_snappy(b"")] * 128)
 )
 CUT = odd_batch(b"", 1, compression=Compression.ZSTD, packed=compress(Compression.ZSTD, bytes(200_000))[:-2])
 
@@ -321,7 +321,7 @@ CUT = odd_batch(b"", 1, compression=Compression.ZSTD, packed=compress(Compressio
         ([PACKED_MUCH], {}, False),
         ([PACKED_NOISE], {}, False),
         ([CUT], {}, True),
-        ([PACKED * 126], {}, True),
+        ([PACKED * 128], {}, True),
         ([PACKED * 129], {}, False),
         ([SNAPPY], {}, True),
         ([BLOCKS], {}, False),
