@@ -27,8 +27,10 @@ from barnabas.client.errors import NotAssigned, Unencodable
 from barnabas.protocol.ids import Offset
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.record_batch import TimestampType
+from barnabas.protocol.schema import ApiKey
 from tests.support.coordinator import Coordinator
 from tests.support.fake_broker import FakeCluster
+from tests.support.waiting import until
 
 from .test_blocking import ThreadedCluster
 from .test_consumer import fill
@@ -254,7 +256,7 @@ async def test_poll_takes_none_for_its_default_time(coordinator: Coordinator) ->
         consumer.assign([T0])
         polling: Any = consumer.poll
         waiting = asyncio.create_task(polling(None))
-        await asyncio.sleep(0.05)
+        await until(lambda: bool(coordinator.cluster.requests(ApiKey.FETCH)))
         fill(coordinator.cluster.partition("t"), 0, 10)
         assert len(await waiting) == 10
 
