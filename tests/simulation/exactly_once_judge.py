@@ -172,11 +172,15 @@ class Judge(CoordinatedJudge):
         if isinstance(token.request, EndTxnRequest):
             self._excuse_later(about)
         if isinstance(token.request, TxnOffsetCommitRequest):
-            attempt, present = about.attempt, about.producer.attempt
-            assert attempt is not None
-            assert present is not None
-            if present is not attempt and present.epoch == attempt.epoch:
-                self._strays |= attempt.sent.keys()
+            self._note_stray(about)
+
+    def _note_stray(self, about: About) -> None:
+        """A late commit of offsets belongs to what its producer has begun since with the same epoch."""
+        attempt, present = about.attempt, about.producer.attempt
+        assert attempt is not None
+        assert present is not None
+        if present is not attempt and present.epoch == attempt.epoch:
+            self._strays |= attempt.sent.keys()
 
     def _excuse_later(self, about: About) -> None:
         """A late end may end any transaction that its producer has begun since with the same epoch."""
@@ -208,6 +212,9 @@ class Judge(CoordinatedJudge):
                 and not self.world.is_deposed_coordinator(token.broker, about.producer.transactional_id)
             ):
                 self._check_fence(about.attempt, about.at, "ended")
+        if isinstance(token.request, TxnOffsetCommitRequest):
+            # It may have waited for the confirmation of its transaction, while a copy was answered.
+            self._note_stray(about)
         if isinstance(response, InitProducerIdResponse | EndTxnResponse) and error is ErrorCode.NONE:
             self._check_given((response.producer_id, response.producer_epoch), about.producer)
         if isinstance(response, InitProducerIdResponse) and error is ErrorCode.NONE:
