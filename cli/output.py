@@ -53,7 +53,7 @@ def is_utf_8(text: str) -> bool:
 
 
 def print_json(value: Any) -> None:
-    """One value on one line, so that every line of output is JSON, in whatever encoding."""
+    """Print one value on one line: every line of output is JSON. Escapes replace what the encoding lacks."""
     text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")

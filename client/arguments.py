@@ -69,7 +69,7 @@ def check_callable(name: str, value: object) -> None:
 
 
 def as_bytes(what: str, content: object) -> bytes:
-    """The bytes of a key, a value or a header: of a view all, whatever the size of its items."""
+    """The bytes of a key, a value or a header. A view gives all its bytes, however large its items are."""
     if isinstance(content, memoryview):
         return content.tobytes()
     if isinstance(content, bytes | bytearray):

@@ -118,7 +118,7 @@ def checked_offsets(offsets: OffsetsToCommit) -> dict[TopicPartition, OffsetAndM
 
 
 def checked_specs(name: str, specs: Mapping[Any, T]) -> dict[TopicPartition, T]:
-    """What a user asks of each partition. Raises TypeError."""
+    """The time or position that a user asks for, by partition. Raises TypeError."""
     check_mapping(name, specs, "partitions to times or positions, such as {('orders', 0): 'latest'}")
     return {partition_of(tp): spec for tp, spec in specs.items()}
 

@@ -98,7 +98,7 @@ class _Strings(NamedTuple):
     name: str
     is_array: bool
     inner: tuple[_Strings, ...] | None
-    """Those of the structure; None for a string."""
+    """The fields with strings of the structure; None for a string."""
 
 
 class _BodyCodec(NamedTuple):

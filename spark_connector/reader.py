@@ -77,7 +77,7 @@ def _buffers(
 def _after_loss(
     view: LogView, tp: TopicPartition, reached: int, end: int, error: LogTruncated | ApiError
 ) -> tuple[str, int]:
-    """What was lost at `reached`, and the offset at which to continue; raises errors that are no loss.
+    """The loss at `reached`, as a text, and the offset at which to continue; raises errors that are no loss.
 
     If the log now ends before `reached`, because its topic was recreated or an unclean election truncated it,
     or if it does not exist any more, that is the end of the read.

@@ -155,7 +155,7 @@ def _ask_to_create(
 
 
 def _question(request: ApiRequest) -> tuple[Hashable, ...]:
-    """What an answer depends on, except the metadata and the error codes of topics to be created."""
+    """All that decides an answer, but for the metadata and the error codes of topics to be created."""
     body: MetadataRequest = request.body
     return (
         None if body.topics is None else tuple((topic.topic_id, topic.name) for topic in body.topics),

@@ -57,7 +57,7 @@ _BYTES_LIKE_A_RECORD: Final = 2_048
 """So many bytes, at the speed of memory, take as long as a record."""
 _QUICK_DECOMPRESSED_BYTES: Final = 256 * 1024
 _QUICK_STREAMS: Final = 128
-"""The number of compressed streams and blocks of snappy, each of which takes a call, whatever it holds."""
+"""The number of compressed streams and blocks of snappy: a call reads each, also an empty one."""
 _LENGTH_SIZE: Final = 4
 _LONG: Final = struct.Struct(">q")
 _ATTRIBUTES_SIZE: Final = 2

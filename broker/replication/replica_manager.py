@@ -284,13 +284,10 @@ class ReplicaManager:
         used after this returns. ``since``, ``origin`` and ``guards``: see `Partition.append_as_leader`. With
         ``below_min_isr`` records are written even to too few replicas; the answer of acks=all has the error.
         """
-        texts = texts or ErrorTexts()
-        now_ms, wall_ms = self._now_ms(), wall_clock_ms()
-        require_all = acks == ACKS_ALL and not below_min_isr
+        now_ms, wall_ms, texts = self._now_ms(), wall_clock_ms(), texts or ErrorTexts()
         responses: list[PartitionProduceResponse] = []
         unacknowledged: list[_Unacknowledged] = []
-        moved: list[TopicPartition] = []
-        written: list[TopicPartition] = []
+        written, moved = list[TopicPartition](), list[TopicPartition]()
         for name, produced in batches:
             partition, response = None, PartitionProduceResponse(index=name.partition, error_code=0)
             responses.append(response)
@@ -299,7 +296,7 @@ class ReplicaManager:
                 high_watermark = partition.high_watermark
                 appended = partition.append_as_leader(
                     produced,
-                    require_all=require_all,
+                    require_all=acks == ACKS_ALL and not below_min_isr,
                     now_ms=now_ms,
                     wall_clock_ms=wall_ms,
                     since=since,

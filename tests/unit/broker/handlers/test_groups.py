@@ -173,7 +173,7 @@ def test_the_memory_of_all_groups_is_bounded(hosting: Serving) -> None:
     assert hosting.call(join("g"), version=3).error_code == unavailable
     memory.max_bytes += GROUP_BYTES + 2 * MEMBER_BYTES
     assert hosting.call(join("h")).error_code == ErrorCode.MEMBER_ID_REQUIRED
-    # What the groups gave up is free again.
+    # The memory of deleted groups is free again.
     hosting.managed.pass_time(60_000)
     hosting.call(DeleteGroupsRequest(groups_names=["g", "h"]))
     assert memory.held_bytes == 0
