@@ -8,13 +8,14 @@
 # make mutants MODULE=broker/log   mutants of a module or folder against its unit tests (TESTS=…, CHOOSE=1, KEEP=…, SAMPLE=…)
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
-# make pictures | settings     the pictures of the README, from a real run; the page of settings
+# make pictures | settings | loops     the pictures of the README, from a real run; the page of settings; compiled loops
 # make lint | format | lock | clean
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast lint format demo chaos soak flaky mutants bench bench-kafka pictures settings lock clean
+.PHONY: help setup test test-fast lint format demo chaos soak flaky mutants bench bench-kafka pictures settings loops \
+	lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -92,6 +93,9 @@ pictures: setup
 
 settings: setup
 	$(BIN)/python docs/make_settings.py
+
+loops: setup
+	$(BIN)/python -m barnabas.spark_connector.columns.make_loops
 
 lock:
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -101,7 +101,7 @@ def _after_loss(
 def _freeze_imports_once() -> None:
     """Exempt imported objects from garbage collection.
 
-    Spark's workers collect garbage after every task; scanning the objects of pyarrow, numpy and numba each
+    Spark's workers collect garbage after every task; scanning the objects of pyarrow and numpy each
     time costs more than a small task.
     """
     global _frozen

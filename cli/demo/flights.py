@@ -152,7 +152,7 @@ def _start_session(directory: Path) -> SparkSession:
 
     logging_file = directory / "spark-log4j2.properties"
     logging_file.write_text(_LOGGING.format(file=directory / "spark.log"))
-    # The workers have to be this very Python, which has barnabas and numba.
+    # The workers have to be this very Python, which has barnabas and pyarrow.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[2]").appName("barnabas demo")

@@ -1,21 +1,13 @@
 """The bulk decoder's fast engine: prepares the tables for the compiled loops and calls them.
 
-Their machine code is cached on disk, so that only the first process compiles it (1 to 2 s; loading takes
-0.1 s). numba keeps it next to the source file, else in the user's cache directory. If neither can be written
-(a read-only image without a home), it is a private directory under the temporary one.
-
 Any thread; the loops run without the interpreter lock.
 """
 
 from __future__ import annotations
 
-import os
-import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +24,13 @@ from barnabas.spark_connector.columns import (
     Ints,
     Longs,
     RecordColumns,
+    layout,
 )
 from barnabas.spark_connector.columns.fallback import binary_column
+from barnabas.spark_connector.columns.loops import Loops
 
 Table = npt.NDArray[np.int64]
-"""Two dimensions; the constants of the kernel name its rows or columns."""
+"""Two dimensions; the constants of `layout` name its rows or columns."""
 
 
 class PlacedBatch(NamedTuple):
@@ -67,60 +61,8 @@ class _Rows(NamedTuple):
     end: int
 
 
-def load_kernel() -> ModuleType:
-    """The compiled loops.
-
-    Raises ImportError if numba is absent or does not fit the interpreter, and OSError if no directory for
-    their cache is writable.
-    """
-    import numba
-
-    # Its settings are attributes that numba sets at run time, which no type checker can see.
-    config: Any = numba.config
-    configured = config.CACHE_DIR
-    if not configured and not _has_own_cache_place():
-        config.CACHE_DIR = _private_temporary_directory()
-    try:
-        # numba decides where to cache a function when it is declared, so the setting is needed just here.
-        from barnabas.spark_connector.columns import kernel
-    finally:
-        config.CACHE_DIR = configured
-    return kernel
-
-
-def _has_own_cache_place() -> bool:
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__pycache__")
-    home = os.path.expanduser("~")
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
-    return any(_is_writable(place) for place in (beside, cache))
-
-
-def _is_writable(place: str) -> bool:
-    """Whether a file could be made in this directory, which need not exist yet."""
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    return os.access(place, os.W_OK | os.X_OK)
-
-
-def _private_temporary_directory() -> str:
-    """A directory that survives this process and that only this user can write machine code to.
-
-    If the well-known name is not safely ours, a new one is made, and the loops are compiled again.
-    Raises OSError when the temporary directory cannot be written.
-    """
-    place = os.path.join(tempfile.gettempdir(), f"barnabas-numba-{os.getuid()}")
-    try:
-        os.mkdir(place, 0o700)
-    except FileExistsError:
-        status = os.lstat(place)
-        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-        if not is_ours or status.st_mode & 0o077:
-            return tempfile.mkdtemp(prefix="barnabas-numba-")
-    return place
-
-
 def decode_groups(
-    kernel: ModuleType,
+    loops: Loops,
     batches: Sequence[PlacedBatch],
     columns: Column,
     first_offset: int,
@@ -138,75 +80,75 @@ def decode_groups(
     size = 0
     for piece in _pieces(batches, max_bytes):
         if pieces and size + piece.size_bytes > group_bytes:
-            yield _decode_pieces(kernel, pieces, columns, first_offset, end_offset)
+            yield _decode_pieces(loops, pieces, columns, first_offset, end_offset)
             pieces, size = [], 0
         pieces.append(piece)
         size += piece.size_bytes
     if pieces:
-        yield _decode_pieces(kernel, pieces, columns, first_offset, end_offset)
+        yield _decode_pieces(loops, pieces, columns, first_offset, end_offset)
 
 
 def _decode_pieces(
-    kernel: ModuleType, pieces: Sequence[_Piece], columns: Column, first_offset: int, end_offset: int
+    loops: Loops, pieces: Sequence[_Piece], columns: Column, first_offset: int, end_offset: int
 ) -> RecordColumns:
-    announced = sum(row[kernel.BATCH_RECORD_COUNT] for piece in pieces for row in piece.table)
-    fields: Table = np.empty((kernel.FIELDS, announced), dtype=np.int64)
-    state = np.zeros(kernel.STATE_SLOTS, dtype=np.int64)
+    announced = sum(row[layout.BATCH_RECORD_COUNT] for piece in pieces for row in piece.table)
+    fields: Table = np.empty((layout.FIELDS, announced), dtype=np.int64)
+    state = np.zeros(layout.STATE_SLOTS, dtype=np.int64)
     parts: list[_Rows] = []
     for piece in pieces:
-        first_row = int(state[kernel.FOUND_ROWS])
+        first_row = int(state[layout.FOUND_ROWS])
         table = np.array(piece.table, dtype=np.int64)
-        failure = kernel.scan(piece.data, table, first_offset, end_offset, fields, state)
-        if failure != kernel.OK:
-            base_offset = piece.table[int(state[kernel.FAILED_BATCH])][kernel.BATCH_BASE_OFFSET]
+        failure = loops.scan(piece.data, table, first_offset, end_offset, fields, state)
+        if failure != layout.OK:
+            base_offset = piece.table[int(state[layout.FAILED_BATCH])][layout.BATCH_BASE_OFFSET]
             raise api_error(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"{kernel.FAILURES[failure]} (batch with base offset {base_offset}, byte "
-                f"{int(state[kernel.FAILED_AT])} of {len(piece.data)})",
+                f"{layout.FAILURES[failure]} (batch with base offset {base_offset}, byte "
+                f"{int(state[layout.FAILED_AT])} of {len(piece.data)})",
             )
-        parts.append(_Rows(piece.data, first_row, int(state[kernel.FOUND_ROWS])))
-    rows = int(state[kernel.FOUND_ROWS])
-    headers = int(state[kernel.FOUND_HEADERS])
-    return _build_columns(kernel, columns, parts, fields[:, :rows], headers)
+        parts.append(_Rows(piece.data, first_row, int(state[layout.FOUND_ROWS])))
+    rows = int(state[layout.FOUND_ROWS])
+    headers = int(state[layout.FOUND_HEADERS])
+    return _build_columns(loops, columns, parts, fields[:, :rows], headers)
 
 
 def _build_columns(
-    kernel: ModuleType, columns: Column, rows: list[_Rows], fields: Table, header_count: int
+    loops: Loops, columns: Column, rows: list[_Rows], fields: Table, header_count: int
 ) -> RecordColumns:
     result = RecordColumns(row_count=fields.shape[1])
     if Column.OFFSET in columns:
-        result.offsets = fields[kernel.OFFSET]
+        result.offsets = fields[layout.OFFSET]
     if Column.TIMESTAMP in columns:
-        result.timestamps_ms = fields[kernel.TIMESTAMP]
+        result.timestamps_ms = fields[layout.TIMESTAMP]
     if Column.TIMESTAMP_TYPE in columns:
-        result.timestamp_types = fields[kernel.TIMESTAMP_TYPE].astype(np.int32)
+        result.timestamp_types = fields[layout.TIMESTAMP_TYPE].astype(np.int32)
     if Column.KEY in columns:
-        result.keys = _gather(kernel, rows, fields[kernel.KEY_START], fields[kernel.KEY_LENGTH])
+        result.keys = _gather(loops, rows, fields[layout.KEY_START], fields[layout.KEY_LENGTH])
     if Column.VALUE in columns:
-        result.values = _gather(kernel, rows, fields[kernel.VALUE_START], fields[kernel.VALUE_LENGTH])
+        result.values = _gather(loops, rows, fields[layout.VALUE_START], fields[layout.VALUE_LENGTH])
     if Column.HEADERS in columns:
-        result.headers = _build_headers(kernel, rows, fields, header_count)
+        result.headers = _build_headers(loops, rows, fields, header_count)
     return result
 
 
-def _build_headers(kernel: ModuleType, rows: list[_Rows], fields: Table, header_count: int) -> HeaderColumn:
-    starts = fields[kernel.HEADERS_START]
-    counts = fields[kernel.HEADER_COUNT]
-    headers: Table = np.empty((kernel.HEADER_FIELDS, header_count), dtype=np.int64)
+def _build_headers(loops: Loops, rows: list[_Rows], fields: Table, header_count: int) -> HeaderColumn:
+    starts = fields[layout.HEADERS_START]
+    counts = fields[layout.HEADER_COUNT]
+    headers: Table = np.empty((layout.HEADER_FIELDS, header_count), dtype=np.int64)
     parts: list[_Rows] = []
     header = 0
     for data, first, end in rows:
         first_header = header
-        header = kernel.scan_headers(data, starts[first:end], counts[first:end], len(data), headers, header)
+        header = loops.scan_headers(data, starts[first:end], counts[first:end], len(data), headers, header)
         parts.append(_Rows(data, first_header, header))
     list_offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=list_offsets[1:])
-    names = _utf8(_gather(kernel, parts, headers[kernel.NAME_START], headers[kernel.NAME_LENGTH]))
-    values = _gather(kernel, parts, headers[kernel.HEADER_VALUE_START], headers[kernel.HEADER_VALUE_LENGTH])
+    names = _utf8(_gather(loops, parts, headers[layout.NAME_START], headers[layout.NAME_LENGTH]))
+    values = _gather(loops, parts, headers[layout.HEADER_VALUE_START], headers[layout.HEADER_VALUE_LENGTH])
     return HeaderColumn(list_offsets=list_offsets, names=names, values=values)
 
 
-def _gather(kernel: ModuleType, parts: list[_Rows], starts: Longs, lengths: Longs) -> BinaryColumn:
+def _gather(loops: Loops, parts: list[_Rows], starts: Longs, lengths: Longs) -> BinaryColumn:
     """One column of bytes, copied from the positions that the scan stored."""
     rows = len(lengths)
     nulls = int(np.count_nonzero(lengths < 0))
@@ -216,7 +158,7 @@ def _gather(kernel: ModuleType, parts: list[_Rows], starts: Longs, lengths: Long
     valid: Bytes = np.empty(rows, dtype=np.uint8)
     at = 0
     for source, first, end in parts:
-        at = kernel.gather(
+        at = loops.gather(
             source,
             starts[first:end],
             lengths[first:end],
@@ -253,7 +195,7 @@ def _pieces(batches: Sequence[PlacedBatch], max_bytes: int) -> Iterator[_Piece]:
 
 
 def _table_row(header: BatchHeader, start: int, end: int) -> tuple[int, ...]:
-    """The values of a batch for the scan, in the order of the kernel's BATCH_ constants."""
+    """The values of a batch for the scan, in the order of the BATCH_ constants of `layout`."""
     if header.record_count * MIN_RECORD_BYTES > end - start:
         raise api_error(
             ErrorCode.CORRUPT_MESSAGE, f"{end - start} bytes cannot hold {header.record_count} records"

@@ -1,8 +1,8 @@
 """Decoding record batches in bulk: raw bytes from a fetch become columns, with no Python work per record.
 
 Batches are checked (format, CRC) and gathered into groups of a bounded number of rows and bytes. A group is
-decoded at once, by a compiled loop if numba is installed and else by `protocol.records`; both give the same
-columns. Control batches are skipped. Malformed bytes never cause a read or write out of bounds.
+decoded at once, by a compiled loop if llvmlite is installed and else by `protocol.records`; both give the
+same columns. Control batches are skipped. Malformed bytes never cause a read or write out of bounds.
 
 A decoder belongs to one thread at a time.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from types import ModuleType
 from typing import Final, Literal
 
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer
@@ -19,10 +18,11 @@ from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.record_batch import check_batch
 from barnabas.spark_connector.columns import Column, RecordColumns, compiled, fallback
 from barnabas.spark_connector.columns.compiled import PlacedBatch
+from barnabas.spark_connector.columns.loops import Loops, load_loops
 
 logger = logging.getLogger(__name__)
 
-Engine = Literal["auto", "numba", "python"]
+Engine = Literal["auto", "compiled", "python"]
 
 DEFAULT_GROUP_ROWS: Final = 32 * 1024
 DEFAULT_GROUP_BYTES: Final = 4 * 1024 * 1024
@@ -51,8 +51,8 @@ class BulkDecoder:
         """`decode` returns the records with offsets in [first_offset, end_offset).
 
         A group ends before it exceeds `group_rows` or `group_bytes`, compressed or not, unless a single batch
-        does; `max_batch_bytes` limits the decompressed size of a batch. Without numba, engine "numba" raises
-        ImportError, and "auto" uses "python".
+        does; `max_batch_bytes` limits the decompressed size of a batch. Without llvmlite, engine "compiled"
+        raises ImportError, and "auto" uses "python".
         """
         if group_rows < 1 or group_bytes < 1:
             raise InvalidConfiguration(
@@ -64,7 +64,7 @@ class BulkDecoder:
         self._group_rows = group_rows
         self._group_bytes = group_bytes
         self._max_batch_bytes = max_batch_bytes
-        self._kernel = _choose_kernel(engine)
+        self._loops = _choose_loops(engine)
         self.next_offset = 0
 
     def decode(self, buffers: Iterable[Buffer]) -> Iterator[RecordColumns]:
@@ -117,27 +117,29 @@ class BulkDecoder:
             return
         bounds = (self._columns, self._first_offset, self._end_offset)
         max_bytes, group_bytes = self._max_batch_bytes, self._group_bytes
-        if self._kernel is None:
+        if self._loops is None:
             batches = ((buffer[position:], header) for buffer, position, header in group)
             columns = fallback.decode_groups(batches, *bounds, max_bytes=max_bytes, group_bytes=group_bytes)
         else:
             columns = compiled.decode_groups(
-                self._kernel, group, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
+                self._loops, group, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
             )
         for records in columns:
             if records.row_count:
                 yield records
 
 
-def _choose_kernel(engine: Engine) -> ModuleType | None:
+def _choose_loops(engine: Engine) -> Loops | None:
     if engine == "python":
         return None
-    if engine not in ("auto", "numba"):
-        raise InvalidConfiguration(f"decoding engine {engine!r} is unknown; expected auto, numba or python")
+    if engine not in ("auto", "compiled"):
+        raise InvalidConfiguration(
+            f"decoding engine {engine!r} is unknown; expected auto, compiled or python"
+        )
     try:
-        return compiled.load_kernel()
-    except (ImportError, OSError) as error:
-        if engine == "numba":
+        return load_loops()
+    except (ImportError, OSError, RuntimeError) as error:
+        if engine == "compiled":
             raise
         logger.warning("records are decoded one by one in Python, ten times slower than compiled: %s", error)
         return None

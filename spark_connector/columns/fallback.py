@@ -1,4 +1,4 @@
-"""The bulk decoder without numba: the records one by one through `protocol.records`, then into columns.
+"""The bulk decoder without llvmlite: the records one by one through `protocol.records`, then into columns.
 
 Ten to fifty times slower than the compiled loop, and the reference that it is tested against.
 Pure functions, any thread.

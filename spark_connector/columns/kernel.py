@@ -1,12 +1,11 @@
-"""The compiled loops of the bulk decoder: record bytes in, columns out, without the interpreter lock.
+"""The loops of the bulk decoder, written for numba: record bytes in, columns out.
 
 Two steps. `scan` checks the records and stores the positions of their parts; `gather` copies one column of
 bytes together. Nothing is trusted: every read is bounded by the end of its record and every record by
 the end of its batch, and `gather` gets only positions that `scan` has checked.
 
-Importing this module compiles the loops, or in later processes loads them from numba's cache on disk, so
-`compiled` imports it only when records are about to be decoded.
-Runs on any thread; the arrays belong to the caller.
+Nothing imports this module but `make_loops`, which compiles it into `loops.ll`: run `make loops` after a
+change. `loops` has the signatures.
 
 Source: https://kafka.apache.org/documentation/#record.
 """
@@ -22,60 +21,40 @@ from numba import int64, njit, types, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# Columns of the batch table, one row for each batch of the data.
-BATCH_START: Final = 0
-BATCH_END: Final = 1
-BATCH_BASE_OFFSET: Final = 2
-BATCH_LAST_DELTA: Final = 3
-BATCH_TIMESTAMP: Final = 4
-BATCH_TIMESTAMP_TYPE: Final = 5
-BATCH_RECORD_COUNT: Final = 6
-
-# Rows of the field table, one column for each record found. A length of -1 means null.
-OFFSET: Final = 0
-TIMESTAMP: Final = 1
-TIMESTAMP_TYPE: Final = 2
-KEY_START: Final = 3
-KEY_LENGTH: Final = 4
-VALUE_START: Final = 5
-VALUE_LENGTH: Final = 6
-HEADERS_START: Final = 7
-HEADER_COUNT: Final = 8
-FIELDS: Final = 9
-
-# Rows of the header table, one column for each header found.
-NAME_START: Final = 0
-NAME_LENGTH: Final = 1
-HEADER_VALUE_START: Final = 2
-HEADER_VALUE_LENGTH: Final = 3
-HEADER_FIELDS: Final = 4
-
-# Slots of the scan's state: the counts so far, carried from call to call, and the place of a failure.
-FOUND_ROWS: Final = 0
-FOUND_HEADERS: Final = 1
-FAILED_BATCH: Final = 2
-FAILED_AT: Final = 3
-STATE_SLOTS: Final = 4
-
-OK: Final = 0
-_BAD_LENGTH: Final = 1
-_BAD_TIMESTAMP: Final = 2
-_BAD_DELTA: Final = 3
-_BAD_KEY: Final = 4
-_BAD_VALUE: Final = 5
-_BAD_HEADERS: Final = 6
-_BAD_END: Final = 7
-_BAD_REST: Final = 8
-FAILURES: Final = (
-    "no failure",
-    "the length of a record is impossible",
-    "the timestamp of a record is cut short or exceeds 64 bits",
-    "the offset delta of a record is cut short, does not rise or exceeds the batch's last",
-    "the key length of a record is impossible",
-    "the value length of a record is impossible",
-    "the headers of a record are impossible",
-    "a record does not end where its length says",
-    "bytes follow the last record of a batch",
+from barnabas.spark_connector.columns.layout import (
+    BAD_DELTA,
+    BAD_END,
+    BAD_HEADERS,
+    BAD_KEY,
+    BAD_LENGTH,
+    BAD_REST,
+    BAD_TIMESTAMP,
+    BAD_VALUE,
+    BATCH_BASE_OFFSET,
+    BATCH_END,
+    BATCH_LAST_DELTA,
+    BATCH_RECORD_COUNT,
+    BATCH_START,
+    BATCH_TIMESTAMP,
+    BATCH_TIMESTAMP_TYPE,
+    FAILED_AT,
+    FAILED_BATCH,
+    FOUND_HEADERS,
+    FOUND_ROWS,
+    HEADER_COUNT,
+    HEADER_VALUE_LENGTH,
+    HEADER_VALUE_START,
+    HEADERS_START,
+    KEY_LENGTH,
+    KEY_START,
+    NAME_LENGTH,
+    NAME_START,
+    OFFSET,
+    OK,
+    TIMESTAMP,
+    TIMESTAMP_TYPE,
+    VALUE_LENGTH,
+    VALUE_START,
 )
 
 _MIN_BODY_BYTES: Final = 6
@@ -84,15 +63,11 @@ _MAX_SHIFT: Final = 63
 _TWO_BYTES: Final = 1 << 14
 
 _intrinsic: Any = intrinsic
-_bytes = types.Array(types.uint8, 1, "C")
-_read_only_bytes = types.Array(types.uint8, 1, "C", readonly=True)
-_ints = types.Array(types.int32, 1, "C")
-_longs = types.Array(types.int64, 1, "C")
-_table = types.Array(types.int64, 2, "C")
-_pair = types.UniTuple(int64, 2)
+# Errors of arithmetic give values, not exceptions, and everything is inlined: the machine code calls nothing.
+_loop = njit(forceinline=True, error_model="numpy")
 
 
-@njit(_pair(_read_only_bytes, int64, int64), cache=True, nogil=True)
+@_loop
 def _long_varint(data: Any, position: Any, end: Any) -> Any:
     """A number of any length and the position after it; -1 when it is cut short or exceeds 64 bits."""
     folded = uint64(0)
@@ -109,7 +84,7 @@ def _long_varint(data: Any, position: Any, end: Any) -> Any:
     return int64(0), int64(-1)
 
 
-@njit(inline="always")
+@_loop
 def _varint(data: Any, position: Any, end: Any) -> Any:
     """`_long_varint` with a short cut for the numbers of one or two bytes that most are."""
     value = int64(0)
@@ -127,7 +102,7 @@ def _varint(data: Any, position: Any, end: Any) -> Any:
     return value, following
 
 
-@njit(inline="always")
+@_loop
 def _span(data: Any, position: Any, end: Any) -> Any:
     """Bytes with their length before them: (length or -1 for null, start, position after it).
 
@@ -140,7 +115,7 @@ def _span(data: Any, position: Any, end: Any) -> Any:
     return length, start, following
 
 
-@njit(int64(_read_only_bytes, int64, int64, int64), cache=True, nogil=True)
+@_loop
 def _skip_headers(data: Any, position: Any, end: Any, count: Any) -> Any:
     """Check the headers of a record; the position after them, or -1 if they are malformed."""
     # A header takes at least two bytes, so a huge count cannot cause a huge loop.
@@ -156,7 +131,7 @@ def _skip_headers(data: Any, position: Any, end: Any, count: Any) -> Any:
     return position
 
 
-@njit(inline="always")
+@_loop
 def _scan_record(data: Any, record: Any, batch_end: Any, fields: Any, row: Any) -> Any:
     """Store the parts of one record in a column of the table; returns (failure, position after it).
 
@@ -166,24 +141,24 @@ def _scan_record(data: Any, record: Any, batch_end: Any, fields: Any, row: Any) 
     length, position = _varint(data, record, batch_end)
     end = position + length
     if position < 0 or length < _MIN_BODY_BYTES or length > batch_end - position:
-        failure = int64(_BAD_LENGTH)
+        failure = int64(BAD_LENGTH)
     else:
         # One byte of attributes, unused in magic 2, comes first.
         fields[TIMESTAMP, row], position = _varint(data, position + 1, end)
         if position < 0:
-            failure = int64(_BAD_TIMESTAMP)
+            failure = int64(BAD_TIMESTAMP)
     if failure == OK:
         fields[OFFSET, row], position = _varint(data, position, end)
         if position < 0:
-            failure = int64(_BAD_DELTA)
+            failure = int64(BAD_DELTA)
     if failure == OK:
         fields[KEY_LENGTH, row], fields[KEY_START, row], position = _span(data, position, end)
         if position < 0:
-            failure = int64(_BAD_KEY)
+            failure = int64(BAD_KEY)
     if failure == OK:
         fields[VALUE_LENGTH, row], fields[VALUE_START, row], position = _span(data, position, end)
         if position < 0:
-            failure = int64(_BAD_VALUE)
+            failure = int64(BAD_VALUE)
     if failure == OK:
         count, position = _varint(data, position, end)
         fields[HEADER_COUNT, row] = count
@@ -191,13 +166,13 @@ def _scan_record(data: Any, record: Any, batch_end: Any, fields: Any, row: Any) 
         if position >= 0 and count != 0:
             position = _skip_headers(data, position, end, count)
         if position < 0:
-            failure = int64(_BAD_HEADERS)
+            failure = int64(BAD_HEADERS)
         elif position != end:
-            failure = int64(_BAD_END)
+            failure = int64(BAD_END)
     return failure, end
 
 
-@njit(int64(_read_only_bytes, _table, int64, int64, int64, _table, _longs), cache=True, nogil=True)
+@_loop
 def _scan_batch(
     data: Any, batches: Any, batch: Any, first_offset: Any, end_offset: Any, fields: Any, state: Any
 ) -> Any:
@@ -217,7 +192,7 @@ def _scan_batch(
             return failure
         delta = fields[OFFSET, row]
         if delta <= previous_delta or delta > last_delta:
-            return int64(_BAD_DELTA)
+            return int64(BAD_DELTA)
         previous_delta = delta
         time_delta = fields[TIMESTAMP, row]
         timestamp = base_timestamp
@@ -225,7 +200,7 @@ def _scan_batch(
             timestamp += time_delta
             # The sum of two numbers of one sign has that sign, or it overflowed.
             if (base_timestamp ^ timestamp) & (time_delta ^ timestamp) < 0:
-                return int64(_BAD_TIMESTAMP)
+                return int64(BAD_TIMESTAMP)
         offset = base_offset + delta
         if offset >= first_offset and offset < end_offset:
             fields[OFFSET, row] = offset
@@ -235,13 +210,13 @@ def _scan_batch(
             row += 1
     if position != batch_end:
         state[FAILED_AT] = position
-        return int64(_BAD_REST)
+        return int64(BAD_REST)
     state[FOUND_ROWS] = row
     state[FOUND_HEADERS] += headers
     return int64(OK)
 
 
-@njit(int64(_read_only_bytes, _table, int64, int64, _table, _longs), cache=True, nogil=True)
+@_loop
 def scan(data: Any, batches: Any, first_offset: Any, end_offset: Any, fields: Any, state: Any) -> Any:
     """Append the records of the batches with offsets in [first_offset, end_offset) to the field table.
 
@@ -257,7 +232,7 @@ def scan(data: Any, batches: Any, first_offset: Any, end_offset: Any, fields: An
     return int64(OK)
 
 
-@njit(int64(_read_only_bytes, _longs, _longs, int64, _table, int64), cache=True, nogil=True)
+@_loop
 def scan_headers(data: Any, starts: Any, counts: Any, end: Any, headers: Any, first_header: Any) -> Any:
     """Store the positions of the headers' parts, from column `first_header` on; returns the next column.
 
@@ -295,7 +270,7 @@ def _copy(typing_context: Any, source: Any, start: Any, target: Any, at: Any, le
     return types.void(source, int64, target, int64, int64), generate
 
 
-@njit(int64(_read_only_bytes, _longs, _longs, _bytes, _ints, _bytes, int64), cache=True, nogil=True)
+@_loop
 def gather(data: Any, starts: Any, lengths: Any, out: Any, ends: Any, valid: Any, at: Any) -> Any:
     """Copy rows of bytes one after another into `out` from byte `at` on; returns the byte after the last.
 

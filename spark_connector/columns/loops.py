@@ -1,0 +1,121 @@
+"""The compiled loops as functions over numpy arrays, loaded from `loops.ll` by llvmlite in 0.15 s.
+
+`loops.ll` is the code of `kernel`, compiled ahead of time to LLVM's portable form. So a worker needs neither
+numba nor a cache of machine code, which every new worker would pay for with seconds.
+
+Any thread; the loops run without the interpreter lock. A loop trusts its callers with shapes and the contents
+of tables, and nobody with bytes of records: see `kernel`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from barnabas.protocol.invariants import invariant
+
+CODE: Final = Path(__file__).with_name("loops.ll")
+
+
+class Parameter(Enum):
+    """What a loop takes: the element type of an array and its dimensions, or a number."""
+
+    BYTES = ("uint8", 1)
+    INTS = ("int32", 1)
+    LONGS = ("int64", 1)
+    TABLE = ("int64", 2)
+    NUMBER = ("int64", 0)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.value[0])
+
+    @property
+    def dimensions(self) -> int:
+        return self.value[1]
+
+
+_P = Parameter
+SIGNATURES: Final[Mapping[str, Mapping[str, tuple[Parameter, ...]]]] = {
+    "kernel": {
+        "scan": (_P.BYTES, _P.TABLE, _P.NUMBER, _P.NUMBER, _P.TABLE, _P.LONGS),
+        "scan_headers": (_P.BYTES, _P.LONGS, _P.LONGS, _P.NUMBER, _P.TABLE, _P.NUMBER),
+        "gather": (_P.BYTES, _P.LONGS, _P.LONGS, _P.BYTES, _P.INTS, _P.BYTES, _P.NUMBER),
+    },
+}
+"""Module → its loops and what each takes. All return a 64-bit number."""
+
+
+class Loop:
+    """A compiled loop. Calls check the arrays' types and layout, because machine code cannot."""
+
+    def __init__(self, address: int, parameters: tuple[Parameter, ...]) -> None:
+        self._parameters = parameters
+        kinds: list[Any] = [ctypes.c_void_p, ctypes.c_void_p]
+        for parameter in parameters:
+            kinds += [ctypes.c_void_p] if parameter.dimensions else []
+            kinds += [ctypes.c_int64] * (parameter.dimensions or 1)
+        self._function = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)
+
+    def __call__(self, *arguments: Any) -> int:
+        """Raises TypeError for an array of another type, or one that is not contiguous."""
+        result = ctypes.c_int64()
+        # Compiled Python returns by a pointer; the second one is for an exception, which loops never raise.
+        flat: list[Any] = [ctypes.addressof(result), None]
+        for parameter, argument in zip(self._parameters, arguments, strict=True):
+            if not parameter.dimensions:
+                flat.append(argument)
+                continue
+            if (
+                argument.dtype != parameter.dtype
+                or argument.ndim != parameter.dimensions
+                or not argument.flags.c_contiguous
+            ):
+                raise TypeError(f"an array of {argument.dtype}, {argument.ndim}-d: expected {parameter}")
+            flat.append(argument.ctypes.data)
+            flat += argument.shape
+        status = self._function(*flat)
+        invariant(status == 0, "a compiled loop ended with status %d", status)
+        return result.value
+
+
+class Loops(NamedTuple):
+    """All loops; they are valid as long as the engine, which owns their machine code."""
+
+    engine: object
+    scan: Loop
+    scan_headers: Loop
+    gather: Loop
+
+
+@cache
+def load_loops() -> Loops:
+    """The loops for this processor, loaded once in a process.
+
+    Raises ImportError if llvmlite is absent, and RuntimeError if its LLVM is too old for the code.
+    """
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=2
+    )
+    module = llvm.parse_assembly(CODE.read_text())
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    module.verify()
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    loops = {
+        name: Loop(engine.get_function_address(name), parameters)
+        for signatures in SIGNATURES.values()
+        for name, parameters in signatures.items()
+    }
+    return Loops(engine, **loops)
