@@ -56,11 +56,11 @@ class Loop:
     """A compiled loop. Calls check the arrays' types and layout, because machine code cannot."""
 
     def __init__(self, address: int, parameters: tuple[Parameter, ...]) -> None:
-        self._parameters = parameters
+        self._parameters = [(parameter.dtype, parameter.dimensions) for parameter in parameters]
         kinds: list[Any] = [ctypes.c_void_p, ctypes.c_void_p]
-        for parameter in parameters:
-            kinds += [ctypes.c_void_p] if parameter.dimensions else []
-            kinds += [ctypes.c_int64] * (parameter.dimensions or 1)
+        for _, dimensions in self._parameters:
+            kinds += [ctypes.c_void_p] if dimensions else []
+            kinds += [ctypes.c_int64] * (dimensions or 1)
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(address)
 
     def __call__(self, *arguments: Any) -> int:
@@ -68,17 +68,18 @@ class Loop:
         result = ctypes.c_int64()
         # Compiled Python returns by a pointer; the second one is for an exception, which loops never raise.
         flat: list[Any] = [ctypes.addressof(result), None]
-        for parameter, argument in zip(self._parameters, arguments, strict=True):
-            if not parameter.dimensions:
+        for (dtype, dimensions), argument in zip(self._parameters, arguments, strict=True):
+            if not dimensions:
                 flat.append(argument)
                 continue
-            if (
-                argument.dtype != parameter.dtype
-                or argument.ndim != parameter.dimensions
-                or not argument.flags.c_contiguous
-            ):
-                raise TypeError(f"an array of {argument.dtype}, {argument.ndim}-d: expected {parameter}")
-            flat.append(argument.ctypes.data)
+            # It takes a third of the time of `argument.ctypes`, which calls for small batches would spend.
+            interface = argument.__array_interface__
+            if argument.dtype != dtype or argument.ndim != dimensions or interface["strides"] is not None:
+                raise TypeError(
+                    f"an array of {argument.dtype} with {argument.ndim} dimensions: expected {dtype} with "
+                    f"{dimensions}, contiguous"
+                )
+            flat.append(interface["data"][0])
             flat += argument.shape
         status = self._function(*flat)
         invariant(status == 0, "a compiled loop ended with status %d", status)
