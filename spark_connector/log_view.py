@@ -6,14 +6,23 @@ belongs to the process and thread that opened it and holds connections: it is ne
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
+from barnabas.protocol.backoff import Backoff
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
+from barnabas.spark_connector.options import SourceOptions
 
 if TYPE_CHECKING:
     from barnabas.client import blocking
+    from barnabas.client.offsets import OffsetSpec
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class Topic(NamedTuple):
@@ -24,15 +33,15 @@ class Topic(NamedTuple):
 
 
 class LogView:
-    """A view of the cluster of these bootstrap servers. It connects at the first request.
+    """A view of the cluster that the options name. It connects at the first request.
 
-    With ``isolation_level`` read_committed, partitions end at their last stable offsets, and the batches of
-    aborted transactions are not read.
+    With isolation level read_committed, partitions end at their last stable offsets, and the batches of
+    aborted transactions are not read. Requests for topics and offsets that fail with a retriable error are
+    repeated, as the options `fetchOffset.*` say, until `default.api.timeout.ms` have passed.
     """
 
-    def __init__(self, bootstrap_servers: str, isolation_level: str) -> None:
-        self._bootstrap_servers = bootstrap_servers
-        self._isolation_level = isolation_level
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
         self._admin: blocking.Admin | None = None
 
     def __enter__(self) -> Self:
@@ -53,7 +62,7 @@ class LogView:
         names = None if topics is None else list(topics)
         return {
             name: Topic(topic.topic_id, [partition.partition for partition in topic.partitions])
-            for name, topic in self._open_admin().describe_topics(names).items()
+            for name, topic in self._ask(lambda admin: admin.describe_topics(names)).items()
             if names is not None or not topic.is_internal
         }
 
@@ -65,10 +74,16 @@ class LogView:
         """The high watermark of each partition, with read_committed its last stable offset."""
         return self._offsets(dict.fromkeys(partitions, "latest"))
 
-    def _offsets(self, specs: Mapping[TopicPartition, str]) -> dict[TopicPartition, int]:
+    def offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset of each partition with this timestamp in ms or a later one; else None."""
+        found = self._offsets(timestamps)
+        return {tp: None if offset < 0 else offset for tp, offset in found.items()}
+
+    def _offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
         if not specs:
             return {}
-        listed = self._open_admin().list_offsets(specs, isolation_level=self._isolation_level)
+        level = self._options.isolation_level
+        listed = self._ask(lambda admin: admin.list_offsets(specs, isolation_level=level))
         return {tp: entry.offset for tp, entry in listed.items()}
 
     def read(
@@ -82,25 +97,48 @@ class LogView:
         # Imported here and below, because Spark imports this package in every process that looks for sources.
         from barnabas.client.blocking import read_range
 
+        options = self._options
         return read_range(
-            self._bootstrap_servers,
-            partition,
-            start,
-            end,
-            isolation_level=self._isolation_level,
+            tp=partition,
+            start_offset=start,
+            end_offset=end,
+            isolation_level=options.isolation_level,
             topic_id=topic_id,
+            stall_timeout_ms=options.poll_timeout_ms,
+            **options.read_settings,
         )
+
+    def _ask(self, call: Callable[[blocking.Admin], T]) -> T:
+        """Call with an open admin; again if that fails for the moment."""
+        options = self._options
+        pauses = Backoff(options.fetch_offset_retry_interval_ms, options.fetch_offset_retry_interval_ms)
+        deadline = time.monotonic() + options.admin_config.default_api_timeout_ms / 1000
+        for retries_left in range(options.fetch_offset_num_retries, -1, -1):
+            try:
+                return call(self._open_admin())
+            except BarnabasError as error:
+                pause_s = pauses.failed(time.monotonic())
+                is_missing = (
+                    isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+                if is_missing or not error.retriable:
+                    raise
+                if retries_left == 0 or time.monotonic() + pause_s > deadline:
+                    raise
+                logger.warning("%s; asking again in %.1f s, at most %d times", error, pause_s, retries_left)
+                time.sleep(pause_s)
+        raise AssertionError("the last attempt returns or raises")
 
     def _open_admin(self) -> blocking.Admin:
         if self._admin is None:
             from barnabas.client import blocking
 
-            self._admin = blocking.Admin(bootstrap_servers=self._bootstrap_servers)
+            self._admin = blocking.Admin(self._options.admin_config)
         return self._admin
 
 
-OpenView = Callable[[str, str], LogView]
-"""Opens a view of the cluster of these bootstrap servers at an isolation level.
+OpenView = Callable[[SourceOptions], LogView]
+"""Opens a view of the cluster that the options name.
 
 A plain function, because Spark pickles it.
 """

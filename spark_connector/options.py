@@ -1,8 +1,8 @@
-"""The options of the source: Spark's Kafka names, each value checked before any data is read.
+"""The options of the source, batch and streaming: Spark's Kafka names, checked before any data is read.
 
 Options arrive as text, with names in any case. An unknown, missing, contradictory or malformed option raises
 `InvalidConfiguration`, which names it, its value and the accepted values. The result is plain frozen data,
-because Spark pickles it to other processes.
+because Spark pickles it to other processes. The rules are those of Spark 4.0.
 
 Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html.
 """
@@ -13,137 +13,127 @@ Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafk
 
 from __future__ import annotations
 
-import json
-import re
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
+from barnabas.client.config import AdminConfig, ClientConfig
 from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.protocol.ids import TopicPartition, parse_endpoints
-from barnabas.protocol.settings import Boolean, Choice, Integer, Kind, Refused, parsed, setting, settings_of
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.settings import (
+    LONG_MAX,
+    Boolean,
+    Choice,
+    Integer,
+    Optional,
+    Text,
+    parsed,
+    setting,
+    settings_of,
+)
 from barnabas.protocol.suggestions import suggestion
+from barnabas.spark_connector.client_settings import FETCH_SIZES, KAFKA_PREFIX, SOURCE_CLIENT, client_settings
+from barnabas.spark_connector.option_kinds import (
+    EARLIEST,
+    LATEST,
+    AnyCase,
+    Offsets,
+    PartitionNumbers,
+    Partitions,
+    Pattern,
+    Servers,
+    Timestamps,
+    Topics,
+    duration,
+    size,
+)
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-"""The two ends of a partition in Spark's JSON offsets."""
+logger = logging.getLogger(__name__)
 
 _SERVERS: Final = "bootstrap.servers"
-_KAFKA_PREFIX: Final = "kafka."
-"""Spark's Kafka source takes settings of the consumer with this prefix."""
 _SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
-
-PartitionOffsets = dict[TopicPartition, int]
-
-
-class _Servers(Kind):
-    expected = "host:port[,host:port…]"
-
-    def check(self, text: str) -> str:
-        try:
-            parse_endpoints(text)
-        except ValueError as error:
-            raise Refused(f"{self.expected} ({error})") from None
-        return text
+_ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_TRIGGERS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
+_count = Integer(1, LONG_MAX)
+_time = Integer(0, LONG_MAX)
 
 
-class _Topics(Kind):
-    expected = "topic[,topic…]"
+class Bound(NamedTuple):
+    """The start or the end of a read, as the option of this name gives it.
 
-    def check(self, text: str) -> tuple[str, ...]:
-        topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-        if not topics:
-            raise ValueError(text)
-        return topics
+    ``at`` is `EARLIEST`, `LATEST` or a timestamp in ms for all partitions, or a number for each of them.
+    """
 
-
-class _Pattern(Kind):
-    expected = "a regular expression"
-
-    def parse(self, text: str) -> str:
-        """Blanks at its ends are part of an expression."""
-        return self.check(text)
-
-    def check(self, text: str) -> str:
-        try:
-            re.compile(text)
-        except re.error as error:
-            raise Refused(f"{self.expected} ({error})") from None
-        if not text:
-            raise ValueError(text)
-        return text
-
-
-class _Partitions(Kind):
-    expected = 'JSON such as {"topic":[0,1]}'
-
-    def check(self, text: str) -> tuple[TopicPartition, ...]:
-        partitions: dict[TopicPartition, None] = {}
-        for topic, indexes in _json_object(text).items():
-            if not isinstance(indexes, list):
-                raise ValueError(text)
-            for index in indexes:
-                if type(index) is not int or index < 0:
-                    raise ValueError(text)
-                partitions[TopicPartition(topic, index)] = None
-        if not partitions:
-            raise ValueError(text)
-        return tuple(partitions)
-
-
-class _Offsets(Kind):
-    """The offsets of one end of a batch; None for `default`. `refused` is invalid at this end."""
-
-    def __init__(self, default: str, *, refused: int) -> None:
-        self.expected = f'{default} or JSON such as {{"topic":{{"0":23,"1":{LATEST + EARLIEST - refused}}}}}'
-        self._default = default
-        self._refused = refused
-
-    def check(self, text: str) -> PartitionOffsets | None:
-        text = text.strip()
-        if text.lower() == self._default:
-            return None
-        offsets: PartitionOffsets = {}
-        for topic, by_index in _json_object(text).items():
-            if not isinstance(by_index, dict):
-                raise ValueError(text)
-            for index, offset in by_index.items():
-                if not index.isdecimal() or type(offset) is not int or offset < EARLIEST:
-                    raise ValueError(text)
-                if offset == self._refused:
-                    raise Refused(f"{self.expected}; {topic}-{index} has {offset}, which is the other end")
-                offsets[TopicPartition(topic, int(index))] = offset
-        return offsets
+    option: str
+    at: PartitionNumbers | int
+    is_timestamp: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """The topics or partitions to read; exactly one of `topics`, `topic_pattern` and `partitions` is given.
 
-    Offsets None mean earliest for the start and latest for the end of every partition; otherwise each
-    partition has its own, `EARLIEST` and `LATEST` included.
+    `start` and `end` are those of the options that count. ``client`` has the settings that other `kafka.*`
+    options set, by their fields in `ConsumerConfig`.
     """
 
-    bootstrap_servers: str = setting(_Servers(), "", "Brokers to connect to first.", name=_SERVERS)
-    topics: tuple[str, ...] | None = setting(_Topics(), None, "Topics by name.", name="subscribe")
+    bootstrap_servers: str = setting(Servers(), "", "Brokers to connect to first.", name=_SERVERS)
+    wire: str = setting(
+        Choice("native", "kafka"), "native", "The protocol; kafka also reads Apache Kafka's brokers."
+    )
+    topics: tuple[str, ...] | None = setting(Topics(), None, "Topics by name.", name="subscribe")
     topic_pattern: str | None = setting(
-        _Pattern(),
+        Pattern(),
         None,
         "Topics whose whole name matches; internal ones are left out.",
         name="subscribePattern",
     )
     partitions: tuple[TopicPartition, ...] | None = setting(
-        _Partitions(), None, "Single partitions.", name="assign"
+        Partitions(), None, "Single partitions.", name="assign"
     )
-    starting_offsets: PartitionOffsets | None = setting(
-        _Offsets("earliest", refused=LATEST), None, "Where to begin.", name="startingOffsets"
+    starting_timestamp: int | None = setting(
+        _time, None, "Begin at the first record of this time or later.", name="startingTimestamp"
     )
-    ending_offsets: PartitionOffsets | None = setting(
-        _Offsets("latest", refused=EARLIEST), None, "Where to end, exclusive.", name="endingOffsets"
+    starting_offsets_by_timestamp: PartitionNumbers | None = setting(
+        Timestamps(), None, "The same, partition by partition.", name="startingOffsetsByTimestamp"
+    )
+    starting_offsets: PartitionNumbers | int = setting(
+        Offsets(), EARLIEST, "Where to begin; latest in a stream without it.", name="startingOffsets"
+    )
+    starting_offsets_by_timestamp_strategy: str = setting(
+        AnyCase("error", "latest"),
+        "error",
+        "What to do if no record is as recent as the starting timestamp.",
+        name="startingOffsetsByTimestampStrategy",
+    )
+    ending_timestamp: int | None = setting(
+        _time, None, "End before the first record of this time or later.", name="endingTimestamp"
+    )
+    ending_offsets_by_timestamp: PartitionNumbers | None = setting(
+        Timestamps(), None, "The same, partition by partition.", name="endingOffsetsByTimestamp"
+    )
+    ending_offsets: PartitionNumbers | int = setting(
+        Offsets(), LATEST, "Where to end, exclusive.", name="endingOffsets"
     )
     min_partitions: int | None = setting(
-        Integer(1), None, "The minimum number of tasks.", name="minPartitions"
+        Integer(1), None, "The approximate minimum number of tasks.", name="minPartitions"
+    )
+    max_records_per_partition: int | None = setting(
+        _count, None, "The most offsets of one task.", name="maxRecordsPerPartition"
+    )
+    max_offsets_per_trigger: int | None = setting(
+        _count, None, "The most offsets of one micro-batch.", name="maxOffsetsPerTrigger"
+    )
+    min_offsets_per_trigger: int | None = setting(
+        _time, None, "The offsets that a micro-batch waits for.", name="minOffsetsPerTrigger"
+    )
+    max_trigger_delay_ms: int = setting(
+        duration(), 900_000, "How long a micro-batch waits for minOffsetsPerTrigger.", name="maxTriggerDelay"
+    )
+    max_bytes_per_trigger: int | None = setting(
+        size(), None, "About the most bytes of one micro-batch.", name="maxBytesPerTrigger"
     )
     isolation_level: str = setting(
         Choice(*ISOLATION_LEVELS),
@@ -157,15 +147,73 @@ class SourceOptions:
     fail_on_data_loss: bool = setting(
         Boolean(), True, "Whether to fail if requested records do not exist.", name="failOnDataLoss"
     )
+    poll_timeout_ms: int = setting(
+        Integer(1), 120_000, "How long a task waits for the next records.", name="kafkaConsumer.pollTimeoutMs"
+    )
+    fetch_offset_num_retries: int = setting(
+        Integer(), 3, "How often a failed request for offsets is repeated.", name="fetchOffset.numRetries"
+    )
+    fetch_offset_retry_interval_ms: int = setting(
+        Integer(), 1_000, "The pause before such a repetition.", name="fetchOffset.retryIntervalMs"
+    )
+    group_id: str | None = setting(
+        Optional(Text()),
+        None,
+        "The group that a stream's finished offsets are committed to.",
+        name="kafka.group.id",
+    )
+    group_id_prefix: str | None = setting(
+        Optional(Text()), None, "Accepted; no group is made here.", name="groupIdPrefix"
+    )
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def start(self) -> Bound:
+        """Where to begin: a timestamp goes before timestamps by partition, these before offsets."""
+        if self.starting_timestamp is not None:
+            return Bound("startingTimestamp", self.starting_timestamp, is_timestamp=True)
+        if self.starting_offsets_by_timestamp is not None:
+            by_timestamp = self.starting_offsets_by_timestamp
+            return Bound("startingOffsetsByTimestamp", by_timestamp, is_timestamp=True)
+        return Bound("startingOffsets", self.starting_offsets)
+
+    @property
+    def end(self) -> Bound:
+        """Where to end, by the same order."""
+        if self.ending_timestamp is not None:
+            return Bound("endingTimestamp", self.ending_timestamp, is_timestamp=True)
+        if self.ending_offsets_by_timestamp is not None:
+            return Bound("endingOffsetsByTimestamp", self.ending_offsets_by_timestamp, is_timestamp=True)
+        return Bound("endingOffsets", self.ending_offsets)
+
+    @property
+    def admin_config(self) -> AdminConfig:
+        """The configuration of an `Admin` of this read."""
+        return AdminConfig.of(self._client_settings(AdminConfig))
+
+    @property
+    def read_settings(self) -> dict[str, Any]:
+        """The servers and the connection of `read_range`, and how much it fetches ahead."""
+        sizes = [size for name in FETCH_SIZES if (size := self.client.get(name)) is not None]
+        fetch: dict[str, Any] = {"fetch_max_bytes": min(sizes)} if sizes else {}
+        return self._client_settings(ClientConfig) | fetch
+
+    def _client_settings(self, config_class: type[ClientConfig]) -> dict[str, Any]:
+        given = {name: self.client[name] for name in settings_of(config_class) if name in self.client}
+        return given | {"bootstrap_servers": self.bootstrap_servers, "wire": self.wire}
 
 
-_BY_NAME: Final = {declared.name: (field, declared) for field, declared in settings_of(SourceOptions).items()}
-_PREFIXED: Final = {_KAFKA_PREFIX + name: name for name in (_SERVERS, "isolation.level")}
+_BY_NAME: Final = {declared.name: (name, declared) for name, declared in settings_of(SourceOptions).items()}
+_PREFIXED: Final = {KAFKA_PREFIX + name: name for name in (_SERVERS, "isolation.level")}
 OPTIONS: Final = (*_PREFIXED, *_BY_NAME)
 
 
-def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """Read the options of ``spark.read``; raises InvalidConfiguration for the first invalid one."""
+def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
+    """Read the options of ``spark.read``, or of ``spark.readStream`` with `streaming`.
+
+    Raises InvalidConfiguration for the first invalid one. Options that only streams have are checked in a
+    batch, too, and then ignored with a warning, as Spark does.
+    """
     options = _by_known_name(given)
     selection = [name for name in _SELECTIONS if name in options]
     if len(selection) != 1:
@@ -175,32 +223,84 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         )
     values: dict[str, Any] = {}
     for name, text in options.items():
-        field, declared = _BY_NAME[name]
-        values[field] = parsed(name, text, declared.kind)
-    return SourceOptions(**values)
+        attribute, declared = _BY_NAME[name]
+        values[attribute] = parsed(name, text, declared.kind)
+    if streaming:
+        values.setdefault("starting_offsets", LATEST)
+    parsed_options = SourceOptions(**values, client=client_settings(given, SOURCE_CLIENT, OPTIONS))
+    _check_limits(parsed_options)
+    if streaming:
+        _check_stream(options)
+    else:
+        _check_batch(parsed_options)
+        for name in _TRIGGERS:
+            if name in options:
+                logger.warning("option %r is ignored in a batch query", name)
+    return parsed_options
 
 
 def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
     by_lower_name = {name.lower(): name for name in OPTIONS}
     options: dict[str, str] = {}
     for name, value in given.items():
-        if name.lower() not in by_lower_name:
+        if name.lower() in by_lower_name:
+            options[by_lower_name[name.lower()]] = value
+        elif not name.lower().startswith(KAFKA_PREFIX):
             hint = suggestion(name, OPTIONS)
             raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas source{hint}")
-        options[by_lower_name[name.lower()]] = value
     for prefixed, name in _PREFIXED.items():
         if prefixed in options:
             value = options.pop(prefixed)
             if options.setdefault(name, value) != value:
                 raise InvalidConfiguration(f"options {name!r} and {prefixed!r} differ; give one of them")
     if _SERVERS not in options:
-        raise InvalidConfiguration(f"option {_SERVERS!r} is missing; expected {_Servers.expected}")
+        raise InvalidConfiguration(
+            f"option {KAFKA_PREFIX + _SERVERS!r} is missing; expected {Servers.expected}"
+        )
     return options
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    """Raises ValueError for anything but a JSON object."""
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError(text)
-    return value
+def _check_limits(options: SourceOptions) -> None:
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise InvalidConfiguration(
+            f"minOffsetsPerTrigger={least}: expected at most maxOffsetsPerTrigger ({most})"
+        )
+
+
+def _check_stream(options: Mapping[str, str]) -> None:
+    for name in _ENDS:
+        if name in options:
+            raise InvalidConfiguration(
+                f"{name}={options[name]!r}: expected no end in a streaming query; use it in a batch query"
+            )
+
+
+def _check_batch(options: SourceOptions) -> None:
+    start, end = options.start, options.end
+    for bound, refused, word in ((start, LATEST, "latest"), (end, EARLIEST, "earliest")):
+        if bound.is_timestamp:
+            continue
+        if bound.at == refused:
+            raise InvalidConfiguration(f"{bound.option}={word!r}: a batch query has no records there")
+        if isinstance(bound.at, dict):
+            for tp, offset in bound.at.items():
+                if offset == refused:
+                    raise InvalidConfiguration(
+                        f"{bound.option} has {offset} ({word}) for {tp}: a batch query has no records there"
+                    )
+    if not isinstance(start.at, dict) or not isinstance(end.at, dict):
+        return
+    if start.is_timestamp != end.is_timestamp:
+        return
+    differing = sorted(start.at.keys() ^ end.at.keys())
+    if differing:
+        names = ", ".join(map(str, differing))
+        raise InvalidConfiguration(
+            f"{start.option} and {end.option} name different partitions: {names} in one of them alone"
+        )
+    for tp, first in start.at.items():
+        if 0 <= end.at[tp] < first:
+            raise InvalidConfiguration(
+                f"{start.option} has {first} for {tp}, beyond {end.option} with {end.at[tp]}"
+            )

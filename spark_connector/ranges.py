@@ -18,7 +18,8 @@ from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.suggestions import suggestion
-from barnabas.spark_connector.options import EARLIEST, LATEST, PartitionOffsets, SourceOptions
+from barnabas.spark_connector.option_kinds import EARLIEST, LATEST, PartitionNumbers
+from barnabas.spark_connector.options import Bound, SourceOptions
 
 logger = logging.getLogger(__name__)
 
@@ -67,49 +68,91 @@ def choose_partitions(options: SourceOptions, topics: Mapping[str, Sequence[int]
     return sorted(options.partitions)
 
 
+def timestamps_to_look_up(bound: Bound, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The timestamp of each partition whose first record a bound asks for; none if the bound has offsets.
+
+    Raises InvalidConfiguration if the bound names partitions, but not exactly these.
+    """
+    numbers = _by_partition(bound, partitions)
+    return numbers if bound.is_timestamp else {}
+
+
+def bound_offsets(
+    bound: Bound,
+    partitions: Iterable[TopicPartition],
+    offsets_at: Mapping[TopicPartition, int | None],
+    *,
+    unmatched: int | None,
+) -> dict[TopicPartition, int]:
+    """The offset of a bound for each partition, `EARLIEST` and `LATEST` included.
+
+    `offsets_at` has what the cluster answered for `timestamps_to_look_up`. `unmatched` is the offset where no
+    record is as recent; None makes that InvalidConfiguration. Raises as `timestamps_to_look_up`.
+    """
+    numbers = _by_partition(bound, partitions)
+    if not bound.is_timestamp:
+        return numbers
+    offsets: dict[TopicPartition, int] = {}
+    for tp, timestamp in numbers.items():
+        offset = offsets_at[tp]
+        if offset is None:
+            offset = unmatched
+        if offset is None:
+            raise InvalidConfiguration(
+                f"{bound.option} has {timestamp} for {tp}, which has no record of this time or later; set "
+                "startingOffsetsByTimestampStrategy to latest to begin at its end"
+            )
+        offsets[tp] = offset
+    return offsets
+
+
+def _by_partition(bound: Bound, partitions: Iterable[TopicPartition]) -> PartitionNumbers:
+    at = bound.at
+    if isinstance(at, int):
+        return dict.fromkeys(partitions, at)
+    missing = sorted(set(partitions) - set(at))
+    surplus = sorted(set(at) - set(partitions))
+    kind = "a timestamp" if bound.is_timestamp else "an offset"
+    for tps, fault in (
+        (missing, f"lacks {kind} for"),
+        (surplus, f"has {kind} for partitions that are not read:"),
+    ):
+        if tps:
+            words = "" if bound.is_timestamp else f", {EARLIEST} for the earliest and {LATEST} for the latest"
+            raise InvalidConfiguration(
+                f"option {bound.option!r} {fault} {', '.join(map(str, tps))}; expected one for each "
+                f"partition that is read{words}"
+            )
+    return at
+
+
 def resolve_ranges(
     options: SourceOptions,
-    partitions: Sequence[TopicPartition],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
     log_start_offsets: Mapping[TopicPartition, int],
     end_offsets: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
-    """One range for each partition with records to read.
+    """One range for each partition with records to read, from the offsets of the bounds.
 
-    Raises InvalidConfiguration if the given offsets do not name exactly these partitions or a start is beyond
-    its end, and OFFSET_OUT_OF_RANGE if `failOnDataLoss` is true and a given offset is not between log start
-    and end. Without it such an offset is moved to the nearer of the two, with a warning.
+    Raises InvalidConfiguration if a start is beyond its end, and OFFSET_OUT_OF_RANGE if `failOnDataLoss` is
+    true and an offset is not between log start and end. Without it such an offset is moved to the nearer of
+    the two, with a warning.
     """
-    _check_named("startingOffsets", options.starting_offsets, partitions)
-    _check_named("endingOffsets", options.ending_offsets, partitions)
     ranges: list[OffsetRange] = []
-    for tp in partitions:
-        low, high = log_start_offsets[tp], end_offsets[tp]
+    for tp, start in starts.items():
+        low, high, end = log_start_offsets[tp], end_offsets[tp], ends[tp]
         invariant(low <= high, "%s starts at %d, beyond its end %d", tp, low, high)
-        start = EARLIEST if options.starting_offsets is None else options.starting_offsets[tp]
-        end = LATEST if options.ending_offsets is None else options.ending_offsets[tp]
         if start >= 0 and end >= 0 and start > end:
             raise InvalidConfiguration(
-                f"startingOffsets has {start} for {tp.topic}-{tp.partition}, beyond endingOffsets with {end}"
+                f"{options.start.option} is offset {start} of {tp}, beyond {options.end.option}, offset {end}"
             )
-        first = low if start == EARLIEST else _within("startingOffsets", tp, start, low, high, options)
-        last = high if end == LATEST else _within("endingOffsets", tp, end, low, high, options)
+        special = {EARLIEST: low, LATEST: high}
+        first = special[start] if start < 0 else _within(options.start.option, tp, start, low, high, options)
+        last = special[end] if end < 0 else _within(options.end.option, tp, end, low, high, options)
         if first < last:
             ranges.append(OffsetRange(tp.topic, tp.partition, first, last))
     return ranges
-
-
-def _check_named(option: str, offsets: PartitionOffsets | None, partitions: Iterable[TopicPartition]) -> None:
-    if offsets is None:
-        return
-    missing = sorted(set(partitions) - set(offsets))
-    surplus = sorted(set(offsets) - set(partitions))
-    for tps, fault in ((missing, "no offset for"), (surplus, "an offset for partitions that are not read:")):
-        if tps:
-            names = ", ".join(f"{tp.topic}-{tp.partition}" for tp in tps)
-            raise InvalidConfiguration(
-                f"option {option!r} has {fault} {names}; expected one for each partition that is read, "
-                f"{EARLIEST} for the earliest and {LATEST} for the latest"
-            )
 
 
 def _within(option: str, tp: TopicPartition, offset: int, low: int, high: int, options: SourceOptions) -> int:
@@ -134,28 +177,59 @@ def data_loss(loss: str) -> Exception:
 
 
 def split_ranges(
-    ranges: Sequence[OffsetRange], min_partitions: int | None, cores: int | None = None
+    ranges: Sequence[OffsetRange],
+    min_partitions: int | None,
+    max_records: int | None = None,
+    cores: int | None = None,
 ) -> list[OffsetRange]:
-    """Cut ranges into at least `min_partitions` tasks, as even as whole offsets allow, or leave them.
+    """Cut ranges into tasks of at most `max_records` offsets and into about `min_partitions` tasks, as Spark.
 
-    Without a number given, about `TASKS_PER_CORE` tasks are made for each core of this machine, each
-    of at least `MIN_TASK_RECORDS`. There is at least one for every `FULL_TASK_RECORDS`, also with few
-    cores, because the executors, which a data source cannot query, may have many more.
+    With both, the cut by `max_records` comes first. The second cut leaves small ranges whole and shares the
+    remaining tasks among the others by size, so there may be a few more or fewer.
+
+    Without either, about `TASKS_PER_CORE` tasks are made for each core of this machine, each of at least
+    `MIN_TASK_RECORDS`. There is at least one for every `FULL_TASK_RECORDS`, also with few cores, because the
+    executors, which a data source cannot query, may have many more.
     """
-    total = sum(entry.end_offset - entry.start_offset for entry in ranges)
-    if min_partitions is None:
+    if min_partitions is None and max_records is None:
+        total = _total(ranges)
         by_cores = TASKS_PER_CORE * (cores or os.cpu_count() or 1)
         task_count = min(max(by_cores, total // FULL_TASK_RECORDS), total // MIN_TASK_RECORDS)
-    else:
-        task_count = min(min_partitions, total)
-    if task_count <= len(ranges):
-        return list(ranges)
-    return [part for entry in ranges for part in _cut(entry, task_count, total)]
+        if task_count <= len(ranges):
+            return list(ranges)
+        return [part for entry in ranges for part in _cut(entry, -(-_size(entry) * task_count // total))]
+    parts = list(ranges)
+    if max_records is not None:
+        parts = [part for entry in parts for part in _cut(entry, -(-_size(entry) // max_records))]
+    if min_partitions is not None and min_partitions > len(parts):
+        total = _total(parts)
+        small = {entry for entry in parts if _share(entry, total, min_partitions) == 1}
+        total_of_large = total - _total(small)
+        large_partitions = max(min_partitions - len(small), 1)
+        return [
+            part
+            for entry in parts
+            for part in _cut(entry, 1 if entry in small else _share(entry, total_of_large, large_partitions))
+        ]
+    return parts
 
 
-def _cut(entry: OffsetRange, task_count: int, total: int) -> list[OffsetRange]:
-    """The share of this range in the tasks that the total is cut into, rounded up."""
-    size = entry.end_offset - entry.start_offset
-    count = -(-size * task_count // total)
+def _size(entry: OffsetRange) -> int:
+    return entry.end_offset - entry.start_offset
+
+
+def _total(ranges: Iterable[OffsetRange]) -> int:
+    return sum(map(_size, ranges))
+
+
+def _share(entry: OffsetRange, total: int, task_count: int) -> int:
+    """This range's number of the tasks, by its size, rounded half up."""
+    return max((2 * _size(entry) * task_count + total) // (2 * total), 1)
+
+
+def _cut(entry: OffsetRange, count: int) -> list[OffsetRange]:
+    """Parts as even as whole offsets allow; none is empty."""
+    size = _size(entry)
+    count = min(count, size)
     bounds = [entry.start_offset + size * index // count for index in range(count + 1)]
     return [entry._replace(start_offset=start, end_offset=end) for start, end in itertools.pairwise(bounds)]

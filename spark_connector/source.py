@@ -14,7 +14,7 @@ between them, so they hold plain data and no connections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
@@ -35,9 +35,17 @@ from pyspark.sql.types import (
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.suggestions import suggestion
-from barnabas.spark_connector.log_view import LogView, OpenView
+from barnabas.spark_connector.log_view import LogView, OpenView, Topic
+from barnabas.spark_connector.option_kinds import LATEST
 from barnabas.spark_connector.options import SourceOptions, parse_options
-from barnabas.spark_connector.ranges import OffsetRange, choose_partitions, resolve_ranges, split_ranges
+from barnabas.spark_connector.ranges import (
+    OffsetRange,
+    bound_offsets,
+    choose_partitions,
+    resolve_ranges,
+    split_ranges,
+    timestamps_to_look_up,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,9 +105,10 @@ class BarnabasReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Fix the ranges and cut them into tasks; empty if there is nothing to read."""
         options = self._options
-        with self._open_view(options.bootstrap_servers, options.isolation_level) as view:
+        with self._open_view(options) as view:
             ranges = plan_ranges(options, view)
-        return [RangePartition(part) for part in split_ranges(ranges, options.min_partitions)]
+        tasks = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
+        return [RangePartition(part) for part in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one part. Without parts Spark makes one of its own, which is empty."""
@@ -111,24 +120,39 @@ class BarnabasReader(DataSourceReader):
 
         schema = schema_of(field.name for field in self._schema.fields)
         options = self._options
-        with self._open_view(options.bootstrap_servers, options.isolation_level) as view:
+        with self._open_view(options) as view:
             yield from read_range(view, partition.range, schema, fail_on_data_loss=options.fail_on_data_loss)
 
 
 def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:
-    """The ranges that a read with these options covers now.
+    """The ranges that a batch read with these options covers now.
 
-    The log starts are requested first. They and the ends only grow, so each start is at or below its end.
-    Raises as `choose_partitions` and `resolve_ranges`.
+    The log starts are requested first and the ends last. They only grow, so each start, and each offset of a
+    timestamp, is at or below its end. Raises as `choose_partitions`, `start_offsets` and `resolve_ranges`.
     """
+    known, partitions = find_partitions(options, view)
+    log_start_offsets = view.log_start_offsets(partitions)
+    starts = start_offsets(options, view, partitions)
+    offsets_at = view.offsets_at(timestamps_to_look_up(options.end, partitions))
+    ends = bound_offsets(options.end, partitions, offsets_at, unmatched=LATEST)
+    ranges = resolve_ranges(options, starts, ends, log_start_offsets, view.end_offsets(partitions))
+    return [part._replace(topic_id=known[part.topic].topic_id) for part in ranges]
+
+
+def find_partitions(options: SourceOptions, view: LogView) -> tuple[dict[str, Topic], list[TopicPartition]]:
+    """The topics of the cluster that matter for these options, and the partitions to read."""
     topics = options.topics or tuple(dict.fromkeys(tp.topic for tp in options.partitions or ())) or None
     known = view.topics(topics)
-    partitions: list[TopicPartition] = choose_partitions(
-        options, {name: topic.partitions for name, topic in known.items()}
-    )
-    log_start_offsets = view.log_start_offsets(partitions)
-    ranges = resolve_ranges(options, partitions, log_start_offsets, view.end_offsets(partitions))
-    return [part._replace(topic_id=known[part.topic].topic_id) for part in ranges]
+    return known, choose_partitions(options, {name: topic.partitions for name, topic in known.items()})
+
+
+def start_offsets(
+    options: SourceOptions, view: LogView, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The offset, `EARLIEST` or `LATEST` at which each partition begins. Raises as `bound_offsets`."""
+    offsets_at = view.offsets_at(timestamps_to_look_up(options.start, partitions))
+    unmatched = LATEST if options.starting_offsets_by_timestamp_strategy == "latest" else None
+    return bound_offsets(options.start, partitions, offsets_at, unmatched=unmatched)
 
 
 def source_schema(*, include_headers: bool) -> StructType:

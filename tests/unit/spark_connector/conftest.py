@@ -13,6 +13,7 @@ from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.record_batch import Buffer, iter_batches, parse_header
 from barnabas.spark_connector.log_view import LogView, Topic
+from barnabas.spark_connector.options import SourceOptions
 
 
 class MemoryView(LogView):
@@ -27,13 +28,13 @@ class MemoryView(LogView):
         self.committed: dict[TopicPartition, int] = {}
         self.retention: dict[TopicPartition, list[int]] = {}
         self.internal: set[str] = set()
-        self.opened: list[tuple[str, str]] = []
+        self.opened: list[SourceOptions] = []
         self.is_open = False
         self.topic_id = TopicId(uuid.uuid4())
         """Of all topics; another one makes them other topics."""
 
-    def __call__(self, bootstrap_servers: str, isolation_level: str) -> Self:
-        self.opened.append((bootstrap_servers, isolation_level))
+    def __call__(self, options: SourceOptions) -> Self:
+        self.opened.append(options)
         return self
 
     def __enter__(self) -> Self:

@@ -6,6 +6,7 @@ import pytest
 
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
+from barnabas.spark_connector.option_kinds import EARLIEST, LATEST
 from barnabas.spark_connector.options import parse_options
 
 GOOD = {"bootstrap.servers": "a:1,b:2", "subscribe": "t"}
@@ -15,7 +16,10 @@ def test_defaults_are_sparks() -> None:
     options = parse_options(GOOD)
     assert options.bootstrap_servers == "a:1,b:2"
     assert options.topics == ("t",)
-    assert (options.starting_offsets, options.ending_offsets) == (None, None)
+    assert (options.start, options.end) == (
+        ("startingOffsets", EARLIEST, False),
+        ("endingOffsets", LATEST, False),
+    )
     assert (options.min_partitions, options.include_headers, options.fail_on_data_loss) == (None, False, True)
 
 
@@ -57,7 +61,7 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
     [
         ({"startingOfsets": "earliest"}, "'startingOfsets' is unknown .* did you mean startingOffsets"),
         ({"path": "/x"}, "'path' is unknown"),
-        ({"bootstrap.servers": None}, r"'bootstrap.servers' is missing; expected host:port"),
+        ({"bootstrap.servers": None}, r"'kafka.bootstrap.servers' is missing; expected host:port"),
         ({"bootstrap.servers": "a"}, "'a' is not host:port"),
         ({"bootstrap.servers": ","}, "names no server"),
         ({"kafka.bootstrap.servers": "other:1"}, "differ"),
@@ -74,16 +78,16 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
         ({"subscribe": None, "assign": '{"t":0}'}, "expected JSON"),
         ({"subscribe": None, "assign": '{"t":[-1]}'}, "expected JSON"),
         ({"subscribe": None, "assign": '{"t":[true]}'}, "expected JSON"),
-        ({"startingOffsets": "latest"}, "startingOffsets='latest': expected earliest or JSON"),
-        ({"endingOffsets": "earliest"}, "endingOffsets='earliest': expected latest or JSON"),
-        ({"startingOffsets": '{"t":{"0":-1}}'}, "t-0 has -1, which is the other end"),
-        ({"endingOffsets": '{"t":{"0":-2}}'}, "t-0 has -2, which is the other end"),
-        ({"startingOffsets": "first"}, "startingOffsets='first': expected earliest or JSON"),
-        ({"startingOffsets": '{"t":5}'}, "expected earliest or JSON"),
-        ({"startingOffsets": '{"t":{"x":5}}'}, "expected earliest or JSON"),
-        ({"startingOffsets": '{"t":{"0":-3}}'}, "expected earliest or JSON"),
-        ({"startingOffsets": '{"t":{"0":1.5}}'}, "expected earliest or JSON"),
-        ({"endingOffsets": '{"t":{"0":"5"}}'}, "expected latest or JSON"),
+        ({"startingOffsets": "latest"}, "startingOffsets='latest': a batch query has no records there"),
+        ({"endingOffsets": "earliest"}, "endingOffsets='earliest': a batch query has no records there"),
+        ({"startingOffsets": '{"t":{"0":-1}}'}, r"startingOffsets has -1 \(latest\) for t-0: a batch"),
+        ({"endingOffsets": '{"t":{"0":-2}}'}, r"endingOffsets has -2 \(earliest\) for t-0: a batch"),
+        ({"startingOffsets": "first"}, "startingOffsets='first': expected earliest, latest or JSON"),
+        ({"startingOffsets": '{"t":5}'}, "expected earliest, latest or JSON"),
+        ({"startingOffsets": '{"t":{"x":5}}'}, "expected earliest, latest or JSON"),
+        ({"startingOffsets": '{"t":{"0":-3}}'}, "expected earliest, latest or JSON"),
+        ({"startingOffsets": '{"t":{"0":1.5}}'}, "expected earliest, latest or JSON"),
+        ({"endingOffsets": '{"t":{"0":"5"}}'}, "expected earliest, latest or JSON"),
         ({"minPartitions": "0"}, "minPartitions='0': expected a whole number, at least 1"),
         ({"minPartitions": "many"}, "expected a whole number, at least 1"),
         ({"includeHeaders": "yes"}, "includeHeaders='yes': expected true or false"),

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
-from barnabas.spark_connector.options import EARLIEST, LATEST, SourceOptions
+from barnabas.spark_connector.option_kinds import EARLIEST, LATEST
+from barnabas.spark_connector.options import SourceOptions
 from barnabas.spark_connector.ranges import (
     FULL_TASK_RECORDS,
     MIN_TASK_RECORDS,
     TASKS_PER_CORE,
     OffsetRange,
+    bound_offsets,
     choose_partitions,
     resolve_ranges,
     split_ranges,
@@ -30,7 +32,9 @@ def options_of(**given: Any) -> SourceOptions:
 
 
 def resolve(low: int, high: int, **given: Any) -> list[tuple[int, int]]:
-    ranges = resolve_ranges(options_of(topics=("t",), **given), [T0], {T0: low}, {T0: high})
+    options = options_of(topics=("t",), **given)
+    starts, ends = (bound_offsets(bound, [T0], {}, unmatched=None) for bound in (options.start, options.end))
+    ranges = resolve_ranges(options, starts, ends, {T0: low}, {T0: high})
     return [(entry.start_offset, entry.end_offset) for entry in ranges]
 
 
@@ -85,12 +89,14 @@ def test_offsets_outside_the_log_fail_or_are_moved(
 
 
 def test_a_start_beyond_its_end_is_refused() -> None:
-    with pytest.raises(InvalidConfiguration, match="has 9 for t-0, beyond endingOffsets with 8"):
+    with pytest.raises(
+        InvalidConfiguration, match="startingOffsets is offset 9 of t-0, beyond endingOffsets, offset 8"
+    ):
         resolve(5, 20, starting_offsets={T0: 9}, ending_offsets={T0: 8})
 
 
 def test_offsets_have_to_name_exactly_the_partitions_read() -> None:
-    with pytest.raises(InvalidConfiguration, match="'startingOffsets' has no offset for t-0"):
+    with pytest.raises(InvalidConfiguration, match="'startingOffsets' lacks an offset for t-0"):
         resolve(5, 20, starting_offsets={})
     surplus = "'endingOffsets' has an offset for partitions that are not read: t-1"
     with pytest.raises(InvalidConfiguration, match=surplus):
@@ -125,21 +131,22 @@ def test_a_driver_of_few_cores_does_not_hold_up_a_large_cluster() -> None:
 @given(
     sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=8),
     start=st.integers(0, 1 << 50),
-    task_count=st.integers(1, 300),
+    min_partitions=st.none() | st.integers(1, 300),
+    max_records=st.none() | st.integers(1, 6000),
 )
-def test_splitting_covers_everything_once_and_evenly(sizes: list[int], start: int, task_count: int) -> None:
+def test_splitting_covers_everything_once_and_evenly(
+    sizes: list[int], start: int, min_partitions: int | None, max_records: int | None
+) -> None:
     ranges = [OffsetRange("t", index, start, start + size) for index, size in enumerate(sizes)]
-    parts = split_ranges(ranges, task_count)
-    assert all(part.start_offset < part.end_offset for part in parts)
-    total = sum(sizes)
-    assert min(task_count, total) <= len(parts) <= max(task_count, len(ranges)) + len(ranges)
+    parts = split_ranges(ranges, min_partitions, max_records)
     for whole in ranges:
         own = [part for part in parts if part.partition == whole.partition]
         assert own[0].start_offset == whole.start_offset
         assert own[-1].end_offset == whole.end_offset
         assert all(left.end_offset == right.start_offset for left, right in itertools.pairwise(own))
-        lengths = {part.end_offset - part.start_offset for part in own}
-        assert max(lengths) - min(lengths) <= 1
+        lengths = [part.end_offset - part.start_offset for part in own]
+        assert min(lengths) > 0
+        assert max_records is None or max(lengths) <= max_records
 
 
 def test_splitting_nothing_gives_nothing() -> None:

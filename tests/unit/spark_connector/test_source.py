@@ -99,7 +99,7 @@ def test_all_records_of_all_partitions_are_read(view: Any, numbered: Numbered) -
     assert {row["topic"] for row in rows} == {"t"}
     assert rows[3]["timestamp"].timestamp() == 1.003
     assert {row["timestampType"] for row in rows} == {0}
-    assert view.opened[0] == ("a:1", "read_uncommitted")
+    assert view.opened[0].bootstrap_servers == "a:1"
 
 
 def test_nothing_beyond_the_high_watermark_is_read(view: Any, numbered: Numbered) -> None:
@@ -267,7 +267,7 @@ def test_a_topic_that_is_deleted_after_records_were_lost_is_data_loss(
 def test_the_isolation_level_reaches_the_planning_and_the_tasks(view: Any, numbered: Numbered) -> None:
     view.write("t", 0, numbered(2))
     assert len(read_all(view, **{"kafka.isolation.level": "read_committed"})) == 2
-    assert view.opened == [("a:1", "read_committed")] * 2
+    assert [options.isolation_level for options in view.opened] == ["read_committed"] * 2
 
 
 def test_a_range_may_end_in_batches_that_are_left_out(view: Any, numbered: Numbered) -> None:
