@@ -1,7 +1,7 @@
 """A cluster view over logs in memory."""
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +12,7 @@ from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.record_batch import Buffer, iter_batches, parse_header
+from barnabas.protocol.records import decode_records
 from barnabas.spark_connector.log_view import LogView, Topic
 from barnabas.spark_connector.options import SourceOptions
 
@@ -79,6 +80,16 @@ class MemoryView(LogView):
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.committed[tp] for tp in partitions}
+
+    def offsets_at(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        return {tp: self._first_since(tp, timestamp) for tp, timestamp in timestamps.items()}
+
+    def _first_since(self, tp: TopicPartition, timestamp_ms: int) -> int | None:
+        for batch in self.logs[tp]:
+            for record in decode_records(batch):
+                if record.timestamp_ms >= timestamp_ms and record.offset >= self.starts[tp]:
+                    return record.offset
+        return None
 
     def read(
         self, partition: TopicPartition, start: int, end: int, topic_id: TopicId = NO_TOPIC_ID
