@@ -6,6 +6,7 @@
 # make soak    unit tests in debug mode, clients at all features, hostile peers, 100,000 histories (FUZZ_SEED=…, SOAK_SEED=…)
 # make flaky   process tests repeated under random load, with their rates (FLAKY_RUNS=20, FLAKY_TESTS='tests/chaos -k …')
 # make mutants MODULE=broker/log   mutants of a module or folder against its unit tests (TESTS=…, CHOOSE=1, KEEP=…, SAMPLE=…)
+# make spark-lanes   tests/spark under every PySpark that is supported (SPARK_VERSIONS='4.0.0 …')
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
 # make pictures | settings | loops     the pictures of the README, from a real run; the page of settings; compiled loops
@@ -14,7 +15,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast lint format demo chaos soak flaky mutants bench bench-kafka pictures settings loops \
+.PHONY: help setup test test-fast lint format demo chaos soak spark-lanes flaky mutants bench bench-kafka pictures settings loops \
 	lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
@@ -22,6 +23,8 @@ PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; 
 	"$$found" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$found" && break; done)
 BIN := .venv/bin
 STAMP := .venv/.set-up
+# Each is a lane of its own: .venv-spark/VERSION, the locked packages but for PySpark.
+SPARK_VERSIONS ?= 4.0.0 4.1.4 4.2.1 4.3.0
 JOBS ?= auto
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -73,6 +76,17 @@ soak: setup
 	$(BIN)/python -m tests.cluster.wire_soak
 	$(BIN)/python -m tests.simulation.soak
 
+spark-lanes: $(SPARK_VERSIONS:%=.venv-spark/%/.set-up) setup
+	$(BIN)/python -m tests.spark.lanes $(SPARK_VERSIONS) $(if $(PYTEST_ARGS),-- $(PYTEST_ARGS))
+
+.venv-spark/%/.set-up: requirements.lock pyproject.toml
+	@if ! $(@D)/bin/python -c '' 2>/dev/null; then rm -rf $(@D) && $(PYTHON) -m venv $(@D); fi
+	@echo "setup: $(@D), the locked packages with PySpark $*"
+	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input -q "pyspark==$*" \
+		-r <(grep -v -e '^pyspark==' -e '^py4j==' requirements.lock)
+	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input -q --no-build-isolation --no-deps -e .
+	@touch $@
+
 flaky: setup
 	$(BIN)/python -m tests.flaky
 
@@ -106,5 +120,5 @@ lock:
 	rm -rf .venv-lock build
 
 clean:
-	rm -rf .venv .venv-lock build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf .venv .venv-lock .venv-spark build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +16,8 @@ import pytest
 from barnabas.client.admin.admin import NewTopic
 from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
+from benchmarks.peers import spark_kafka
+from benchmarks.peers.processes import PeerError
 from tests.support.names import fresh_name
 
 from ..cluster.tools import running
@@ -43,10 +48,39 @@ _SESSION = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
+            needed = item.get_closest_marker("pyspark")
+            if needed is not None and pyspark_version() < _numbers(needed.args[0]):
+                item.add_marker(pytest.mark.skip(f"needs PySpark {needed.args[0]}: {needed.args[1]}"))
             item.add_marker(pytest.mark.spark)
             # PySpark leaves sockets to the collector, and warns of the pandas that it was not tried with.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not:FutureWarning"))
+
+
+def pyspark_version() -> tuple[int, ...]:
+    return _numbers(version("pyspark"))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+@cache
+def _kafka_archives() -> str:
+    """Spark's own Kafka source for the session, as ``spark.jars``. Raises PeerError if there is none."""
+    running = version("pyspark")
+    if running != spark_kafka.VERSION:
+        raise PeerError(f"Spark's own Kafka source runs in PySpark {spark_kafka.VERSION} alone")
+    return spark_kafka.archives()
+
+
+@pytest.fixture
+def kafka_source() -> None:
+    """Skips the test where the session has no ``format("kafka")``."""
+    try:
+        _kafka_archives()
+    except PeerError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +94,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name, value in _SESSION.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+    with suppress(PeerError):
+        builder = builder.config("spark.jars", _kafka_archives())
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -130,6 +130,7 @@ def test_offsets_bound_the_read(read: Read, produce: Any, make_topic: MakeTopic)
     assert read(topic, "offset bigint", assign=json.dumps({topic: [1]})).count() == 20
 
 
+@pytest.mark.pyspark("4.1", "4.0 plans a DataFrame for every action")
 def test_a_data_frame_is_a_snapshot_and_a_new_load_sees_more(
     read: Read, produce: Any, make_topic: MakeTopic
 ) -> None:
