@@ -7,7 +7,7 @@ import pytest
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.option_kinds import EARLIEST, LATEST
-from barnabas.spark_connector.options import parse_options
+from barnabas.spark_connector.options import OPTIONS, SourceOptions, parse_options
 
 GOOD = {"bootstrap.servers": "a:1,b:2", "subscribe": "t"}
 
@@ -36,24 +36,100 @@ def test_names_come_in_any_case_and_with_the_kafka_prefix() -> None:
 
 
 def test_everything_can_be_given_and_the_result_is_pickled() -> None:
-    options = parse_options(
-        {
-            "bootstrap.servers": "a:1",
-            "kafka.bootstrap.servers": "a:1",
-            "assign": '{"t":[1,0],"u":[3]}',
-            "startingOffsets": '{"t":{"0":-2,"1":7},"u":{"3":0}}',
-            "endingOffsets": '{"t":{"0":-1,"1":9},"u":{"3":1}}',
-            "minPartitions": "12",
-            "failOnDataLoss": "false",
-        }
-    )
+    given = {
+        "bootstrap.servers": "a:1",
+        "kafka.bootstrap.servers": "a:1",
+        "wire": "kafka",
+        "assign": '{"t":[1,0],"u":[3]}',
+        "startingTimestamp": "5",
+        "startingOffsetsByTimestamp": '{"t":{"0":1,"1":2},"u":{"3":3}}',
+        "startingOffsets": '{"t":{"0":-2,"1":7},"u":{"3":0}}',
+        "startingOffsetsByTimestampStrategy": "Latest",
+        "endingTimestamp": "6",
+        "endingOffsetsByTimestamp": '{"t":{"0":4,"1":5},"u":{"3":6}}',
+        "endingOffsets": '{"t":{"0":-1,"1":9},"u":{"3":1}}',
+        "minPartitions": "12",
+        "maxRecordsPerPartition": "5000000000",
+        "maxOffsetsPerTrigger": "30",
+        "minOffsetsPerTrigger": "20",
+        "maxTriggerDelay": "10s",
+        "maxBytesPerTrigger": "64m",
+        "kafka.isolation.level": "read_committed",
+        "includeHeaders": "true",
+        "failOnDataLoss": "false",
+        "kafkaConsumer.pollTimeoutMs": "7",
+        "fetchOffset.numRetries": "8",
+        "fetchOffset.retryIntervalMs": "9",
+        "kafka.group.id": "g",
+        "groupIdPrefix": "p",
+        "kafka.client.id": "c",
+    }
+    options = parse_options(given)
     t0, t1, u3 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 3)
-    assert options.partitions == (t1, t0, u3)
-    assert options.starting_offsets == {t0: -2, t1: 7, u3: 0}
-    assert options.ending_offsets == {t0: -1, t1: 9, u3: 1}
-    assert options.min_partitions == 12
-    assert not options.fail_on_data_loss
+    assert options == SourceOptions(
+        bootstrap_servers="a:1",
+        wire="kafka",
+        partitions=(t1, t0, u3),
+        starting_timestamp=5,
+        starting_offsets_by_timestamp={t0: 1, t1: 2, u3: 3},
+        starting_offsets={t0: -2, t1: 7, u3: 0},
+        starting_offsets_by_timestamp_strategy="latest",
+        ending_timestamp=6,
+        ending_offsets_by_timestamp={t0: 4, t1: 5, u3: 6},
+        ending_offsets={t0: -1, t1: 9, u3: 1},
+        min_partitions=12,
+        max_records_per_partition=5_000_000_000,
+        max_offsets_per_trigger=30,
+        min_offsets_per_trigger=20,
+        max_trigger_delay_ms=10_000,
+        max_bytes_per_trigger=64 << 20,
+        isolation_level="read_committed",
+        include_headers=True,
+        fail_on_data_loss=False,
+        poll_timeout_ms=7,
+        fetch_offset_num_retries=8,
+        fetch_offset_retry_interval_ms=9,
+        group_id="g",
+        group_id_prefix="p",
+        client={"client_id": "c"},
+    )
+    assert {*given} >= {
+        name for name in OPTIONS if name not in ("subscribe", "subscribePattern", "isolation.level")
+    }
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_stream_starts_at_the_end_by_default_and_its_offsets_may_be_there() -> None:
+    assert parse_options(GOOD, streaming=True).start.at == LATEST
+    assert parse_options(GOOD | {"startingOffsets": "earliest"}, streaming=True).start.at == EARLIEST
+    offsets = {"startingOffsets": '{"t":{"0":-1}}'}
+    assert parse_options(GOOD | offsets, streaming=True).start.at == {TopicPartition("t", 0): LATEST}
+
+
+def test_options_that_only_streams_have_are_ignored_in_a_batch(caplog: pytest.LogCaptureFixture) -> None:
+    given = GOOD | {"maxoffsetspertrigger": "1", "maxTriggerDelay": "1"}
+    parse_options(given, streaming=True)
+    assert caplog.text == ""
+    parse_options(given)
+    for name in ("maxOffsetsPerTrigger", "maxTriggerDelay"):
+        assert f"option '{name}' is ignored in a batch query" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("15m", 900_000), ("2 ", 2), ("3ms", 3), ("10S", 10_000), ("1min", 60_000), ("2h", 7_200_000), ("0", 0)],
+)
+def test_times_have_sparks_units(text: str, milliseconds: int) -> None:
+    options = parse_options(GOOD | {"maxTriggerDelay": text}, streaming=True)
+    assert options.max_trigger_delay_ms == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("7", 7), ("1k", 1024), ("2KB", 2048), ("3m", 3 << 20), ("1g", 1 << 30), ("5b", 5)]
+)
+def test_sizes_have_sparks_units(text: str, size: int) -> None:
+    options = parse_options(GOOD | {"maxBytesPerTrigger": text}, streaming=True)
+    assert options.max_bytes_per_trigger == size
 
 
 @pytest.mark.parametrize(
@@ -71,7 +147,7 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
         ({"assign": '{"t":[0]}'}, "found subscribe and assign"),
         ({"subscribe": " , "}, "subscribe=' , ': expected topic"),
         ({"subscribe": None, "subscribePattern": "("}, "expected a regular expression"),
-        ({"subscribe": None, "subscribePattern": ""}, "subscribePattern='': expected a regular expression"),
+        ({"subscribe": None, "subscribePattern": " "}, "subscribePattern=' ': expected a regular expression"),
         ({"subscribe": None, "assign": "t"}, "assign='t': expected JSON"),
         ({"subscribe": None, "assign": "[]"}, "expected JSON"),
         ({"subscribe": None, "assign": "{}"}, "expected JSON"),
@@ -89,6 +165,23 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
         ({"startingOffsets": '{"t":{"0":1.5}}'}, "expected earliest, latest or JSON"),
         ({"endingOffsets": '{"t":{"0":"5"}}'}, "expected earliest, latest or JSON"),
         ({"minPartitions": "0"}, "minPartitions='0': expected a whole number, at least 1"),
+        ({"startingTimestamp": "-1"}, "startingTimestamp='-1': expected a whole number, at least 0"),
+        ({"endingTimestamp": "2026-01-01"}, "endingTimestamp='2026-01-01': expected a whole number"),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, r"expected JSON such as .*, in ms"),
+        ({"endingOffsetsByTimestamp": "[]"}, "endingOffsetsByTimestamp=.*expected JSON"),
+        ({"startingOffsetsByTimestampStrategy": "x"}, "expected one of error, latest"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition='0': expected a whole number, at least 1"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0': expected a whole number, at least 1"),
+        ({"minOffsetsPerTrigger": "-1"}, "minOffsetsPerTrigger='-1': expected a whole number, at least 0"),
+        ({"maxTriggerDelay": "15 minutes"}, "maxTriggerDelay='15 minutes': expected a time such as 15m"),
+        ({"maxTriggerDelay": "1.5h"}, "maxTriggerDelay='1.5h': expected a time such as 15m"),
+        ({"maxBytesPerTrigger": "0k"}, "maxBytesPerTrigger='0k': expected a size such as 64m"),
+        ({"maxBytesPerTrigger": "1x"}, "maxBytesPerTrigger='1x': expected a size such as 64m"),
+        ({"kafkaConsumer.pollTimeoutMs": "0"}, "pollTimeoutMs='0': expected a whole number, at least 1"),
+        ({"fetchOffset.numRetries": "-1"}, "numRetries='-1': expected a whole number, at least 0"),
+        ({"fetchOffset.retryIntervalMs": "1s"}, "retryIntervalMs='1s': expected a whole number"),
+        ({"wire": "tls"}, "wire='tls': expected one of native, kafka"),
+        ({"kafka.group.id": " "}, "kafka.group.id=' ': expected a text that is not empty"),
         ({"minPartitions": "many"}, "expected a whole number, at least 1"),
         ({"includeHeaders": "yes"}, "includeHeaders='yes': expected true or false"),
         ({"failOnDataLoss": "1"}, "failOnDataLoss='1': expected true or false"),

@@ -21,6 +21,7 @@ from barnabas.spark_connector.ranges import (
     choose_partitions,
     resolve_ranges,
     split_ranges,
+    timestamps_to_look_up,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -108,6 +109,30 @@ def test_a_log_start_beyond_the_high_watermark_is_a_contradiction() -> None:
         resolve(21, 20)
 
 
+def test_a_time_without_records_after_it_is_an_error_or_the_given_end() -> None:
+    bound = options_of(topics=("t",), starting_timestamp=5).start
+    assert bound_offsets(bound, [T0, T1], {T0: 3, T1: None}, unmatched=LATEST) == {T0: 3, T1: LATEST}
+    message = (
+        "startingTimestamp has 5 for t-1, which has no record of this time or later; set startingOffsetsBy"
+    )
+    with pytest.raises(InvalidConfiguration, match=message):
+        bound_offsets(bound, [T0, T1], {T0: 3, T1: None}, unmatched=None)
+
+
+def test_times_by_partition_have_to_name_exactly_the_partitions_read() -> None:
+    bound = options_of(topics=("t",), ending_offsets_by_timestamp={T1: 5}).end
+    with pytest.raises(InvalidConfiguration, match="'endingOffsetsByTimestamp' lacks a timestamp for t-0"):
+        timestamps_to_look_up(bound, [T0, T1])
+    assert timestamps_to_look_up(bound, [T1]) == {T1: 5}
+    assert timestamps_to_look_up(options_of(topics=("t",)).end, [T1]) == {}
+
+
+def test_a_start_at_the_end_reads_nothing_whatever_the_end() -> None:
+    """As the strategy latest resolves it; the end may be an earlier offset."""
+    options = options_of(topics=("t",))
+    assert resolve_ranges(options, {T0: LATEST}, {T0: 7}, {T0: 5}, {T0: 20}) == []
+
+
 def test_small_reads_are_not_split_unless_asked_for() -> None:
     small = [OffsetRange("t", 0, 0, 2 * MIN_TASK_RECORDS - 1)]
     assert split_ranges(small, None, cores=8) == small
@@ -126,6 +151,61 @@ def test_a_driver_of_few_cores_does_not_hold_up_a_large_cluster() -> None:
     parts = split_ranges(large, None, cores=2)
     assert len(parts) == 600
     assert {part.end_offset - part.start_offset for part in parts} == {FULL_TASK_RECORDS}
+
+
+Cut = tuple[int, int, int]
+"""Partition, start and end."""
+
+
+@pytest.mark.parametrize(
+    ("min_partitions", "max_records", "ranges", "tasks"),
+    [
+        (3, None, [(1, 1, 2), (2, 1, 2), (3, 1, 2)], [(1, 1, 2), (2, 1, 2), (3, 1, 2)]),
+        (4, None, [(1, 1, 5)], [(1, 1, 2), (1, 2, 3), (1, 3, 4), (1, 4, 5)]),
+        (4, None, [(1, 1, 5), (2, 1, 21)], [(1, 1, 5), (2, 1, 7), (2, 7, 14), (2, 14, 21)]),
+        (4, None, [(1, 1, 2), (2, 1, 1001)], [(1, 1, 2), (2, 1, 334), (2, 334, 667), (2, 667, 1001)]),
+        (1, None, [(1, 1, 5), (2, 1, 21)], [(1, 1, 5), (2, 1, 21)]),
+        (3, None, [(1, 1, 11)], [(1, 1, 4), (1, 4, 7), (1, 7, 11)]),
+        (
+            6,
+            None,
+            [(1, 0, 10), (2, 0, 10), (3, 0, 1)],
+            [(1, 0, 3), (1, 3, 6), (1, 6, 10), (2, 0, 3), (2, 3, 6), (2, 6, 10), (3, 0, 1)],
+        ),
+        (
+            6,
+            None,
+            [(1, 0, 500), (2, 0, 12000), (3, 0, 15001)],
+            [(1, 0, 500), (2, 0, 6000), (2, 6000, 12000), (3, 0, 5000), (3, 5000, 10000), (3, 10000, 15001)],
+        ),
+        (
+            6,
+            None,
+            [(1, 0, 1), (2, 0, 1), (3, 0, 10000)],
+            [(1, 0, 1), (2, 0, 1), (3, 0, 2500), (3, 2500, 5000), (3, 5000, 7500), (3, 7500, 10000)],
+        ),
+        (None, 4, [(1, 1, 5)], [(1, 1, 5)]),
+        (None, 4, [(1, 1, 6)], [(1, 1, 3), (1, 3, 6)]),
+        (
+            None,
+            20,
+            [(1, 1, 40), (2, 1, 50), (3, 1, 60)],
+            [
+                *[(1, 1, 20), (1, 20, 40), (2, 1, 17), (2, 17, 33)],
+                *[(2, 33, 50), (3, 1, 20), (3, 20, 40), (3, 40, 60)],
+            ],
+        ),
+        (1, 20, [(1, 1, 40)], [(1, 1, 20), (1, 20, 40)]),
+        (4, 20, [(1, 1, 40)], [(1, 1, 10), (1, 10, 20), (1, 20, 30), (1, 30, 40)]),
+        (4, None, [(1, 0, 1)], [(1, 0, 1)]),
+    ],
+)
+def test_tasks_asked_for_are_cut_as_sparks_source_cuts_them(
+    min_partitions: int | None, max_records: int | None, ranges: list[Cut], tasks: list[Cut]
+) -> None:
+    """The cases of the tests of its KafkaOffsetRangeCalculator, and one offset for several tasks."""
+    whole = [OffsetRange("t", *cut) for cut in ranges]
+    assert split_ranges(whole, min_partitions, max_records) == [OffsetRange("t", *cut) for cut in tasks]
 
 
 @given(

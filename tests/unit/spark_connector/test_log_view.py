@@ -1,0 +1,165 @@
+"""The view of a cluster: its clients get the options, and requests that fail for the moment are repeated."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from barnabas.client import blocking
+from barnabas.client.config import AdminConfig
+from barnabas.client.offsets import ListedOffset
+from barnabas.protocol.errors import BarnabasError, ConnectionClosed, ErrorCode, api_error
+from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
+from barnabas.spark_connector.log_view import LogView
+from barnabas.spark_connector.options import parse_options
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+GIVEN = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "fetchOffset.retryIntervalMs": "0"}
+LOST = ConnectionClosed("the broker went away")
+
+
+class FakeAdmin:
+    """Raises `failures`, one with each call, and then answers."""
+
+    def __init__(self, failures: list[BarnabasError]) -> None:
+        self.failures = failures
+        self.calls: list[tuple[dict[TopicPartition, Any], str]] = []
+
+    def list_offsets(self, specs: dict[TopicPartition, Any], *, isolation_level: str) -> Any:
+        self.calls.append((specs, isolation_level))
+        if self.failures:
+            raise self.failures.pop(0)
+        return {tp: ListedOffset(Offset(-1 if tp == T1 else 7), 0, LeaderEpoch(0)) for tp in specs}
+
+    def close(self) -> None:
+        """As the view does at its end."""
+
+
+@pytest.fixture
+def admins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[FakeAdmin, list[AdminConfig]]]:
+    """Make the admin of the next view, which fails as given; returns it and the configurations it gets."""
+
+    def make(*failures: BarnabasError) -> tuple[FakeAdmin, list[AdminConfig]]:
+        admin, configs = FakeAdmin(list(failures)), list[AdminConfig]()
+
+        def connect(config: AdminConfig) -> FakeAdmin:
+            configs.append(config)
+            return admin
+
+        monkeypatch.setattr(blocking, "Admin", connect)
+        return admin, configs
+
+    return make
+
+
+def test_the_admin_has_the_settings_and_asks_at_the_isolation_level(admins: Any) -> None:
+    admin, configs = admins()
+    options = parse_options(
+        GIVEN
+        | {
+            "wire": "kafka",
+            "kafka.isolation.level": "read_committed",
+            "kafka.client.id": "reports",
+            "kafka.default.api.timeout.ms": "7000",
+            "kafka.fetch.max.bytes": "5",
+        }
+    )
+    with LogView(options) as view:
+        assert view.end_offsets([T0]) == {T0: 7}
+        assert view.offsets_at({T0: 5, T1: 6}) == {T0: 7, T1: None}
+    assert admin.calls == [({T0: "latest"}, "read_committed"), ({T0: 5, T1: 6}, "read_committed")]
+    expected = AdminConfig(
+        bootstrap_servers="a:1", wire="kafka", client_id="reports", default_api_timeout_ms=7000
+    )
+    assert configs == [expected]
+
+
+def test_a_read_has_the_settings_and_the_smaller_bound_of_its_fetches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[dict[str, Any]] = []
+
+    def read_range(**given: Any) -> Iterator[memoryview]:
+        read.append(given)
+        return iter([])
+
+    monkeypatch.setattr(blocking, "read_range", read_range)
+    options = parse_options(
+        GIVEN
+        | {
+            "wire": "kafka",
+            "kafka.isolation.level": "read_committed",
+            "kafka.reconnect.backoff.ms": "3",
+            "kafka.fetch.max.bytes": "5000",
+            "kafka.max.partition.fetch.bytes": "4000",
+            "kafkaConsumer.pollTimeoutMs": "90",
+        }
+    )
+    for given in (GIVEN, options):
+        view = LogView(options if given is options else parse_options(GIVEN))
+        assert list(view.read(T0, 3, 9)) == []
+    plain, tuned = ({name: value for name, value in given.items() if name != "topic_id"} for given in read)
+    expected = {"tp": T0, "start_offset": 3, "end_offset": 9, "bootstrap_servers": "a:1"}
+    assert plain == expected | {
+        "isolation_level": "read_uncommitted",
+        "stall_timeout_ms": 120_000,
+        "wire": "native",
+    }
+    assert tuned == expected | {
+        "isolation_level": "read_committed",
+        "stall_timeout_ms": 90,
+        "wire": "kafka",
+        "reconnect_backoff_ms": 3,
+        "fetch_max_bytes": 4000,
+    }
+
+
+@pytest.mark.parametrize(("retries", "succeeds"), [("2", True), ("1", False), ("0", False)])
+def test_a_request_is_repeated_as_often_as_the_option_says(
+    admins: Any, retries: str, succeeds: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin, _ = admins(LOST, LOST)
+    view = LogView(parse_options(GIVEN | {"fetchOffset.numRetries": retries}))
+    if succeeds:
+        assert view.log_start_offsets([T0]) == {T0: 7}
+        assert "the broker went away; asking again in 0.0 s, at most 2 times" in caplog.text
+    else:
+        with pytest.raises(ConnectionClosed, match="went away"):
+            view.log_start_offsets([T0])
+        assert len(admin.calls) == int(retries) + 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not yours"),
+        api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic 't'"),
+    ],
+    ids=["permanent", "a topic that is not there"],
+)
+def test_other_errors_end_the_planning_at_once(admins: Any, error: BarnabasError) -> None:
+    admin, _ = admins(error)
+    with pytest.raises(type(error)):
+        LogView(parse_options(GIVEN)).end_offsets([T0])
+    assert len(admin.calls) == 1
+
+
+def test_no_pause_goes_beyond_the_time_of_a_call(admins: Any) -> None:
+    admin, _ = admins(LOST)
+    given = {"fetchOffset.retryIntervalMs": "60000", "kafka.default.api.timeout.ms": "1000"}
+    with pytest.raises(ConnectionClosed):
+        LogView(parse_options(GIVEN | given)).end_offsets([T0])
+    assert len(admin.calls) == 1
+
+
+def test_a_failure_to_connect_is_repeated_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[AdminConfig] = []
+
+    def connect(config: AdminConfig) -> Any:
+        attempts.append(config)
+        raise LOST
+
+    monkeypatch.setattr(blocking, "Admin", connect)
+    with pytest.raises(ConnectionClosed):
+        LogView(parse_options(GIVEN)).end_offsets([T0])
+    assert len(attempts) == 4
