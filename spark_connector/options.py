@@ -208,8 +208,8 @@ _PREFIXED: Final = {KAFKA_PREFIX + name: name for name in (_SERVERS, "isolation.
 OPTIONS: Final = (*_PREFIXED, *_BY_NAME)
 
 
-def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
-    """Read the options of ``spark.read``, or of ``spark.readStream`` with `streaming`.
+def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
+    """Read the options of ``spark.read``, or of ``spark.readStream`` with `streaming`; None for either.
 
     Raises InvalidConfiguration for the first invalid one. Options that only streams have are checked in a
     batch, too, and then ignored with a warning, as Spark does.
@@ -231,7 +231,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool = False) -> Sourc
     _check_limits(parsed_options)
     if streaming:
         _check_stream(options)
-    else:
+    elif streaming is False:
         _check_batch(parsed_options)
         for name in _TRIGGERS:
             if name in options:

@@ -6,8 +6,9 @@ import pytest
 
 from barnabas.client.blocking import Producer
 from barnabas.deploy.local import LocalCluster
+from barnabas.spark_connector.batch_reader import BarnabasReader
 from barnabas.spark_connector.options import parse_options
-from barnabas.spark_connector.source import BarnabasReader, source_schema
+from barnabas.spark_connector.schema import source_schema
 
 from .conftest import MakeTopic
 from .option_sets import BATCH_SETS, PARTITIONS, RECORDS, Place, Refused, of_topics

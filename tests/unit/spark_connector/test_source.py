@@ -1,6 +1,8 @@
 """The source against logs in memory, as Spark calls it: schema, planning, reading; pickled in between."""
 
 import pickle
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,8 +18,9 @@ from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.spark_connector import BarnabasSource, reader
+from barnabas.spark_connector.batch_reader import BarnabasReader
 from barnabas.spark_connector.options import parse_options
-from barnabas.spark_connector.source import BarnabasReader, source_schema
+from barnabas.spark_connector.schema import source_schema
 
 Numbered = Callable[[int], list[bytes | None]]
 T0 = TopicPartition("t", 0)
@@ -141,13 +144,31 @@ def test_a_schema_that_cannot_be_filled_is_refused(schema: str, message: str) ->
         source.reader(ddl(schema) if schema else StructType())
 
 
-def test_a_missing_pyarrow_is_named_with_the_extra_before_any_task_runs(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_missing_pyarrow_is_named_with_the_extra_on_the_driver_and_in_a_task(
+    view: Any, numbered: Numbered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    view.write("t", 0, numbered(1))
     source = BarnabasSource(SUBSCRIBED)
-    monkeypatch.setattr("barnabas.spark_connector.source.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"needs pyarrow and numpy: pip install 'barnabas\[spark\]'"):
-        source.reader(source.schema())
+    made = reader_of(view)
+    (part,) = made.partitions()
+    monkeypatch.setattr("barnabas.spark_connector.packages.find_spec", lambda name: None)
+    for read in (lambda: source.reader(source.schema()), lambda: next(made.read(part))):
+        with pytest.raises(ImportError, match=r"needs pyarrow and numpy: pip install 'barnabas\[spark\]'"):
+            read()
+
+
+def test_the_schema_of_a_stream_is_found_too() -> None:
+    """Spark asks the same method for both."""
+    for given in ({"startingOffsets": "latest"}, {"endingOffsets": "latest"}):
+        assert BarnabasSource(SUBSCRIBED | given).schema().fieldNames()[0] == "key"
+
+
+def test_sparks_search_for_sources_imports_little() -> None:
+    """Every process that looks for any source imports all `pyspark_*` packages."""
+    code = "import sys, pyspark_barnabas; print(*(name for name in sys.modules if 'barnabas' in name))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    package = "barnabas.spark_connector"
+    assert set(found.stdout.split()) == {"pyspark_barnabas", "barnabas", package, f"{package}.source"}
 
 
 def test_no_records_make_no_tasks_and_sparks_own_empty_one_reads_nothing(view: Any) -> None:
