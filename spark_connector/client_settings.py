@@ -33,7 +33,8 @@ _OF_ALL_CLIENTS: Final = """
     enable.metrics.push interceptor.classes metadata.max.age.ms metadata.recovery.strategy metric.reporters
     metrics.num.samples metrics.recording.level metrics.sample.window.ms receive.buffer.bytes
     reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retry.backoff.max.ms retry.backoff.ms
-    send.buffer.bytes socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+    security.protocol send.buffer.bytes socket.connection.setup.timeout.max.ms
+    socket.connection.setup.timeout.ms
 """
 _OF_CONSUMERS: Final = """
     allow.auto.create.topics auto.commit.interval.ms auto.offset.reset check.crcs client.rack
@@ -50,7 +51,7 @@ _OF_PRODUCERS: Final = """
     partitioner.ignore.keys retries transaction.timeout.ms transactional.id value.serializer
 """
 KAFKA_NAMES: Final = frozenset(f"{_OF_ALL_CLIENTS} {_OF_CONSUMERS} {_OF_PRODUCERS}".split())
-"""The settings of the consumer and the producer of Kafka 3.9, except security."""
+"""The settings of the consumer and the producer of Kafka 3.9, except those of TLS and authentication."""
 
 
 class Client(NamedTuple):
@@ -124,9 +125,11 @@ def client_settings(
             if field in client.uses:
                 used[field] = value
                 continue
+        if name == _PROTOCOL:
+            continue
         if name in fields or name in KAFKA_NAMES:
             _warn_once(f"option {option!r} has no effect in the barnabas {client.role}")
-        elif name != _PROTOCOL:
+        else:
             hint = did_you_mean(name, {*fields, *KAFKA_NAMES})
             _warn_once(f"option {option!r} is no setting of Kafka's client and has no effect{hint}")
     _check_together(

@@ -13,6 +13,7 @@ import pytest
 
 from barnabas.broker.config.settings import KNOWN_NAMES, topic_setting_names
 from barnabas.cli.main import build_parser
+from barnabas.spark_connector.client_settings import KAFKA_NAMES, KAFKA_PREFIX
 from barnabas.spark_connector.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,8 @@ def test_every_file_that_is_named_exists() -> None:
 
 
 def test_every_setting_that_is_named_exists() -> None:
-    known = {*KNOWN_NAMES, *topic_setting_names(), *OPTIONS}
+    options = {KAFKA_PREFIX + name for name in KAFKA_NAMES}.union(OPTIONS)
+    known = {*KNOWN_NAMES, *topic_setting_names(), *options}
     assert missing(lambda text: [setting for setting in named_settings(text) if setting not in known]) == []
 
 
