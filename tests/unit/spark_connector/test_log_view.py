@@ -1,5 +1,7 @@
 """The view of a cluster: its clients get the options, and requests that fail for the moment are repeated."""
 
+import socketserver
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from barnabas.client import blocking
 from barnabas.client.config import AdminConfig
+from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.offsets import ListedOffset
 from barnabas.protocol.errors import BarnabasError, ConnectionClosed, ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
@@ -163,3 +166,25 @@ def test_a_failure_to_connect_is_repeated_too(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ConnectionClosed):
         LogView(parse_options(GIVEN)).end_offsets([T0])
     assert len(attempts) == 4
+
+
+class Closing(socketserver.BaseRequestHandler):
+    """Ends the connection at the first request, as Kafka's brokers do if it is not theirs."""
+
+    def handle(self) -> None:
+        self.request.recv(4)
+
+
+def test_brokers_that_may_be_kafkas_are_said_to_need_its_protocol() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Closing) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        given = {
+            "kafka.bootstrap.servers": f"127.0.0.1:{server.server_address[1]}",
+            "fetchOffset.numRetries": "0",
+        }
+        for wire, hint in (("native", "set the option wire to kafka"), ("kafka", "closed by the peer")):
+            with pytest.raises(NoBrokerReachable, match=hint + r"\)?$"):
+                LogView(parse_options(GIVEN | given | {"wire": wire})).end_offsets([T0])
+        server.shutdown()
+        thread.join()
