@@ -177,6 +177,12 @@ _TIMESTAMPS: Final = [
         endingOffsets="earliest",
     ),
     _batch(
+        "starts by time and ends by offset, by partition",
+        _places(TOPIC, (3, 8), (3, 4)),
+        startingOffsetsByTimestamp=_by_partition(_at(3), _at(3)),
+        endingOffsets=_by_partition(8, 4),
+    ),
+    _batch(
         "a start by time and an end by offset",
         _places(TOPIC, (3, 8), (3, 4)),
         startingTimestamp=str(_at(3)),
