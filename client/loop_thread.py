@@ -24,6 +24,7 @@ from barnabas.client.errors import ClientClosed
 from barnabas.protocol.threads import LoopThread
 
 C = TypeVar("C", bound=Client)
+C_co = TypeVar("C_co", bound=Client, covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -148,10 +149,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_threads)
 
 
-class BlockingClient(Generic[C]):
+class BlockingClient(Generic[C_co]):
     """A client for threads, which runs an asyncio client on a thread of its own. Connects when it is made."""
 
-    def __init__(self, client: C) -> None:
+    def __init__(self, client: C_co) -> None:
         self._client = client
         self._thread = ClientThread(f"barnabas-{type(client).__name__.lower()}")
         try:

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.client.isolation import ISOLATION_LEVELS
@@ -148,14 +149,18 @@ def resolve_ranges(
                 f"{options.start.option} is offset {start} of {tp}, beyond {options.end.option}, offset {end}"
             )
         special = {EARLIEST: low, LATEST: high}
-        first = special[start] if start < 0 else _within(options.start.option, tp, start, low, high, options)
-        last = special[end] if end < 0 else _within(options.end.option, tp, end, low, high, options)
+        within = partial(offset_within, low=low, high=high, options=options)
+        first = special[start] if start < 0 else within(options.start.option, tp, start)
+        last = special[end] if end < 0 else within(options.end.option, tp, end)
         if first < last:
             ranges.append(OffsetRange(tp.topic, tp.partition, first, last))
     return ranges
 
 
-def _within(option: str, tp: TopicPartition, offset: int, low: int, high: int, options: SourceOptions) -> int:
+def offset_within(
+    option: str, tp: TopicPartition, offset: int, low: int, high: int, options: SourceOptions
+) -> int:
+    """An offset that a user gave, moved into the log if it may be. Raises as `resolve_ranges`."""
     if low <= offset <= high:
         return offset
     text = f"{option} has {offset} for {tp.topic}-{tp.partition}, which holds {low} to {high}"

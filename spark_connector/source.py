@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from barnabas.spark_connector.batch_reader import BarnabasReader
+    from barnabas.spark_connector.stream_reader import BarnabasStreamReader
 
 
 class BarnabasSource(DataSource):
@@ -42,3 +43,13 @@ class BarnabasSource(DataSource):
 
         check_packages()
         return BarnabasReader(parse_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> BarnabasStreamReader:
+        """Raises ImportError as `reader`, and InvalidConfiguration for a limit that this PySpark lacks."""
+        from barnabas.spark_connector.options import parse_options
+        from barnabas.spark_connector.packages import check_packages
+        from barnabas.spark_connector.stream_reader import BarnabasStreamReader, check_limits
+
+        check_packages()
+        check_limits(self.options)
+        return BarnabasStreamReader(parse_options(self.options, streaming=True), schema)

@@ -47,6 +47,7 @@ from barnabas.client.admin.log_dirs import (
     describe_log_dirs,
     describe_replicas,
 )
+from barnabas.client.admin.peek import BatchSize, PeekAdmin
 from barnabas.client.admin.placement import PartitionReassignment, PlacementAdmin
 from barnabas.client.admin.topics import (
     CreatedTopic,
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin",
     "Append",
+    "BatchSize",
     "BrokerLogDirs",
     "BrokerReplicas",
     "ClusterDescription",
@@ -141,7 +143,7 @@ class ClusterDescription(NamedTuple):
     nodes: list[Node]
 
 
-class Admin(PlacementAdmin):
+class Admin(PlacementAdmin, PeekAdmin):
     """Settings as in `AdminConfig`, by name, or as one ``config``; names replace those of the config."""
 
     async def create_topics(
