@@ -18,7 +18,9 @@ from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from barnabas.spark_connector.batch_reader import BarnabasReader
+    from barnabas.spark_connector.sink_options import SinkOptions
     from barnabas.spark_connector.stream_reader import BarnabasStreamReader
+    from barnabas.spark_connector.writer import BarnabasStreamWriter, BarnabasWriter
 
 
 class BarnabasSource(DataSource):
@@ -53,3 +55,35 @@ class BarnabasSource(DataSource):
         check_packages()
         check_limits(self.options)
         return BarnabasStreamReader(parse_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BarnabasWriter:
+        """Raises InvalidConfiguration, UNKNOWN_TOPIC_OR_PARTITION, NoBrokerReachable, and as `reader`."""
+        from barnabas.protocol.errors import InvalidConfiguration
+        from barnabas.spark_connector.writer import BarnabasWriter
+
+        if overwrite:
+            raise InvalidConfiguration(
+                'mode "overwrite": expected .mode("append"), because a topic is a log and is never replaced'
+            )
+        options, columns = self._sink(schema)
+        return BarnabasWriter(options, columns)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BarnabasStreamWriter:
+        """As `writer`. With output mode complete each micro-batch is appended, as in Spark's Kafka sink."""
+        from barnabas.spark_connector.writer import BarnabasStreamWriter
+
+        options, columns = self._sink(schema)
+        return BarnabasStreamWriter(options, schema, columns)
+
+    def _sink(self, schema: StructType) -> tuple[SinkOptions, tuple[str, ...]]:
+        from barnabas.spark_connector.packages import check_packages
+        from barnabas.spark_connector.sink_options import parse_sink_options, sink_columns
+
+        check_packages()
+        options = parse_sink_options(self.options)
+        columns = sink_columns(schema, options)
+        # After the checks that need no connection.
+        from barnabas.spark_connector.delivery import check_topic
+
+        check_topic(options)
+        return options, columns

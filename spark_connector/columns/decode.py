@@ -9,20 +9,15 @@ A decoder belongs to one thread at a time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
-from typing import Final, Literal
+from typing import Final
 
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.record_batch import check_batch
 from barnabas.spark_connector.columns import Column, RecordColumns, compiled, fallback
 from barnabas.spark_connector.columns.compiled import PlacedBatch
-from barnabas.spark_connector.columns.loops import Loops, load_loops
-
-logger = logging.getLogger(__name__)
-
-Engine = Literal["auto", "compiled", "python"]
+from barnabas.spark_connector.columns.loops import Engine, choose_loops
 
 DEFAULT_GROUP_ROWS: Final = 32 * 1024
 DEFAULT_GROUP_BYTES: Final = 4 * 1024 * 1024
@@ -64,7 +59,7 @@ class BulkDecoder:
         self._group_rows = group_rows
         self._group_bytes = group_bytes
         self._max_batch_bytes = max_batch_bytes
-        self._loops = _choose_loops(engine)
+        self._loops = choose_loops(engine, "records are decoded one by one")
         self.next_offset = 0
 
     def decode(self, buffers: Iterable[Buffer]) -> Iterator[RecordColumns]:
@@ -127,19 +122,3 @@ class BulkDecoder:
         for records in columns:
             if records.row_count:
                 yield records
-
-
-def _choose_loops(engine: Engine) -> Loops | None:
-    if engine == "python":
-        return None
-    if engine not in ("auto", "compiled"):
-        raise InvalidConfiguration(
-            f"decoding engine {engine!r} is unknown; expected auto, compiled or python"
-        )
-    try:
-        return load_loops()
-    except (ImportError, OSError, RuntimeError) as error:
-        if engine == "compiled":
-            raise
-        logger.warning("records are decoded one by one in Python, ten times slower than compiled: %s", error)
-        return None

@@ -64,10 +64,10 @@ _TWO_BYTES: Final = 1 << 14
 
 _intrinsic: Any = intrinsic
 # Errors of arithmetic give values, not exceptions, and everything is inlined: the machine code calls nothing.
-_loop = njit(forceinline=True, error_model="numpy")
+loop = njit(forceinline=True, error_model="numpy")
 
 
-@_loop
+@loop
 def _long_varint(data: Any, position: Any, end: Any) -> Any:
     """A number of any length and the position after it; -1 when it is cut short or exceeds 64 bits."""
     folded = uint64(0)
@@ -84,7 +84,7 @@ def _long_varint(data: Any, position: Any, end: Any) -> Any:
     return int64(0), int64(-1)
 
 
-@_loop
+@loop
 def _varint(data: Any, position: Any, end: Any) -> Any:
     """`_long_varint` with a short cut for the numbers of one or two bytes that most are."""
     value = int64(0)
@@ -102,7 +102,7 @@ def _varint(data: Any, position: Any, end: Any) -> Any:
     return value, following
 
 
-@_loop
+@loop
 def _span(data: Any, position: Any, end: Any) -> Any:
     """Bytes with their length before them: (length or -1 for null, start, position after it).
 
@@ -115,7 +115,7 @@ def _span(data: Any, position: Any, end: Any) -> Any:
     return length, start, following
 
 
-@_loop
+@loop
 def _skip_headers(data: Any, position: Any, end: Any, count: Any) -> Any:
     """Check the headers of a record; the position after them, or -1 if they are malformed."""
     # A header takes at least two bytes, so a huge count cannot cause a huge loop.
@@ -131,7 +131,7 @@ def _skip_headers(data: Any, position: Any, end: Any, count: Any) -> Any:
     return position
 
 
-@_loop
+@loop
 def _scan_record(data: Any, record: Any, batch_end: Any, fields: Any, row: Any) -> Any:
     """Store the parts of one record in a column of the table; returns (failure, position after it).
 
@@ -172,7 +172,7 @@ def _scan_record(data: Any, record: Any, batch_end: Any, fields: Any, row: Any) 
     return failure, end
 
 
-@_loop
+@loop
 def _scan_batch(
     data: Any, batches: Any, batch: Any, first_offset: Any, end_offset: Any, fields: Any, state: Any
 ) -> Any:
@@ -216,7 +216,7 @@ def _scan_batch(
     return int64(OK)
 
 
-@_loop
+@loop
 def scan(data: Any, batches: Any, first_offset: Any, end_offset: Any, fields: Any, state: Any) -> Any:
     """Append the records of the batches with offsets in [first_offset, end_offset) to the field table.
 
@@ -232,7 +232,7 @@ def scan(data: Any, batches: Any, first_offset: Any, end_offset: Any, fields: An
     return int64(OK)
 
 
-@_loop
+@loop
 def scan_headers(data: Any, starts: Any, counts: Any, end: Any, headers: Any, first_header: Any) -> Any:
     """Store the positions of the headers' parts, from column `first_header` on; returns the next column.
 
@@ -251,7 +251,7 @@ def scan_headers(data: Any, starts: Any, counts: Any, end: Any, headers: Any, fi
 
 
 @_intrinsic
-def _copy(typing_context: Any, source: Any, start: Any, target: Any, at: Any, length: Any) -> Any:
+def copy_bytes(typing_context: Any, source: Any, start: Any, target: Any, at: Any, length: Any) -> Any:
     """memcpy between arrays of bytes: four times as fast as a loop. The caller has checked the bounds."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -270,7 +270,7 @@ def _copy(typing_context: Any, source: Any, start: Any, target: Any, at: Any, le
     return types.void(source, int64, target, int64, int64), generate
 
 
-@_loop
+@loop
 def gather(data: Any, starts: Any, lengths: Any, out: Any, ends: Any, valid: Any, at: Any) -> Any:
     """Copy rows of bytes one after another into `out` from byte `at` on; returns the byte after the last.
 
@@ -281,7 +281,7 @@ def gather(data: Any, starts: Any, lengths: Any, out: Any, ends: Any, valid: Any
         length = lengths[row]
         valid[row] = length >= 0
         if length > 0:
-            _copy(data, starts[row], out, at, length)
+            copy_bytes(data, starts[row], out, at, length)
             at += length
         ends[row] = at
     return at

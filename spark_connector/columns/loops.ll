@@ -1,6 +1,7 @@
-; Made by make_loops.py from sources with the sum da20aac6d68ab30c77459d65397225c33a82dc523f4499d2fcadcb3e4bf34877; do not edit.
+; Made by make_loops.py from sources with the sum be3aed02baa5a3d8b12869029f95e123efb7f100530939bd6e0adb1265cecf6d; do not edit.
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare i64 @llvm.smax.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
 define i32 @scan(ptr %retptr, ptr %excinfo, ptr %arg.p0, i64 %arg.p0_0, ptr %arg.p1, i64 %arg.p1_0, i64 %arg.p1_1, i64 %arg.p2, i64 %arg.p3, ptr %arg.p4, i64 %arg.p4_0, i64 %arg.p4_1, ptr %arg.p5, i64 %arg.p5_0) {
 B0.endif.endif.endif.endif:
   %exitcond.not66.i = icmp slt i64 %arg.p1_0, 1
@@ -1234,4 +1235,1309 @@ B166.i:
   store i32 %.398.i, ptr %scevgep.i, align 4
   %exitcond.not.i = icmp eq i64 %arg.p1_0, %.197.i
   br i1 %exitcond.not.i, label %common.ret, label %B58.i
+}
+
+define i32 @plan_rows(ptr %retptr, ptr %excinfo, ptr %arg.p0, i64 %arg.p0_0, ptr %arg.p1, i64 %arg.p1_0, i64 %arg.p1_1, ptr %arg.p2, i64 %arg.p2_0, i64 %arg.p2_1, ptr %arg.p3, i64 %arg.p3_0, i64 %arg.p3_1, ptr %arg.p4, i64 %arg.p4_0, ptr %arg.p5, i64 %arg.p5_0, ptr %arg.p6, i64 %arg.p6_0, i64 %arg.p6_1, i64 %arg.p7, i64 %arg.p8, i64 %arg.p9, ptr %arg.p10, i64 %arg.p10_0) {
+B0.endif.endif.endif.endif.endif.endif.endif.endif:
+  %.178.i = load i64, ptr %arg.p10, align 8
+  %.230.i = sub i64 %arg.p1_1, %.178.i
+  %.2761377.not.i = icmp slt i64 %.230.i, 1
+  br i1 %.2761377.not.i, label %B1440.i, label %B84.lr.ph.i
+
+common.ret:
+  %.sink.i = phi i64 [ 0, %B1440.i ], [ 3, %B488.i ], [ 2, %B184.i ], [ 1, %B84.i ], [ 4, %B284.endif.i ]
+  store i64 %.sink.i, ptr %retptr, align 8
+  ret i32 0
+
+B84.lr.ph.i:
+  %.376.i = getelementptr i8, ptr %arg.p10, i64 16
+  %.idx.i = shl i64 %arg.p1_1, 6
+  %0 = getelementptr i8, ptr %arg.p1, i64 %.idx.i
+  %1 = getelementptr i64, ptr %arg.p1, i64 %arg.p1_1
+  %.idx1287.i = mul i64 %arg.p1_1, 56
+  %2 = getelementptr i8, ptr %arg.p1, i64 %.idx1287.i
+  %.idx1288.i = shl i64 %arg.p3_1, 5
+  %3 = getelementptr i8, ptr %arg.p3, i64 %.idx1288.i
+  %.idx1289.i = mul i64 %arg.p3_1, 24
+  %4 = getelementptr i8, ptr %arg.p3, i64 %.idx1289.i
+  %.idx1290.i = mul i64 %arg.p1_1, 80
+  %5 = getelementptr i8, ptr %arg.p1, i64 %.idx1290.i
+  %.idx1291.i = mul i64 %arg.p1_1, 72
+  %6 = getelementptr i8, ptr %arg.p1, i64 %.idx1291.i
+  %.idx1292.i = shl i64 %arg.p6_1, 4
+  %7 = getelementptr i8, ptr %arg.p6, i64 %.idx1292.i
+  %.idx1293.i = mul i64 %arg.p6_1, 24
+  %8 = getelementptr i8, ptr %arg.p6, i64 %.idx1293.i
+  %.idx1294.i = mul i64 %arg.p6_1, 40
+  %9 = getelementptr i8, ptr %arg.p6, i64 %.idx1294.i
+  %.idx1295.i = mul i64 %arg.p1_1, 48
+  %10 = getelementptr i8, ptr %arg.p1, i64 %.idx1295.i
+  %.377.pre.i = load i64, ptr %.376.i, align 8
+  %11 = getelementptr i64, ptr %arg.p3, i64 %arg.p3_1
+  %.idx.i.i.i = shl i64 %arg.p3_1, 4
+  %12 = getelementptr i8, ptr %arg.p3, i64 %.idx.i.i.i
+  %13 = add i64 %arg.p0_0, 1
+  %14 = add i64 %arg.p0_0, 2
+  %15 = add i64 %arg.p0_0, 3
+  %.idx.i1.i = mul i64 %arg.p1_1, 40
+  %16 = getelementptr i8, ptr %arg.p1, i64 %.idx.i1.i
+  %.idx173.i.i = mul i64 %arg.p1_1, 24
+  %17 = getelementptr i8, ptr %arg.p1, i64 %.idx173.i.i
+  %.idx174.i.i = shl i64 %arg.p1_1, 5
+  %18 = getelementptr i8, ptr %arg.p1, i64 %.idx174.i.i
+  %19 = getelementptr i64, ptr %arg.p2, i64 %arg.p2_1
+  %.idx175.i.i = mul i64 %arg.p2_1, 24
+  %20 = getelementptr i8, ptr %arg.p2, i64 %.idx175.i.i
+  %.idx50.i.i.i = shl i64 %arg.p6_1, 5
+  %21 = getelementptr i8, ptr %arg.p6, i64 %.idx50.i.i.i
+  %22 = getelementptr i64, ptr %arg.p6, i64 %arg.p6_1
+  %.idx221.i.i = mul i64 %arg.p6_1, 56
+  %23 = getelementptr i8, ptr %arg.p6, i64 %.idx221.i.i
+  br label %B84.i
+
+B84.i:
+  %.377.i = phi i64 [ %.377.pre.i, %B84.lr.ph.i ], [ %.2327.i, %B1076.endif.endif.endif.i ]
+  %.27513491380.i = phi i64 [ %.230.i, %B84.lr.ph.i ], [ %.285.i, %B1076.endif.endif.endif.i ]
+  %.28213631378.i = phi i64 [ %.178.i, %B84.lr.ph.i ], [ %.289.i, %B1076.endif.endif.endif.i ]
+  %.285.i = add nsw i64 %.27513491380.i, -1
+  %.289.i = add i64 %.28213631378.i, 1
+  store i64 %.28213631378.i, ptr %arg.p10, align 8
+  %.379.not.i = icmp slt i64 %.377.i, %arg.p9
+  br i1 %.379.not.i, label %B184.i, label %common.ret
+
+B184.i:
+  %sunkaddr = getelementptr i8, ptr %arg.p10, i64 8
+  %.470.i = load i64, ptr %sunkaddr, align 8
+  %.486.not.i = icmp slt i64 %.470.i, %arg.p6_1
+  br i1 %.486.not.i, label %B284.i, label %common.ret
+
+B284.i:
+  %.105.i.i = icmp slt i64 %.28213631378.i, 0
+  %.106.i.i = select i1 %.105.i.i, i64 %arg.p1_1, i64 0
+  %.107.i.i = add i64 %.106.i.i, %.28213631378.i
+  %.128.i.i = getelementptr i64, ptr %2, i64 %.107.i.i
+  %.129.i.i = load i64, ptr %.128.i.i, align 8
+  %.163.i.i = icmp slt i64 %.129.i.i, 0
+  %.164.i.i = select i1 %.163.i.i, i64 %arg.p3_1, i64 0
+  %.165.i.i = add i64 %.164.i.i, %.129.i.i
+  %.186.i.i = getelementptr i64, ptr %11, i64 %.165.i.i
+  %.187.i.i = load i64, ptr %.186.i.i, align 8
+  %.244.i.i = getelementptr i64, ptr %0, i64 %.107.i.i
+  %.245.i.i = load i64, ptr %.244.i.i, align 8
+  %.253.i.i = icmp sgt i64 %.245.i.i, -1
+  br i1 %.253.i.i, label %B136.i.i, label %B186.i.i
+
+B136.i.i:
+  %.282.i.i = icmp slt i64 %.245.i.i, %.187.i.i
+  br i1 %.282.i.i, label %B148.i.i, label %B284.endif.i
+
+B148.i.i:
+  %.341.i.i = getelementptr i64, ptr %arg.p3, i64 %.165.i.i
+  %.342.i.i = load i64, ptr %.341.i.i, align 8
+  %.351.i.i = add nsw i64 %.342.i.i, %.245.i.i
+  br label %B284.endif.i
+
+B186.i.i:
+  %.432.i.i = getelementptr i64, ptr %1, i64 %.107.i.i
+  %.433.i.i = load i64, ptr %.432.i.i, align 8
+  %.434.i.i = icmp sgt i64 %.433.i.i, -1
+  br i1 %.434.i.i, label %B224.i.i, label %B422.endif.i.i
+
+B224.i.i:
+  %.495.i.i = getelementptr i64, ptr %arg.p1, i64 %.107.i.i
+  %.496.i.i = load i64, ptr %.495.i.i, align 8
+  %.26.i.i.i = and i64 %.433.i.i, 4294967295
+  %.27.i.i.i = xor i64 %.26.i.i.i, 2538058380
+  %.32.i.i.i = and i64 %.433.i.i, 9223372036854775804
+  %.33.i.i.i = add nsw i64 %.496.i.i, %.32.i.i.i
+  %storemerge.i.i.i = lshr i64 %.433.i.i, 2
+  %.120190.not.i.i.i = icmp eq i64 %storemerge.i.i.i, 0
+  br i1 %.120190.not.i.i.i, label %B710.i.i.i, label %B130.preheader.i.i.i
+
+B130.preheader.i.i.i:
+  %24 = trunc i64 %.27.i.i.i to i32
+  %25 = add nuw nsw i64 %storemerge.i.i.i, 4
+  br label %B130.i.i.i
+
+B130.i.i.i:
+  %lsr.iv = phi i64 [ %lsr.iv.next, %B130.i.i.i ], [ %25, %B130.preheader.i.i.i ]
+  %h.4.0193.i.i.i = phi i32 [ %.323.i.i.i, %B130.i.i.i ], [ %24, %B130.preheader.i.i.i ]
+  %.126189191.i.i.i = phi i64 [ %.133.i.i.i, %B130.i.i.i ], [ %.496.i.i, %B130.preheader.i.i.i ]
+  %.133.i.i.i = add i64 %.126189191.i.i.i, 4
+  %.171.i.i.i = icmp slt i64 %.126189191.i.i.i, 0
+  %.172.i.i.i = select i1 %.171.i.i.i, i64 %arg.p0_0, i64 0
+  %scevgep6.i.i.i = getelementptr i8, ptr %arg.p0, i64 %.172.i.i.i
+  %scevgep7.i.i.i = getelementptr i8, ptr %scevgep6.i.i.i, i64 %.126189191.i.i.i
+  %.187.i.i.i = load i8, ptr %scevgep7.i.i.i, align 1
+  %.203.i.i.i = icmp slt i64 %.126189191.i.i.i, -1
+  %26 = select i1 %.203.i.i.i, i64 %13, i64 1
+  %scevgep4.i.i.i = getelementptr i8, ptr %arg.p0, i64 %26
+  %scevgep5.i.i.i = getelementptr i8, ptr %scevgep4.i.i.i, i64 %.126189191.i.i.i
+  %.219.i.i.i = load i8, ptr %scevgep5.i.i.i, align 1
+  %.223.i.i.i = zext i8 %.219.i.i.i to i32
+  %.224.i.i.i = shl nuw nsw i32 %.223.i.i.i, 8
+  %.225.i.i.i = zext i8 %.187.i.i.i to i32
+  %.226.i.i.i = or i32 %.224.i.i.i, %.225.i.i.i
+  %.241.i.i.i = icmp slt i64 %.126189191.i.i.i, -2
+  %27 = select i1 %.241.i.i.i, i64 %14, i64 2
+  %scevgep2.i.i.i = getelementptr i8, ptr %arg.p0, i64 %27
+  %scevgep3.i.i.i = getelementptr i8, ptr %scevgep2.i.i.i, i64 %.126189191.i.i.i
+  %.257.i.i.i = load i8, ptr %scevgep3.i.i.i, align 1
+  %.261.i.i.i = zext i8 %.257.i.i.i to i32
+  %.262.i.i.i = shl nuw nsw i32 %.261.i.i.i, 16
+  %.263.i.i.i = or i32 %.226.i.i.i, %.262.i.i.i
+  %.278.i.i.i = icmp slt i64 %.126189191.i.i.i, -3
+  %28 = select i1 %.278.i.i.i, i64 %15, i64 3
+  %scevgep.i.i.i = getelementptr i8, ptr %arg.p0, i64 %28
+  %scevgep1.i.i.i = getelementptr i8, ptr %scevgep.i.i.i, i64 %.126189191.i.i.i
+  %.294.i.i.i = load i8, ptr %scevgep1.i.i.i, align 1
+  %.298.i.i.i = zext i8 %.294.i.i.i to i32
+  %.299.i.i.i = shl nuw i32 %.298.i.i.i, 24
+  %.300.i.i.i = or i32 %.263.i.i.i, %.299.i.i.i
+  %.303.i.i.i = mul i32 %.300.i.i.i, 1540483477
+  %.308.i.i.i = lshr i32 %.303.i.i.i, 24
+  %.310.i.i.i = xor i32 %.308.i.i.i, %.303.i.i.i
+  %.313.i.i.i = mul i32 %.310.i.i.i, 1540483477
+  %29 = mul i32 %h.4.0193.i.i.i, 1540483477
+  %.323.i.i.i = xor i32 %.313.i.i.i, %29
+  %lsr.iv.next = add nsw i64 %lsr.iv, -1
+  %.120.i.i.i = icmp ugt i64 %lsr.iv.next, 4
+  br i1 %.120.i.i.i, label %B130.i.i.i, label %B710.loopexit.i.i.i
+
+B710.loopexit.i.i.i:
+  %.324.i.i.i = zext i32 %.323.i.i.i to i64
+  br label %B710.i.i.i
+
+B710.i.i.i:
+  %h.4.0.lcssa.i.i.i = phi i64 [ %.27.i.i.i, %B224.i.i ], [ %.324.i.i.i, %B710.loopexit.i.i.i ]
+  %.337.i.i.i = and i64 %.433.i.i, 3
+  %.344.not.i.i.i = icmp eq i64 %.337.i.i.i, 0
+  br i1 %.344.not.i.i.i, label %B224.endif.i.i, label %B786.i.i.i
+
+B786.i.i.i:
+  %.488.i.i.i = icmp slt i64 %.33.i.i.i, 0
+  %.489.i.i.i = select i1 %.488.i.i.i, i64 %arg.p0_0, i64 0
+  %30 = getelementptr i8, ptr %arg.p0, i64 %.33.i.i.i
+  %.503.i.i.i = getelementptr i8, ptr %30, i64 %.489.i.i.i
+  %.504.i.i.i = load i8, ptr %.503.i.i.i, align 1
+  %.509.i.i.i = zext i8 %.504.i.i.i to i64
+  %exitcond.not.i.i.i = icmp eq i64 %.337.i.i.i, 1
+  br i1 %exitcond.not.i.i.i, label %B908.i.i.i, label %B786.1.i.i.i
+
+B786.1.i.i.i:
+  %.488.1.i.i.i = icmp slt i64 %.33.i.i.i, -1
+  %.489.1.i.i.i = select i1 %.488.1.i.i.i, i64 %arg.p0_0, i64 0
+  %31 = getelementptr i8, ptr %30, i64 1
+  %.503.1.i.i.i = getelementptr i8, ptr %31, i64 %.489.1.i.i.i
+  %.504.1.i.i.i = load i8, ptr %.503.1.i.i.i, align 1
+  %.509.1.i.i.i = zext i8 %.504.1.i.i.i to i64
+  %.510.1.i.i.i = shl nuw nsw i64 %.509.1.i.i.i, 8
+  %.514.1.i.i.i = or i64 %.510.1.i.i.i, %.509.i.i.i
+  %exitcond.not.1.i.i.i = icmp eq i64 %.337.i.i.i, 2
+  br i1 %exitcond.not.1.i.i.i, label %B908.i.i.i, label %B786.2.i.i.i
+
+B786.2.i.i.i:
+  %.488.2.i.i.i = icmp slt i64 %.33.i.i.i, -2
+  %.489.2.i.i.i = select i1 %.488.2.i.i.i, i64 %arg.p0_0, i64 0
+  %32 = getelementptr i8, ptr %30, i64 2
+  %.503.2.i.i.i = getelementptr i8, ptr %32, i64 %.489.2.i.i.i
+  %.504.2.i.i.i = load i8, ptr %.503.2.i.i.i, align 1
+  %.509.2.i.i.i = zext i8 %.504.2.i.i.i to i64
+  %.510.2.i.i.i = shl nuw nsw i64 %.509.2.i.i.i, 16
+  %.514.2.i.i.i = or i64 %.510.2.i.i.i, %.514.1.i.i.i
+  br label %B908.i.i.i
+
+B908.i.i.i:
+  %.514.lcssa.i.i.i = phi i64 [ %.509.i.i.i, %B786.i.i.i ], [ %.514.1.i.i.i, %B786.1.i.i.i ], [ %.514.2.i.i.i, %B786.2.i.i.i ]
+  %.531.i.i.i = xor i64 %.514.lcssa.i.i.i, %h.4.0.lcssa.i.i.i
+  %.541.i.i.i = mul nuw nsw i64 %.531.i.i.i, 1540483477
+  %.542.i.i.i = and i64 %.541.i.i.i, 4294967295
+  br label %B224.endif.i.i
+
+B224.endif.i.i:
+  %h.5.0.i.i.i = phi i64 [ %.542.i.i.i, %B908.i.i.i ], [ %h.4.0.lcssa.i.i.i, %B710.i.i.i ]
+  %.650.i.i = getelementptr i64, ptr %arg.p3, i64 %.165.i.i
+  %.651.i.i = load i64, ptr %.650.i.i, align 8
+  %.666.i.i = icmp eq i64 %.187.i.i, 0
+  br i1 %.666.i.i, label %B224.endif.endif.i.i, label %B224.endif.else.if.i.i
+
+B224.endif.endif.i.i:
+  %rem.0.i.i = phi i64 [ 0, %B224.endif.i.i ], [ %spec.select.i.i, %49 ]
+  %.706.i.i = add nsw i64 %rem.0.i.i, %.651.i.i
+  br label %B284.endif.i
+
+B224.endif.else.if.i.i:
+  %.560.i.i.i = lshr i64 %h.5.0.i.i.i, 13
+  %.562.i.i.i = xor i64 %.560.i.i.i, %h.5.0.i.i.i
+  %.568.i.i.i = mul nuw nsw i64 %.562.i.i.i, 1540483477
+  %.571.i.i.i = lshr i64 %.568.i.i.i, 15
+  %.572.i.i.i = and i64 %.571.i.i.i, 131071
+  %.568.i.masked.i.i = and i64 %.568.i.i.i, 2147483647
+  %.662.i.i = xor i64 %.572.i.i.i, %.568.i.masked.i.i
+  %33 = icmp ult i64 %.187.i.i, 4294967296
+  br i1 %33, label %34, label %39
+
+34:
+  %35 = trunc i64 %.187.i.i to i32
+  %36 = trunc i64 %.662.i.i to i32
+  %37 = urem i32 %36, %35
+  %38 = zext i32 %37 to i64
+  br label %49
+
+39:
+  %40 = and i64 %.187.i.i, -4294967296
+  %41 = icmp eq i64 %40, 0
+  br i1 %41, label %42, label %47
+
+42:
+  %43 = trunc i64 %.187.i.i to i32
+  %44 = trunc i64 %.662.i.i to i32
+  %45 = urem i32 %44, %43
+  %46 = zext i32 %45 to i64
+  br label %49
+
+47:
+  %48 = srem i64 %.662.i.i, %.187.i.i
+  br label %49
+
+49:
+  %50 = phi i64 [ %38, %34 ], [ %46, %42 ], [ %48, %47 ]
+  %.686.not.i.i = icmp eq i64 %50, 0
+  %51 = tail call i64 @llvm.smin.i64(i64 %.187.i.i, i64 0)
+  %.694.i.i = select i1 %.686.not.i.i, i64 0, i64 %51
+  %spec.select.i.i = add nsw i64 %.694.i.i, %50
+  br label %B224.endif.endif.i.i
+
+B422.endif.i.i:
+  %.86.i.i.i = getelementptr i64, ptr %12, i64 %.165.i.i
+  %.87.i.i.i = load i64, ptr %.86.i.i.i, align 8
+  %.139.i.i.i = getelementptr i64, ptr %3, i64 %.165.i.i
+  %.140.i.i.i = load i64, ptr %.139.i.i.i, align 8
+  %.141.i.i.i = add nsw i64 %.140.i.i.i, %.87.i.i.i
+  %.154.i.i.i = icmp slt i64 %.141.i.i.i, 0
+  %.155.i.i.i = select i1 %.154.i.i.i, i64 %arg.p4_0, i64 0
+  %52 = getelementptr i64, ptr %arg.p4, i64 %.141.i.i.i
+  %.169.i.i.i = getelementptr i64, ptr %52, i64 %.155.i.i.i
+  %.170.i.i.i = load i64, ptr %.169.i.i.i, align 8
+  %.225.i1.i.i = getelementptr i64, ptr %arg.p3, i64 %.165.i.i
+  %.226.i2.i.i = load i64, ptr %.225.i1.i.i, align 8
+  %.232.i.i.i = add nsw i64 %.226.i2.i.i, %.170.i.i.i
+  br label %B284.endif.i
+
+B378.i:
+  %.94.i.i = getelementptr i64, ptr %16, i64 %.107.i.i
+  %.95.i.i = load i64, ptr %.94.i.i, align 8
+  %.148.i.i = getelementptr i64, ptr %1, i64 %.107.i.i
+  %.149.i.i = load i64, ptr %.148.i.i, align 8
+  %.5.i.i.i.i.i = shl i64 %.149.i.i, 1
+  %.6.i.i.i.i.i = ashr i64 %.149.i.i, 63
+  %.7.i.i.i.i.i = xor i64 %.5.i.i.i.i.i, %.6.i.i.i.i.i
+  %.43.i.i.i.i = icmp ugt i64 %.7.i.i.i.i.i, 127
+  br i1 %.43.i.i.i.i, label %B76.i.i.i.i.preheader, label %B0.endif.i.i
+
+B76.i.i.i.i.preheader:
+  br label %B76.i.i.i.i
+
+B76.i.i.i.i:
+  %folded.2.0.i.i.i.i = phi i64 [ %.46.i.i.i.i, %B76.i.i.i.i ], [ %.7.i.i.i.i.i, %B76.i.i.i.i.preheader ]
+  %size.2.0.i.i.i.i = phi i64 [ %.50.i.i.i.i, %B76.i.i.i.i ], [ 1, %B76.i.i.i.i.preheader ]
+  %.46.i.i.i.i = lshr i64 %folded.2.0.i.i.i.i, 7
+  %.50.i.i.i.i = add nuw nsw i64 %size.2.0.i.i.i.i, 1
+  %.57.i.i.i.i = icmp ugt i64 %folded.2.0.i.i.i.i, 16383
+  br i1 %.57.i.i.i.i, label %B76.i.i.i.i, label %B0.endif.i.i
+
+B256.i.i:
+  %size.2.0186.i.i = phi i64 [ %.281.i.i, %B256.lr.ph.i.i ], [ %.621.i.i, %B256.endif.endif.i.i ]
+  %.422179185.i.i = phi i64 [ %.95.i.i, %B256.lr.ph.i.i ], [ %.432.i2.i, %B256.endif.endif.i.i ]
+  %.429181184.i.i = phi i64 [ %.337.i.i, %B256.lr.ph.i.i ], [ %.436.i.i, %B256.endif.endif.i.i ]
+  %.432.i2.i = add nsw i64 %.422179185.i.i, -1
+  %.436.i.i = add i64 %.429181184.i.i, 1
+  %.491.i.i = icmp slt i64 %.429181184.i.i, 0
+  %.492.i.i = select i1 %.491.i.i, i64 %arg.p2_1, i64 0
+  %.493.i.i = add i64 %.492.i.i, %.429181184.i.i
+  %.514.i.i = getelementptr i64, ptr %19, i64 %.493.i.i
+  %.515.i.i = load i64, ptr %.514.i.i, align 8
+  %.5.i.i.i1.i.i = shl i64 %.515.i.i, 1
+  %.6.i.i.i2.i.i = ashr i64 %.515.i.i, 63
+  %.7.i.i.i3.i.i = xor i64 %.5.i.i.i1.i.i, %.6.i.i.i2.i.i
+  %.43.i.i4.i.i = icmp ugt i64 %.7.i.i.i3.i.i, 127
+  br i1 %.43.i.i4.i.i, label %B76.i.i9.i.i.preheader, label %B256.endif.i.i
+
+B76.i.i9.i.i.preheader:
+  br label %B76.i.i9.i.i
+
+B76.i.i9.i.i:
+  %folded.2.0.i.i10.i.i = phi i64 [ %.46.i.i12.i.i, %B76.i.i9.i.i ], [ %.7.i.i.i3.i.i, %B76.i.i9.i.i.preheader ]
+  %size.2.0.i.i11.i.i = phi i64 [ %.50.i.i13.i.i, %B76.i.i9.i.i ], [ 1, %B76.i.i9.i.i.preheader ]
+  %.46.i.i12.i.i = lshr i64 %folded.2.0.i.i10.i.i, 7
+  %.50.i.i13.i.i = add nuw nsw i64 %size.2.0.i.i11.i.i, 1
+  %.57.i.i14.i.i = icmp ugt i64 %folded.2.0.i.i10.i.i, 16383
+  br i1 %.57.i.i14.i.i, label %B76.i.i9.i.i, label %B256.endif.i.i
+
+B0.endif.i.i:
+  %size.3.1.i.i.i.i = phi i64 [ 1, %B378.i ], [ %.50.i.i.i.i, %B76.i.i.i.i ]
+  %.13.i.i.i.i = tail call i64 @llvm.smax.i64(i64 %.149.i.i, i64 0)
+  %.229.i.i = getelementptr i64, ptr %17, i64 %.107.i.i
+  %.230.i.i = load i64, ptr %.229.i.i, align 8
+  %.5.i.i.i16.i.i = shl i64 %.230.i.i, 1
+  %.6.i.i.i17.i.i = ashr i64 %.230.i.i, 63
+  %.7.i.i.i18.i.i = xor i64 %.5.i.i.i16.i.i, %.6.i.i.i17.i.i
+  %.43.i.i19.i.i = icmp ugt i64 %.7.i.i.i18.i.i, 127
+  br i1 %.43.i.i19.i.i, label %B76.i.i24.i.i.preheader, label %B0.endif.endif.i.i
+
+B76.i.i24.i.i.preheader:
+  br label %B76.i.i24.i.i
+
+B76.i.i24.i.i:
+  %folded.2.0.i.i25.i.i = phi i64 [ %.46.i.i27.i.i, %B76.i.i24.i.i ], [ %.7.i.i.i18.i.i, %B76.i.i24.i.i.preheader ]
+  %size.2.0.i.i26.i.i = phi i64 [ %.50.i.i28.i.i, %B76.i.i24.i.i ], [ 1, %B76.i.i24.i.i.preheader ]
+  %.46.i.i27.i.i = lshr i64 %folded.2.0.i.i25.i.i, 7
+  %.50.i.i28.i.i = add nuw nsw i64 %size.2.0.i.i26.i.i, 1
+  %.57.i.i29.i.i = icmp ugt i64 %folded.2.0.i.i25.i.i, 16383
+  br i1 %.57.i.i29.i.i, label %B76.i.i24.i.i, label %B0.endif.endif.i.i
+
+B0.endif.endif.i.i:
+  %size.3.1.i.i20.i.i = phi i64 [ 1, %B0.endif.i.i ], [ %.50.i.i28.i.i, %B76.i.i24.i.i ]
+  %.13.i.i21.i.i = tail call i64 @llvm.smax.i64(i64 %.230.i.i, i64 0)
+  %.5.i.i.i.i = shl i64 %.95.i.i, 1
+  %.6.i.i.i.i = ashr i64 %.95.i.i, 63
+  %.7.i.i.i.i = xor i64 %.5.i.i.i.i, %.6.i.i.i.i
+  %.43.i.i.i = icmp ugt i64 %.7.i.i.i.i, 127
+  br i1 %.43.i.i.i, label %B76.i.i.i.preheader, label %B0.endif.endif.endif.endif.i.i
+
+B76.i.i.i.preheader:
+  br label %B76.i.i.i
+
+B76.i.i.i:
+  %folded.2.0.i.i.i = phi i64 [ %.46.i.i.i, %B76.i.i.i ], [ %.7.i.i.i.i, %B76.i.i.i.preheader ]
+  %size.2.0.i.i.i = phi i64 [ %.50.i.i.i, %B76.i.i.i ], [ 1, %B76.i.i.i.preheader ]
+  %.46.i.i.i = lshr i64 %folded.2.0.i.i.i, 7
+  %.50.i.i.i = add nuw nsw i64 %size.2.0.i.i.i, 1
+  %.57.i.i.i = icmp ugt i64 %folded.2.0.i.i.i, 16383
+  br i1 %.57.i.i.i, label %B76.i.i.i, label %B0.endif.endif.endif.endif.i.i
+
+B0.endif.endif.endif.endif.i.i:
+  %size.3.1.i.i.i = phi i64 [ 1, %B0.endif.endif.i.i ], [ %.50.i.i.i, %B76.i.i.i ]
+  %.60.i22.i.i = add nuw i64 %.13.i.i.i.i, 1
+  %.60.i.i.i = add i64 %.60.i22.i.i, %size.3.1.i.i.i.i
+  %.176.i.i = add i64 %.60.i.i.i, %.13.i.i21.i.i
+  %.255.i.i = add i64 %.176.i.i, %size.3.1.i.i20.i.i
+  %.281.i.i = add nsw i64 %.255.i.i, %size.3.1.i.i.i
+  %.423183.not.i.i = icmp slt i64 %.95.i.i, 1
+  br i1 %.423183.not.i.i, label %B378.endif.i, label %B256.lr.ph.i.i
+
+B256.lr.ph.i.i:
+  %.336.i.i = getelementptr i64, ptr %18, i64 %.107.i.i
+  %.337.i.i = load i64, ptr %.336.i.i, align 8
+  br label %B256.i.i
+
+B256.endif.i.i:
+  %size.3.1.i.i5.i.i = phi i64 [ 1, %B256.i.i ], [ %.50.i.i13.i.i, %B76.i.i9.i.i ]
+  %.13.i.i6.i.i = tail call i64 @llvm.smax.i64(i64 %.515.i.i, i64 0)
+  %.593.i.i = getelementptr i64, ptr %20, i64 %.493.i.i
+  %.594.i.i = load i64, ptr %.593.i.i, align 8
+  %.5.i.i.i31.i.i = shl i64 %.594.i.i, 1
+  %.6.i.i.i32.i.i = ashr i64 %.594.i.i, 63
+  %.7.i.i.i33.i.i = xor i64 %.5.i.i.i31.i.i, %.6.i.i.i32.i.i
+  %.43.i.i34.i.i = icmp ugt i64 %.7.i.i.i33.i.i, 127
+  br i1 %.43.i.i34.i.i, label %B76.i.i39.i.i.preheader, label %B256.endif.endif.i.i
+
+B76.i.i39.i.i.preheader:
+  br label %B76.i.i39.i.i
+
+B76.i.i39.i.i:
+  %folded.2.0.i.i40.i.i = phi i64 [ %.46.i.i42.i.i, %B76.i.i39.i.i ], [ %.7.i.i.i33.i.i, %B76.i.i39.i.i.preheader ]
+  %size.2.0.i.i41.i.i = phi i64 [ %.50.i.i43.i.i, %B76.i.i39.i.i ], [ 1, %B76.i.i39.i.i.preheader ]
+  %.46.i.i42.i.i = lshr i64 %folded.2.0.i.i40.i.i, 7
+  %.50.i.i43.i.i = add nuw nsw i64 %size.2.0.i.i41.i.i, 1
+  %.57.i.i44.i.i = icmp ugt i64 %folded.2.0.i.i40.i.i, 16383
+  br i1 %.57.i.i44.i.i, label %B76.i.i39.i.i, label %B256.endif.endif.i.i
+
+B256.endif.endif.i.i:
+  %size.3.1.i.i35.i.i = phi i64 [ 1, %B256.endif.i.i ], [ %.50.i.i43.i.i, %B76.i.i39.i.i ]
+  %.13.i.i36.i.i = tail call i64 @llvm.smax.i64(i64 %.594.i.i, i64 0)
+  %.60.i37.i.i = add i64 %.13.i.i6.i.i, %size.2.0186.i.i
+  %.60.i7.i.i = add i64 %.60.i37.i.i, %size.3.1.i.i5.i.i
+  %.619.i.i = add i64 %.60.i7.i.i, %.13.i.i36.i.i
+  %.621.i.i = add i64 %.619.i.i, %size.3.1.i.i35.i.i
+  %.423.i.i = icmp ugt i64 %.422179185.i.i, 1
+  br i1 %.423.i.i, label %B256.i.i, label %B378.endif.i
+
+B488.i:
+  %.821.i = getelementptr i8, ptr %arg.p10, i64 24
+  store i64 %.727.i, ptr %.821.i, align 8
+  br label %common.ret
+
+B552.i:
+  %.867.i = getelementptr i64, ptr %arg.p5, i64 %slot.4.0.i.i
+  %.868.i = load i64, ptr %.867.i, align 8
+  %.60.i.i = icmp sgt i64 %.868.i, -1
+  br i1 %.60.i.i, label %B20.i.i, label %B552.i.B922.sink.split.i_crit_edge
+
+B552.i.B922.sink.split.i_crit_edge:
+  %.pre117 = shl i64 %.107.i.i, 3
+  br label %B922.i
+
+B20.i.i:
+  %53 = getelementptr i64, ptr %10, i64 %.28213631378.i
+  %.94.i.i.i = getelementptr i64, ptr %53, i64 %.106.i.i
+  %.95.i.i.i = load i64, ptr %.94.i.i.i, align 8
+  %.152.i.i.i = getelementptr i64, ptr %21, i64 %.868.i
+  %.153.i.i.i = load i64, ptr %.152.i.i.i, align 8
+  %.154.i.i19.i = sub nsw i64 %.95.i.i.i, %.153.i.i.i
+  %.5.i.i.i.i20.i = shl i64 %.154.i.i19.i, 1
+  %.6.i.i.i.i21.i = ashr i64 %.154.i.i19.i, 63
+  %.7.i.i.i.i22.i = xor i64 %.5.i.i.i.i20.i, %.6.i.i.i.i21.i
+  %.43.i.i.i23.i = icmp ugt i64 %.7.i.i.i.i22.i, 127
+  br i1 %.43.i.i.i23.i, label %B76.i.i.i39.i.preheader, label %B0.endif.i.i.i
+
+B76.i.i.i39.i.preheader:
+  br label %B76.i.i.i39.i
+
+B76.i.i.i39.i:
+  %folded.2.0.i.i.i40.i = phi i64 [ %.46.i.i.i42.i, %B76.i.i.i39.i ], [ %.7.i.i.i.i22.i, %B76.i.i.i39.i.preheader ]
+  %size.2.0.i.i.i41.i = phi i64 [ %.50.i.i.i43.i, %B76.i.i.i39.i ], [ 1, %B76.i.i.i39.i.preheader ]
+  %.46.i.i.i42.i = lshr i64 %folded.2.0.i.i.i40.i, 7
+  %.50.i.i.i43.i = add nuw nsw i64 %size.2.0.i.i.i41.i, 1
+  %.57.i.i.i44.i = icmp ugt i64 %folded.2.0.i.i.i40.i, 16383
+  br i1 %.57.i.i.i44.i, label %B76.i.i.i39.i, label %B0.endif.i.i.i
+
+B0.endif.i.i.i:
+  %size.3.1.i.i.i24.i = phi i64 [ 1, %B20.i.i ], [ %.50.i.i.i43.i, %B76.i.i.i39.i ]
+  %.235.i.i.i = getelementptr i64, ptr %8, i64 %.868.i
+  %.236.i.i.i = load i64, ptr %.235.i.i.i, align 8
+  %.5.i.i1.i.i.i = shl i64 %.236.i.i.i, 1
+  %.6.i.i2.i.i.i = ashr i64 %.236.i.i.i, 63
+  %.7.i.i3.i.i.i = xor i64 %.5.i.i1.i.i.i, %.6.i.i2.i.i.i
+  %.43.i4.i.i.i = icmp ugt i64 %.7.i.i3.i.i.i, 127
+  br i1 %.43.i4.i.i.i, label %B76.i7.i.i.i.preheader, label %B20.endif.i.i
+
+B76.i7.i.i.i.preheader:
+  br label %B76.i7.i.i.i
+
+B76.i7.i.i.i:
+  %folded.2.0.i8.i.i.i = phi i64 [ %.46.i10.i.i.i, %B76.i7.i.i.i ], [ %.7.i.i3.i.i.i, %B76.i7.i.i.i.preheader ]
+  %size.2.0.i9.i.i.i = phi i64 [ %.50.i11.i.i.i, %B76.i7.i.i.i ], [ 1, %B76.i7.i.i.i.preheader ]
+  %.46.i10.i.i.i = lshr i64 %folded.2.0.i8.i.i.i, 7
+  %.50.i11.i.i.i = add nuw nsw i64 %size.2.0.i9.i.i.i, 1
+  %.57.i12.i.i.i = icmp ugt i64 %folded.2.0.i8.i.i.i, 16383
+  br i1 %.57.i12.i.i.i, label %B76.i7.i.i.i, label %B20.endif.i.i
+
+B20.endif.i.i:
+  %size.3.1.i5.i.i.i = phi i64 [ 1, %B0.endif.i.i.i ], [ %.50.i11.i.i.i, %B76.i7.i.i.i ]
+  %.182.i.i.i = add nsw i64 %size.3.1.i.i.i24.i, %size.2.0.lcssa.i.i
+  %.266.i.i.i = add nsw i64 %.182.i.i.i, %size.3.1.i5.i.i.i
+  %.168.i.i = getelementptr i64, ptr %7, i64 %.868.i
+  %.169.i.i = load i64, ptr %.168.i.i, align 8
+  %.5.i.i.i26.i = shl i64 %.266.i.i.i, 1
+  %.6.i.i.i27.i = ashr i64 %.266.i.i.i, 63
+  %.7.i.i.i28.i = xor i64 %.5.i.i.i26.i, %.6.i.i.i27.i
+  %.43.i.i29.i = icmp ugt i64 %.7.i.i.i28.i, 127
+  br i1 %.43.i.i29.i, label %B76.i.i32.i.preheader, label %B20.endif.endif.i.i
+
+B76.i.i32.i.preheader:
+  br label %B76.i.i32.i
+
+B76.i.i32.i:
+  %folded.2.0.i.i33.i = phi i64 [ %.46.i.i35.i, %B76.i.i32.i ], [ %.7.i.i.i28.i, %B76.i.i32.i.preheader ]
+  %size.2.0.i.i34.i = phi i64 [ %.50.i.i36.i, %B76.i.i32.i ], [ 1, %B76.i.i32.i.preheader ]
+  %.46.i.i35.i = lshr i64 %folded.2.0.i.i33.i, 7
+  %.50.i.i36.i = add nuw nsw i64 %size.2.0.i.i34.i, 1
+  %.57.i.i37.i = icmp ugt i64 %folded.2.0.i.i33.i, 16383
+  br i1 %.57.i.i37.i, label %B76.i.i32.i, label %B20.endif.endif.i.i
+
+B20.endif.endif.i.i:
+  %size.3.1.i.i30.i = phi i64 [ 1, %B20.endif.i.i ], [ %.50.i.i36.i, %B76.i.i32.i ]
+  %.202.i.i = add i64 %.169.i.i, %.266.i.i.i
+  %.203.i.i = add i64 %.202.i.i, %size.3.1.i.i30.i
+  %.205.i.not.i = icmp sgt i64 %.203.i.i, %arg.p7
+  br i1 %.205.i.not.i, label %B624.i, label %B1076.i
+
+B624.i:
+  %sunkaddr157.i = shl i64 %.107.i.i, 3
+  %sunkaddr158.i = getelementptr inbounds i8, ptr %0, i64 %sunkaddr157.i
+  %.1008.i = load i64, ptr %sunkaddr158.i, align 8
+  %.1009.i = icmp slt i64 %.1008.i, 0
+  br i1 %.1009.i, label %B662.i, label %B922.i
+
+B662.i:
+  %sunkaddr160.i = getelementptr i8, ptr %1, i64 %sunkaddr157.i
+  %.1078.i = load i64, ptr %sunkaddr160.i, align 8
+  %.1079.i = icmp slt i64 %.1078.i, 0
+  br i1 %.1079.i, label %B700.i, label %B922.i
+
+B700.i:
+  %sunkaddr162.i = getelementptr inbounds i8, ptr %2, i64 %sunkaddr157.i
+  %.1135.i = load i64, ptr %sunkaddr162.i, align 8
+  %sunkaddr163.i = shl i64 %slot.4.0.i.i, 3
+  %sunkaddr164.i = getelementptr i8, ptr %arg.p5, i64 %sunkaddr163.i
+  store i64 -1, ptr %sunkaddr164.i, align 8
+  %.1198.i = icmp slt i64 %.1135.i, 0
+  %.1199.i = select i1 %.1198.i, i64 %arg.p3_1, i64 0
+  %.1200.i = add i64 %.1199.i, %.1135.i
+  %.1276.i = getelementptr i64, ptr %4, i64 %.1200.i
+  %.1277.i = load i64, ptr %.1276.i, align 8
+  %.1280.i = icmp eq i64 %.1277.i, 0
+  br i1 %.1280.i, label %B700.endif.endif.i, label %B700.else.if.i
+
+B922.i:
+  %sunkaddr167.i.pre-phi = phi i64 [ %sunkaddr157.i, %B20.endif.endif.i83.i ], [ %sunkaddr157.i, %B624.i ], [ %sunkaddr157.i, %B662.i ], [ %.pre117, %B552.i.B922.sink.split.i_crit_edge ], [ %sunkaddr157.i, %B700.endif.endif.i ]
+  %slot.2.11271.i = phi i64 [ %.232.i.i, %B20.endif.endif.i83.i ], [ %slot.4.0.i.i, %B624.i ], [ %slot.4.0.i.i, %B662.i ], [ %slot.4.0.i.i, %B552.i.B922.sink.split.i_crit_edge ], [ %.232.i.i, %B700.endif.endif.i ]
+  %sunkaddr122 = getelementptr i8, ptr %arg.p10, i64 8
+  %.1534.i = load i64, ptr %sunkaddr122, align 8
+  %.1537.i = add nsw i64 %.1534.i, 1
+  store i64 %.1537.i, ptr %sunkaddr122, align 8
+  %sunkaddr123 = getelementptr i8, ptr %arg.p10, i64 16
+  %.1597.i = load i64, ptr %sunkaddr123, align 8
+  %.1598.i = add nsw i64 %.1597.i, 61
+  store i64 %.1598.i, ptr %sunkaddr123, align 8
+  %.1643.i = icmp slt i64 %slot.2.11271.i, 0
+  %.1644.i = select i1 %.1643.i, i64 %arg.p5_0, i64 0
+  %54 = getelementptr i64, ptr %arg.p5, i64 %slot.2.11271.i
+  %.1658.i = getelementptr i64, ptr %54, i64 %.1644.i
+  store i64 %.1534.i, ptr %.1658.i, align 8
+  %sunkaddr168.i = getelementptr i8, ptr %2, i64 %sunkaddr167.i.pre-phi
+  %.113.i.i = load i64, ptr %sunkaddr168.i, align 8
+  %.142.i.i = icmp slt i64 %.1534.i, 0
+  %.143.i.i = select i1 %.142.i.i, i64 %arg.p6_1, i64 0
+  %.144.i.i = add i64 %.143.i.i, %.1534.i
+  %.165.i113.i = getelementptr i64, ptr %arg.p6, i64 %.144.i.i
+  store i64 %.113.i.i, ptr %.165.i113.i, align 8
+  %.195.i.i = icmp slt i64 %.113.i.i, 0
+  %.196.i.i = select i1 %.195.i.i, i64 %arg.p3_1, i64 0
+  %55 = getelementptr i64, ptr %arg.p3, i64 %.113.i.i
+  %.218.i.i = getelementptr i64, ptr %55, i64 %.196.i.i
+  %.219.i.i = load i64, ptr %.218.i.i, align 8
+  %.225.i114.i = sub nsw i64 %slot.2.11271.i, %.219.i.i
+  %.277.i.i = getelementptr i64, ptr %22, i64 %.144.i.i
+  store i64 %.225.i114.i, ptr %.277.i.i, align 8
+  %.330.i.i = getelementptr i64, ptr %7, i64 %.144.i.i
+  store i64 61, ptr %.330.i.i, align 8
+  %.383.i.i = getelementptr i64, ptr %8, i64 %.144.i.i
+  store i64 0, ptr %.383.i.i, align 8
+  %.436.i115.i = getelementptr i64, ptr %10, i64 %.107.i.i
+  %.437.i.i = load i64, ptr %.436.i115.i, align 8
+  %.489.i.i = getelementptr i64, ptr %21, i64 %.144.i.i
+  store i64 %.437.i.i, ptr %.489.i.i, align 8
+  %.600.i.i = getelementptr i64, ptr %9, i64 %.144.i.i
+  store i64 %.437.i.i, ptr %.600.i.i, align 8
+  %.653.i.i = getelementptr i64, ptr %23, i64 %.144.i.i
+  store i64 0, ptr %.653.i.i, align 8
+  br label %B1076.i
+
+B1076.i:
+  %batch.3.1.i = phi i64 [ %.868.i, %B20.endif.endif.i.i ], [ %.1534.i, %B922.i ], [ %.1436.i, %B20.endif.endif.i83.i ]
+  %56 = getelementptr i64, ptr %10, i64 %.28213631378.i
+  %.94.i119.i = getelementptr i64, ptr %56, i64 %.106.i.i
+  %.95.i120.i = load i64, ptr %.94.i119.i, align 8
+  %.129.i121.i = icmp slt i64 %batch.3.1.i, 0
+  %.130.i.i = select i1 %.129.i121.i, i64 %arg.p6_1, i64 0
+  %.131.i.i = add i64 %.130.i.i, %batch.3.1.i
+  %.152.i.i = getelementptr i64, ptr %21, i64 %.131.i.i
+  %.153.i.i = load i64, ptr %.152.i.i, align 8
+  %.154.i122.i = sub nsw i64 %.95.i120.i, %.153.i.i
+  %.5.i.i.i123.i = shl i64 %.154.i122.i, 1
+  %.6.i.i.i124.i = ashr i64 %.154.i122.i, 63
+  %.7.i.i.i125.i = xor i64 %.5.i.i.i123.i, %.6.i.i.i124.i
+  %.43.i.i126.i = icmp ugt i64 %.7.i.i.i125.i, 127
+  br i1 %.43.i.i126.i, label %B76.i.i130.i.preheader, label %B0.endif.i127.i
+
+B76.i.i130.i.preheader:
+  br label %B76.i.i130.i
+
+B76.i.i130.i:
+  %folded.2.0.i.i131.i = phi i64 [ %.46.i.i133.i, %B76.i.i130.i ], [ %.7.i.i.i125.i, %B76.i.i130.i.preheader ]
+  %size.2.0.i.i132.i = phi i64 [ %.50.i.i134.i, %B76.i.i130.i ], [ 1, %B76.i.i130.i.preheader ]
+  %.46.i.i133.i = lshr i64 %folded.2.0.i.i131.i, 7
+  %.50.i.i134.i = add nuw nsw i64 %size.2.0.i.i132.i, 1
+  %.57.i.i135.i = icmp ugt i64 %folded.2.0.i.i131.i, 16383
+  br i1 %.57.i.i135.i, label %B76.i.i130.i, label %B0.endif.i127.i
+
+B0.endif.i127.i:
+  %size.3.1.i.i128.i = phi i64 [ 1, %B1076.i ], [ %.50.i.i134.i, %B76.i.i130.i ]
+  %.235.i.i = getelementptr i64, ptr %8, i64 %.131.i.i
+  %.236.i.i = load i64, ptr %.235.i.i, align 8
+  %.5.i.i1.i.i = shl i64 %.236.i.i, 1
+  %.6.i.i2.i.i = ashr i64 %.236.i.i, 63
+  %.7.i.i3.i.i = xor i64 %.5.i.i1.i.i, %.6.i.i2.i.i
+  %.43.i4.i.i = icmp ugt i64 %.7.i.i3.i.i, 127
+  br i1 %.43.i4.i.i, label %B76.i7.i.i.preheader, label %B1076.endif.i
+
+B76.i7.i.i.preheader:
+  br label %B76.i7.i.i
+
+B76.i7.i.i:
+  %folded.2.0.i8.i.i = phi i64 [ %.46.i10.i.i, %B76.i7.i.i ], [ %.7.i.i3.i.i, %B76.i7.i.i.preheader ]
+  %size.2.0.i9.i.i = phi i64 [ %.50.i11.i.i, %B76.i7.i.i ], [ 1, %B76.i7.i.i.preheader ]
+  %.46.i10.i.i = lshr i64 %folded.2.0.i8.i.i, 7
+  %.50.i11.i.i = add nuw nsw i64 %size.2.0.i9.i.i, 1
+  %.57.i12.i.i = icmp ugt i64 %folded.2.0.i8.i.i, 16383
+  br i1 %.57.i12.i.i, label %B76.i7.i.i, label %B1076.endif.i
+
+B1440.i:
+  store i64 %arg.p1_1, ptr %arg.p10, align 8
+  br label %common.ret
+
+B284.endif.i:
+  %slot.4.0.i.i = phi i64 [ %.232.i.i.i, %B422.endif.i.i ], [ %.706.i.i, %B224.endif.endif.i.i ], [ %.351.i.i, %B148.i.i ], [ -1, %B136.i.i ]
+  %.594.i = icmp slt i64 %slot.4.0.i.i, 0
+  br i1 %.594.i, label %common.ret, label %B378.i
+
+B378.endif.i:
+  %size.2.0.lcssa.i.i = phi i64 [ %.281.i.i, %B0.endif.endif.endif.endif.i.i ], [ %.621.i.i, %B256.endif.endif.i.i ]
+  %.699.i = add nsw i64 %size.2.0.lcssa.i.i, 2
+  %.5.i.i.i = shl i64 %.699.i, 1
+  %.6.i.i.i = ashr i64 %.699.i, 63
+  %.7.i.i.i = xor i64 %.5.i.i.i, %.6.i.i.i
+  %.43.i.i = icmp ugt i64 %.7.i.i.i, 127
+  br i1 %.43.i.i, label %B76.i.i.preheader, label %B378.endif.endif.i
+
+B76.i.i.preheader:
+  br label %B76.i.i
+
+B76.i.i:
+  %folded.2.0.i.i = phi i64 [ %.46.i.i, %B76.i.i ], [ %.7.i.i.i, %B76.i.i.preheader ]
+  %size.2.0.i.i = phi i64 [ %.50.i.i, %B76.i.i ], [ 1, %B76.i.i.preheader ]
+  %.46.i.i = lshr i64 %folded.2.0.i.i, 7
+  %.50.i.i = add nuw nsw i64 %size.2.0.i.i, 1
+  %.57.i.i = icmp ugt i64 %folded.2.0.i.i, 16383
+  br i1 %.57.i.i, label %B76.i.i, label %B378.endif.endif.i
+
+B378.endif.endif.i:
+  %size.3.1.i.i = phi i64 [ 1, %B378.endif.i ], [ %.50.i.i, %B76.i.i ]
+  %.726.i = add i64 %size.2.0.lcssa.i.i, 63
+  %.727.i = add i64 %.726.i, %size.3.1.i.i
+  %.733.i = icmp sgt i64 %.727.i, %arg.p8
+  br i1 %.733.i, label %B488.i, label %B552.i
+
+B700.else.if.i:
+  %sunkaddr124 = mul i64 %.1200.i, 8
+  %sunkaddr125 = getelementptr i8, ptr %3, i64 %sunkaddr124
+  %.1222.i = load i64, ptr %sunkaddr125, align 8
+  %.1223.i = add nsw i64 %.1222.i, 1
+  %57 = or i64 %.1223.i, %.1277.i
+  %58 = icmp ult i64 %57, 4294967296
+  br i1 %58, label %59, label %64
+
+59:
+  %60 = trunc i64 %.1277.i to i32
+  %61 = trunc i64 %.1223.i to i32
+  %62 = urem i32 %61, %60
+  %63 = zext i32 %62 to i64
+  br label %75
+
+64:
+  %65 = or i64 %.1223.i, %.1277.i
+  %66 = and i64 %65, -4294967296
+  %67 = icmp eq i64 %66, 0
+  br i1 %67, label %68, label %73
+
+68:
+  %69 = trunc i64 %.1277.i to i32
+  %70 = trunc i64 %.1223.i to i32
+  %71 = urem i32 %70, %69
+  %72 = zext i32 %71 to i64
+  br label %75
+
+73:
+  %74 = srem i64 %.1223.i, %.1277.i
+  br label %75
+
+75:
+  %76 = phi i64 [ %63, %59 ], [ %72, %68 ], [ %74, %73 ]
+  %.1298.i = xor i64 %76, %.1277.i
+  %.1299.i = icmp slt i64 %.1298.i, 0
+  %.1300.i = icmp ne i64 %76, 0
+  %.1301.i = and i1 %.1300.i, %.1299.i
+  %.1308.i = select i1 %.1301.i, i64 %.1277.i, i64 0
+  %spec.select.i = add i64 %.1308.i, %76
+  br label %B700.endif.endif.i
+
+B700.endif.endif.i:
+  %rem.0.i = phi i64 [ %spec.select.i, %75 ], [ 0, %B700.i ]
+  %sunkaddr126 = mul i64 %.1200.i, 8
+  %sunkaddr127 = getelementptr i8, ptr %3, i64 %sunkaddr126
+  store i64 %rem.0.i, ptr %sunkaddr127, align 8
+  %.86.i.i = getelementptr i64, ptr %12, i64 %.1200.i
+  %.87.i.i = load i64, ptr %.86.i.i, align 8
+  %.141.i.i = add nsw i64 %.87.i.i, %rem.0.i
+  %.154.i.i = icmp slt i64 %.141.i.i, 0
+  %.155.i.i = select i1 %.154.i.i, i64 %arg.p4_0, i64 0
+  %77 = getelementptr i64, ptr %arg.p4, i64 %.141.i.i
+  %.169.i111.i = getelementptr i64, ptr %77, i64 %.155.i.i
+  %.170.i.i = load i64, ptr %.169.i111.i, align 8
+  %.225.i.i = getelementptr i64, ptr %arg.p3, i64 %.1200.i
+  %.226.i.i = load i64, ptr %.225.i.i, align 8
+  %.232.i.i = add nsw i64 %.226.i.i, %.170.i.i
+  %.1420.i = icmp slt i64 %.232.i.i, 0
+  %.1421.i = select i1 %.1420.i, i64 %arg.p5_0, i64 0
+  %78 = getelementptr i64, ptr %arg.p5, i64 %.232.i.i
+  %.1435.i = getelementptr i64, ptr %78, i64 %.1421.i
+  %.1436.i = load i64, ptr %.1435.i, align 8
+  %.60.i45.i = icmp sgt i64 %.1436.i, -1
+  br i1 %.60.i45.i, label %B20.i49.i, label %B922.i
+
+B20.i49.i:
+  %sunkaddr173.i = shl i64 %.106.i.i, 3
+  %sunkaddr174.i = getelementptr inbounds i8, ptr %53, i64 %sunkaddr173.i
+  %.95.i.i54.i = load i64, ptr %sunkaddr174.i, align 8
+  %.152.i.i56.i = getelementptr i64, ptr %21, i64 %.1436.i
+  %.153.i.i57.i = load i64, ptr %.152.i.i56.i, align 8
+  %.154.i.i58.i = sub nsw i64 %.95.i.i54.i, %.153.i.i57.i
+  %.5.i.i.i.i59.i = shl i64 %.154.i.i58.i, 1
+  %.6.i.i.i.i60.i = ashr i64 %.154.i.i58.i, 63
+  %.7.i.i.i.i61.i = xor i64 %.5.i.i.i.i59.i, %.6.i.i.i.i60.i
+  %.43.i.i.i62.i = icmp ugt i64 %.7.i.i.i.i61.i, 127
+  br i1 %.43.i.i.i62.i, label %B76.i.i.i103.i.preheader, label %B0.endif.i.i63.i
+
+B76.i.i.i103.i.preheader:
+  br label %B76.i.i.i103.i
+
+B76.i.i.i103.i:
+  %folded.2.0.i.i.i104.i = phi i64 [ %.46.i.i.i106.i, %B76.i.i.i103.i ], [ %.7.i.i.i.i61.i, %B76.i.i.i103.i.preheader ]
+  %size.2.0.i.i.i105.i = phi i64 [ %.50.i.i.i107.i, %B76.i.i.i103.i ], [ 1, %B76.i.i.i103.i.preheader ]
+  %.46.i.i.i106.i = lshr i64 %folded.2.0.i.i.i104.i, 7
+  %.50.i.i.i107.i = add nuw nsw i64 %size.2.0.i.i.i105.i, 1
+  %.57.i.i.i108.i = icmp ugt i64 %folded.2.0.i.i.i104.i, 16383
+  br i1 %.57.i.i.i108.i, label %B76.i.i.i103.i, label %B0.endif.i.i63.i
+
+B0.endif.i.i63.i:
+  %size.3.1.i.i.i64.i = phi i64 [ 1, %B20.i49.i ], [ %.50.i.i.i107.i, %B76.i.i.i103.i ]
+  %.235.i.i66.i = getelementptr i64, ptr %8, i64 %.1436.i
+  %.236.i.i67.i = load i64, ptr %.235.i.i66.i, align 8
+  %.5.i.i1.i.i68.i = shl i64 %.236.i.i67.i, 1
+  %.6.i.i2.i.i69.i = ashr i64 %.236.i.i67.i, 63
+  %.7.i.i3.i.i70.i = xor i64 %.5.i.i1.i.i68.i, %.6.i.i2.i.i69.i
+  %.43.i4.i.i71.i = icmp ugt i64 %.7.i.i3.i.i70.i, 127
+  br i1 %.43.i4.i.i71.i, label %B76.i7.i.i96.i.preheader, label %B20.endif.i72.i
+
+B76.i7.i.i96.i.preheader:
+  br label %B76.i7.i.i96.i
+
+B76.i7.i.i96.i:
+  %folded.2.0.i8.i.i97.i = phi i64 [ %.46.i10.i.i99.i, %B76.i7.i.i96.i ], [ %.7.i.i3.i.i70.i, %B76.i7.i.i96.i.preheader ]
+  %size.2.0.i9.i.i98.i = phi i64 [ %.50.i11.i.i100.i, %B76.i7.i.i96.i ], [ 1, %B76.i7.i.i96.i.preheader ]
+  %.46.i10.i.i99.i = lshr i64 %folded.2.0.i8.i.i97.i, 7
+  %.50.i11.i.i100.i = add nuw nsw i64 %size.2.0.i9.i.i98.i, 1
+  %.57.i12.i.i101.i = icmp ugt i64 %folded.2.0.i8.i.i97.i, 16383
+  br i1 %.57.i12.i.i101.i, label %B76.i7.i.i96.i, label %B20.endif.i72.i
+
+B20.endif.i72.i:
+  %size.3.1.i5.i.i73.i = phi i64 [ 1, %B0.endif.i.i63.i ], [ %.50.i11.i.i100.i, %B76.i7.i.i96.i ]
+  %.182.i.i74.i = add nsw i64 %size.3.1.i.i.i64.i, %size.2.0.lcssa.i.i
+  %.266.i.i75.i = add nsw i64 %.182.i.i74.i, %size.3.1.i5.i.i73.i
+  %.168.i77.i = getelementptr i64, ptr %7, i64 %.1436.i
+  %.169.i78.i = load i64, ptr %.168.i77.i, align 8
+  %.5.i.i.i79.i = shl i64 %.266.i.i75.i, 1
+  %.6.i.i.i80.i = ashr i64 %.266.i.i75.i, 63
+  %.7.i.i.i81.i = xor i64 %.5.i.i.i79.i, %.6.i.i.i80.i
+  %.43.i.i82.i = icmp ugt i64 %.7.i.i.i81.i, 127
+  br i1 %.43.i.i82.i, label %B76.i.i89.i.preheader, label %B20.endif.endif.i83.i
+
+B76.i.i89.i.preheader:
+  br label %B76.i.i89.i
+
+B76.i.i89.i:
+  %folded.2.0.i.i90.i = phi i64 [ %.46.i.i92.i, %B76.i.i89.i ], [ %.7.i.i.i81.i, %B76.i.i89.i.preheader ]
+  %size.2.0.i.i91.i = phi i64 [ %.50.i.i93.i, %B76.i.i89.i ], [ 1, %B76.i.i89.i.preheader ]
+  %.46.i.i92.i = lshr i64 %folded.2.0.i.i90.i, 7
+  %.50.i.i93.i = add nuw nsw i64 %size.2.0.i.i91.i, 1
+  %.57.i.i94.i = icmp ugt i64 %folded.2.0.i.i90.i, 16383
+  br i1 %.57.i.i94.i, label %B76.i.i89.i, label %B20.endif.endif.i83.i
+
+B20.endif.endif.i83.i:
+  %size.3.1.i.i84.i = phi i64 [ 1, %B20.endif.i72.i ], [ %.50.i.i93.i, %B76.i.i89.i ]
+  %.202.i85.i = add i64 %.169.i78.i, %.266.i.i75.i
+  %.203.i86.i = add i64 %.202.i85.i, %size.3.1.i.i84.i
+  %.205.i87.not.i = icmp sgt i64 %.203.i86.i, %arg.p7
+  br i1 %.205.i87.not.i, label %B922.i, label %B1076.i
+
+B1076.endif.i:
+  %size.3.1.i5.i.i = phi i64 [ 1, %B0.endif.i127.i ], [ %.50.i11.i.i, %B76.i7.i.i ]
+  %.182.i.i = add nsw i64 %size.3.1.i.i128.i, %size.2.0.lcssa.i.i
+  %.266.i.i = add nsw i64 %.182.i.i, %size.3.1.i5.i.i
+  %.5.i.i5.i = shl i64 %.266.i.i, 1
+  %.6.i.i6.i = ashr i64 %.266.i.i, 63
+  %.7.i.i7.i = xor i64 %.5.i.i5.i, %.6.i.i6.i
+  %.43.i8.i = icmp ugt i64 %.7.i.i7.i, 127
+  br i1 %.43.i8.i, label %B76.i11.i.preheader, label %B1076.endif.endif.endif.i
+
+B76.i11.i.preheader:
+  br label %B76.i11.i
+
+B76.i11.i:
+  %folded.2.0.i12.i = phi i64 [ %.46.i14.i, %B76.i11.i ], [ %.7.i.i7.i, %B76.i11.i.preheader ]
+  %size.2.0.i13.i = phi i64 [ %.50.i15.i, %B76.i11.i ], [ 1, %B76.i11.i.preheader ]
+  %.46.i14.i = lshr i64 %folded.2.0.i12.i, 7
+  %.50.i15.i = add nuw nsw i64 %size.2.0.i13.i, 1
+  %.57.i16.i = icmp ugt i64 %folded.2.0.i12.i, 16383
+  br i1 %.57.i16.i, label %B76.i11.i, label %B1076.endif.endif.endif.i
+
+B1076.endif.endif.endif.i:
+  %size.3.1.i9.i = phi i64 [ 1, %B1076.endif.i ], [ %.50.i15.i, %B76.i11.i ]
+  %.1772.i = add nsw i64 %size.3.1.i9.i, %.266.i.i
+  %.1827.i = getelementptr i64, ptr %5, i64 %.107.i.i
+  store i64 %batch.3.1.i, ptr %.1827.i, align 8
+  %.1882.i = getelementptr i64, ptr %6, i64 %.107.i.i
+  store i64 %.266.i.i, ptr %.1882.i, align 8
+  %.1937.i = getelementptr i64, ptr %7, i64 %.131.i.i
+  %.1938.i = load i64, ptr %.1937.i, align 8
+  %.1939.i = add nsw i64 %.1938.i, %.1772.i
+  store i64 %.1939.i, ptr %.1937.i, align 8
+  %sunkaddr175.i = shl i64 %.131.i.i, 3
+  %sunkaddr176.i = getelementptr i8, ptr %8, i64 %sunkaddr175.i
+  %.2046.i = load i64, ptr %sunkaddr176.i, align 8
+  %.2047.i = add nsw i64 %.2046.i, 1
+  store i64 %.2047.i, ptr %sunkaddr176.i, align 8
+  %.2153.i = getelementptr i64, ptr %9, i64 %.131.i.i
+  %.2154.i = load i64, ptr %.2153.i, align 8
+  %.2210.i = getelementptr i64, ptr %10, i64 %.107.i.i
+  %.2211.i = load i64, ptr %.2210.i, align 8
+  %.13.i.i = tail call i64 @llvm.smax.i64(i64 %.2211.i, i64 %.2154.i)
+  store i64 %.13.i.i, ptr %.2153.i, align 8
+  %sunkaddr128 = getelementptr i8, ptr %arg.p10, i64 16
+  %.2326.i = load i64, ptr %sunkaddr128, align 8
+  %.2327.i = add nsw i64 %.2326.i, %.1772.i
+  store i64 %.2327.i, ptr %sunkaddr128, align 8
+  %.276.i = icmp ugt i64 %.27513491380.i, 1
+  br i1 %.276.i, label %B84.i, label %B1440.i
+}
+
+define i32 @write_rows(ptr %retptr, ptr %excinfo, ptr %arg.p0, i64 %arg.p0_0, ptr %arg.p1, i64 %arg.p1_0, ptr %arg.p2, i64 %arg.p2_0, ptr %arg.p3, i64 %arg.p3_0, ptr %arg.p4, i64 %arg.p4_0, i64 %arg.p4_1, ptr %arg.p5, i64 %arg.p5_0, i64 %arg.p5_1, ptr %arg.p6, i64 %arg.p6_0, i64 %arg.p6_1, i64 %arg.p7, i64 %arg.p8, ptr %arg.p9, i64 %arg.p9_0) {
+B0.endif.endif.endif.endif.endif.endif.endif.endif:
+  %.172.i = sub i64 %arg.p8, %arg.p7
+  %.218664.not.i = icmp slt i64 %.172.i, 1
+  br i1 %.218664.not.i, label %common.ret, label %B40.lr.ph.i
+
+common.ret:
+  store i64 0, ptr %retptr, align 8
+  ret i32 0
+
+B40.lr.ph.i:
+  %.idx.i = mul i64 %arg.p4_1, 80
+  %0 = getelementptr i8, ptr %arg.p4, i64 %.idx.i
+  %.idx578.i = mul i64 %arg.p6_1, 48
+  %1 = getelementptr i8, ptr %arg.p6, i64 %.idx578.i
+  %.idx579.i = mul i64 %arg.p4_1, 72
+  %2 = getelementptr i8, ptr %arg.p4, i64 %.idx579.i
+  %.idx580.i = mul i64 %arg.p4_1, 48
+  %3 = getelementptr i8, ptr %arg.p4, i64 %.idx580.i
+  %.idx581.i = shl i64 %arg.p6_1, 5
+  %4 = getelementptr i8, ptr %arg.p6, i64 %.idx581.i
+  %.idx582.i = mul i64 %arg.p6_1, 56
+  %5 = getelementptr i8, ptr %arg.p6, i64 %.idx582.i
+  %6 = getelementptr i64, ptr %arg.p4, i64 %arg.p4_1
+  %.idx583.i = shl i64 %arg.p4_1, 4
+  %7 = getelementptr i8, ptr %arg.p4, i64 %.idx583.i
+  %.idx584.i = mul i64 %arg.p4_1, 24
+  %8 = getelementptr i8, ptr %arg.p4, i64 %.idx584.i
+  %.idx585.i = mul i64 %arg.p4_1, 40
+  %9 = getelementptr i8, ptr %arg.p4, i64 %.idx585.i
+  %.idx586.i = shl i64 %arg.p4_1, 5
+  %10 = getelementptr i8, ptr %arg.p4, i64 %.idx586.i
+  %11 = getelementptr i64, ptr %arg.p5, i64 %arg.p5_1
+  %.idx588.i = shl i64 %arg.p5_1, 4
+  %12 = getelementptr i8, ptr %arg.p5, i64 %.idx588.i
+  %.idx589.i = mul i64 %arg.p5_1, 24
+  %13 = getelementptr i8, ptr %arg.p5, i64 %.idx589.i
+  br label %B40.i
+
+B40.i:
+  %.217630668.i = phi i64 [ %.172.i, %B40.lr.ph.i ], [ %.227.i, %B870.i ]
+  %.224638667.i = phi i64 [ %arg.p7, %B40.lr.ph.i ], [ %.231.i, %B870.i ]
+  %.227.i = add nsw i64 %.217630668.i, -1
+  %.231.i = add i64 %.224638667.i, 1
+  %.285.i = icmp slt i64 %.224638667.i, 0
+  %.286.i = select i1 %.285.i, i64 %arg.p4_1, i64 0
+  %.287.i = add i64 %.286.i, %.224638667.i
+  %.308.i = getelementptr i64, ptr %0, i64 %.287.i
+  %.309.i = load i64, ptr %.308.i, align 8
+  %.344.i = icmp slt i64 %.309.i, 0
+  %.345.i = select i1 %.344.i, i64 %arg.p6_1, i64 0
+  %.346.i = add i64 %.345.i, %.309.i
+  %.367.i = getelementptr i64, ptr %1, i64 %.346.i
+  %.368.i = load i64, ptr %.367.i, align 8
+  %.421.i = getelementptr i64, ptr %2, i64 %.287.i
+  %.422.i = load i64, ptr %.421.i, align 8
+  %.5.i.i.i = shl i64 %.422.i, 1
+  %.6.i.i.i = ashr i64 %.422.i, 63
+  %.7.i.i.i = xor i64 %.5.i.i.i, %.6.i.i.i
+  %.61.i.i = icmp ugt i64 %.7.i.i.i, 127
+  br i1 %.61.i.i, label %B46.i.i.preheader, label %B40.endif.i
+
+B46.i.i.preheader:
+  br label %B46.i.i
+
+B46.i.i:
+  %position.2.0.i.i = phi i64 [ %.99.i.i, %B46.i.i ], [ %.368.i, %B46.i.i.preheader ]
+  %folded.2.0.i.i = phi i64 [ %.105.i.i, %B46.i.i ], [ %.7.i.i.i, %B46.i.i.preheader ]
+  %14 = trunc i64 %folded.2.0.i.i to i8
+  %.66.i.i = or i8 %14, -128
+  %.81.i.i = icmp slt i64 %position.2.0.i.i, 0
+  %.82.i.i = select i1 %.81.i.i, i64 %arg.p9_0, i64 0
+  %scevgep.i.i = getelementptr i8, ptr %arg.p9, i64 %.82.i.i
+  %scevgep1.i.i = getelementptr i8, ptr %scevgep.i.i, i64 %position.2.0.i.i
+  store i8 %.66.i.i, ptr %scevgep1.i.i, align 1
+  %.99.i.i = add i64 %position.2.0.i.i, 1
+  %.105.i.i = lshr i64 %folded.2.0.i.i, 7
+  %.112.i.i = icmp ugt i64 %folded.2.0.i.i, 16383
+  br i1 %.112.i.i, label %B46.i.i, label %B40.endif.i
+
+B670.i:
+  %position.8.1627.i = phi i64 [ %position.1.2.0.i154.i, %B668.backedge.i ], [ %.159.i59.i, %B670.preheader.i ]
+  %.1199620626.i = phi i64 [ %.1209.i, %B668.backedge.i ], [ %.1034.i, %B670.preheader.i ]
+  %.1206622625.i = phi i64 [ %.1213.i, %B668.backedge.i ], [ %.1119.i, %B670.preheader.i ]
+  %.1209.i = add nsw i64 %.1199620626.i, -1
+  %.1213.i = add i64 %.1206622625.i, 1
+  %.1267.i = icmp slt i64 %.1206622625.i, 0
+  %.1268.i = select i1 %.1267.i, i64 %arg.p5_1, i64 0
+  %.1269.i = add i64 %.1268.i, %.1206622625.i
+  %.1290.i = getelementptr i64, ptr %arg.p5, i64 %.1269.i
+  %.1291.i = load i64, ptr %.1290.i, align 8
+  %.1344.i = getelementptr i64, ptr %11, i64 %.1269.i
+  %.1345.i = load i64, ptr %.1344.i, align 8
+  %.5.i.i.i.i = shl i64 %.1345.i, 1
+  %.6.i.i.i.i = ashr i64 %.1345.i, 63
+  %.7.i.i.i.i = xor i64 %.5.i.i.i.i, %.6.i.i.i.i
+  %.61.i.i.i = icmp ugt i64 %.7.i.i.i.i, 127
+  br i1 %.61.i.i.i, label %B46.i.i.i.preheader, label %B0.endif.i.i
+
+B46.i.i.i.preheader:
+  br label %B46.i.i.i
+
+B46.i.i.i:
+  %position.2.0.i.i.i = phi i64 [ %.99.i.i.i, %B46.i.i.i ], [ %position.8.1627.i, %B46.i.i.i.preheader ]
+  %folded.2.0.i.i.i = phi i64 [ %.105.i.i.i, %B46.i.i.i ], [ %.7.i.i.i.i, %B46.i.i.i.preheader ]
+  %15 = trunc i64 %folded.2.0.i.i.i to i8
+  %.66.i.i.i = or i8 %15, -128
+  %.81.i.i.i = icmp slt i64 %position.2.0.i.i.i, 0
+  %.82.i.i.i = select i1 %.81.i.i.i, i64 %arg.p9_0, i64 0
+  %scevgep.i.i.i = getelementptr i8, ptr %arg.p9, i64 %.82.i.i.i
+  %scevgep1.i.i.i = getelementptr i8, ptr %scevgep.i.i.i, i64 %position.2.0.i.i.i
+  store i8 %.66.i.i.i, ptr %scevgep1.i.i.i, align 1
+  %.99.i.i.i = add i64 %position.2.0.i.i.i, 1
+  %.105.i.i.i = lshr i64 %folded.2.0.i.i.i, 7
+  %.112.i.i.i = icmp ugt i64 %folded.2.0.i.i.i, 16383
+  br i1 %.112.i.i.i, label %B46.i.i.i, label %B0.endif.i.i
+
+B50.i.i:
+  %.97.i.i = getelementptr i8, ptr %arg.p9, i64 %.159.i.i.i
+  %.98.i.i = getelementptr i8, ptr %arg.p2, i64 %.1291.i
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %.97.i.i, ptr align 1 %.98.i.i, i64 %.1345.i, i1 false)
+  %.115.i.i = add nsw i64 %.159.i.i.i, %.1345.i
+  br label %B670.endif.i
+
+B0.endif.i.i:
+  %position.3.1.i.i.i = phi i64 [ %position.8.1627.i, %B670.i ], [ %.99.i.i.i, %B46.i.i.i ]
+  %folded.3.1.i.i.i = phi i64 [ %.7.i.i.i.i, %B670.i ], [ %.105.i.i.i, %B46.i.i.i ]
+  %.119.i.i.i = trunc i64 %folded.3.1.i.i.i to i8
+  %.136.i.i.i = icmp slt i64 %position.3.1.i.i.i, 0
+  %.137.i.i.i = select i1 %.136.i.i.i, i64 %arg.p9_0, i64 0
+  %16 = getelementptr i8, ptr %arg.p9, i64 %position.3.1.i.i.i
+  %.151.i.i.i = getelementptr i8, ptr %16, i64 %.137.i.i.i
+  store i8 %.119.i.i.i, ptr %.151.i.i.i, align 1
+  %.159.i.i.i = add nsw i64 %position.3.1.i.i.i, 1
+  %.78.i.i = icmp sgt i64 %.1345.i, 0
+  br i1 %.78.i.i, label %B50.i.i, label %B670.endif.i
+
+B870.i:
+  %position.8.1.lcssa.i = phi i64 [ %.159.i59.i, %B40.endif.endif.endif.endif.endif.endif.endif.i ], [ %position.1.2.0.i154.i, %B668.backedge.i ]
+  %sunkaddr.i = shl i64 %.346.i, 3
+  %sunkaddr172.i = getelementptr inbounds i8, ptr %1, i64 %sunkaddr.i
+  store i64 %position.8.1.lcssa.i, ptr %sunkaddr172.i, align 8
+  %sunkaddr174.i = getelementptr inbounds i8, ptr %5, i64 %sunkaddr.i
+  %.1638.i = load i64, ptr %sunkaddr174.i, align 8
+  %.1639.i = add nsw i64 %.1638.i, 1
+  store i64 %.1639.i, ptr %sunkaddr174.i, align 8
+  %.218.i = icmp sgt i64 %.217630668.i, 1
+  br i1 %.218.i, label %B40.i, label %common.ret
+
+B40.endif.i:
+  %position.3.1.i.i = phi i64 [ %.368.i, %B40.i ], [ %.99.i.i, %B46.i.i ]
+  %folded.3.1.i.i = phi i64 [ %.7.i.i.i, %B40.i ], [ %.105.i.i, %B46.i.i ]
+  %.119.i.i = trunc i64 %folded.3.1.i.i to i8
+  %.136.i.i = icmp slt i64 %position.3.1.i.i, 0
+  %.137.i.i = select i1 %.136.i.i, i64 %arg.p9_0, i64 0
+  %17 = getelementptr i8, ptr %arg.p9, i64 %position.3.1.i.i
+  %.151.i.i = getelementptr i8, ptr %17, i64 %.137.i.i
+  store i8 %.119.i.i, ptr %.151.i.i, align 1
+  %.464.i = icmp slt i64 %position.3.1.i.i, -1
+  %.465.i = select i1 %.464.i, i64 %arg.p9_0, i64 0
+  %18 = getelementptr i8, ptr %17, i64 1
+  %.479.i = getelementptr i8, ptr %18, i64 %.465.i
+  store i8 0, ptr %.479.i, align 1
+  %.533.i = getelementptr i64, ptr %3, i64 %.287.i
+  %.534.i = load i64, ptr %.533.i, align 8
+  %.588.i = getelementptr i64, ptr %4, i64 %.346.i
+  %.589.i = load i64, ptr %.588.i, align 8
+  %.590.i = sub nsw i64 %.534.i, %.589.i
+  %.592.i = add nsw i64 %position.3.1.i.i, 2
+  %.5.i.i1.i = shl i64 %.590.i, 1
+  %.6.i.i2.i = ashr i64 %.590.i, 63
+  %.7.i.i3.i = xor i64 %.5.i.i1.i, %.6.i.i2.i
+  %.61.i4.i = icmp ugt i64 %.7.i.i3.i, 127
+  br i1 %.61.i4.i, label %B46.i13.i.preheader, label %B40.endif.endif.i
+
+B46.i13.i.preheader:
+  br label %B46.i13.i
+
+B46.i13.i:
+  %position.2.0.i14.i = phi i64 [ %.99.i21.i, %B46.i13.i ], [ %.592.i, %B46.i13.i.preheader ]
+  %folded.2.0.i15.i = phi i64 [ %.105.i22.i, %B46.i13.i ], [ %.7.i.i3.i, %B46.i13.i.preheader ]
+  %19 = trunc i64 %folded.2.0.i15.i to i8
+  %.66.i16.i = or i8 %19, -128
+  %.81.i17.i = icmp slt i64 %position.2.0.i14.i, 0
+  %.82.i18.i = select i1 %.81.i17.i, i64 %arg.p9_0, i64 0
+  %scevgep.i19.i = getelementptr i8, ptr %arg.p9, i64 %.82.i18.i
+  %scevgep1.i20.i = getelementptr i8, ptr %scevgep.i19.i, i64 %position.2.0.i14.i
+  store i8 %.66.i16.i, ptr %scevgep1.i20.i, align 1
+  %.99.i21.i = add i64 %position.2.0.i14.i, 1
+  %.105.i22.i = lshr i64 %folded.2.0.i15.i, 7
+  %.112.i23.i = icmp ugt i64 %folded.2.0.i15.i, 16383
+  br i1 %.112.i23.i, label %B46.i13.i, label %B40.endif.endif.i
+
+B40.endif.endif.i:
+  %position.3.1.i5.i = phi i64 [ %.592.i, %B40.endif.i ], [ %.99.i21.i, %B46.i13.i ]
+  %folded.3.1.i6.i = phi i64 [ %.7.i.i3.i, %B40.endif.i ], [ %.105.i22.i, %B46.i13.i ]
+  %.119.i7.i = trunc i64 %folded.3.1.i6.i to i8
+  %.136.i8.i = icmp slt i64 %position.3.1.i5.i, 0
+  %.137.i9.i = select i1 %.136.i8.i, i64 %arg.p9_0, i64 0
+  %20 = getelementptr i8, ptr %arg.p9, i64 %position.3.1.i5.i
+  %.151.i10.i = getelementptr i8, ptr %20, i64 %.137.i9.i
+  store i8 %.119.i7.i, ptr %.151.i10.i, align 1
+  %.159.i11.i = add nsw i64 %position.3.1.i5.i, 1
+  %.674.i = getelementptr i64, ptr %5, i64 %.346.i
+  %.675.i = load i64, ptr %.674.i, align 8
+  %.5.i.i25.i = shl i64 %.675.i, 1
+  %.6.i.i26.i = ashr i64 %.675.i, 63
+  %.7.i.i27.i = xor i64 %.5.i.i25.i, %.6.i.i26.i
+  %.61.i28.i = icmp ugt i64 %.7.i.i27.i, 127
+  br i1 %.61.i28.i, label %B46.i37.i.preheader, label %B40.endif.endif.endif.i
+
+B46.i37.i.preheader:
+  br label %B46.i37.i
+
+B46.i37.i:
+  %position.2.0.i38.i = phi i64 [ %.99.i45.i, %B46.i37.i ], [ %.159.i11.i, %B46.i37.i.preheader ]
+  %folded.2.0.i39.i = phi i64 [ %.105.i46.i, %B46.i37.i ], [ %.7.i.i27.i, %B46.i37.i.preheader ]
+  %21 = trunc i64 %folded.2.0.i39.i to i8
+  %.66.i40.i = or i8 %21, -128
+  %.81.i41.i = icmp slt i64 %position.2.0.i38.i, 0
+  %.82.i42.i = select i1 %.81.i41.i, i64 %arg.p9_0, i64 0
+  %scevgep.i43.i = getelementptr i8, ptr %arg.p9, i64 %.82.i42.i
+  %scevgep1.i44.i = getelementptr i8, ptr %scevgep.i43.i, i64 %position.2.0.i38.i
+  store i8 %.66.i40.i, ptr %scevgep1.i44.i, align 1
+  %.99.i45.i = add i64 %position.2.0.i38.i, 1
+  %.105.i46.i = lshr i64 %folded.2.0.i39.i, 7
+  %.112.i47.i = icmp ugt i64 %folded.2.0.i39.i, 16383
+  br i1 %.112.i47.i, label %B46.i37.i, label %B40.endif.endif.endif.i
+
+B40.endif.endif.endif.i:
+  %position.3.1.i29.i = phi i64 [ %.159.i11.i, %B40.endif.endif.i ], [ %.99.i45.i, %B46.i37.i ]
+  %folded.3.1.i30.i = phi i64 [ %.7.i.i27.i, %B40.endif.endif.i ], [ %.105.i46.i, %B46.i37.i ]
+  %.119.i31.i = trunc i64 %folded.3.1.i30.i to i8
+  %.136.i32.i = icmp slt i64 %position.3.1.i29.i, 0
+  %.137.i33.i = select i1 %.136.i32.i, i64 %arg.p9_0, i64 0
+  %22 = getelementptr i8, ptr %arg.p9, i64 %position.3.1.i29.i
+  %.151.i34.i = getelementptr i8, ptr %22, i64 %.137.i33.i
+  store i8 %.119.i31.i, ptr %.151.i34.i, align 1
+  %.159.i35.i = add nsw i64 %position.3.1.i29.i, 1
+  %.756.i = getelementptr i64, ptr %arg.p4, i64 %.287.i
+  %.757.i = load i64, ptr %.756.i, align 8
+  %.810.i = getelementptr i64, ptr %6, i64 %.287.i
+  %.811.i = load i64, ptr %.810.i, align 8
+  %.5.i.i.i73.i = shl i64 %.811.i, 1
+  %.6.i.i.i74.i = ashr i64 %.811.i, 63
+  %.7.i.i.i75.i = xor i64 %.5.i.i.i73.i, %.6.i.i.i74.i
+  %.61.i.i76.i = icmp ugt i64 %.7.i.i.i75.i, 127
+  br i1 %.61.i.i76.i, label %B46.i.i94.i.preheader, label %B0.endif.i77.i
+
+B46.i.i94.i.preheader:
+  br label %B46.i.i94.i
+
+B46.i.i94.i:
+  %position.2.0.i.i95.i = phi i64 [ %.99.i.i102.i, %B46.i.i94.i ], [ %.159.i35.i, %B46.i.i94.i.preheader ]
+  %folded.2.0.i.i96.i = phi i64 [ %.105.i.i103.i, %B46.i.i94.i ], [ %.7.i.i.i75.i, %B46.i.i94.i.preheader ]
+  %23 = trunc i64 %folded.2.0.i.i96.i to i8
+  %.66.i.i97.i = or i8 %23, -128
+  %.81.i.i98.i = icmp slt i64 %position.2.0.i.i95.i, 0
+  %.82.i.i99.i = select i1 %.81.i.i98.i, i64 %arg.p9_0, i64 0
+  %scevgep.i.i100.i = getelementptr i8, ptr %arg.p9, i64 %.82.i.i99.i
+  %scevgep1.i.i101.i = getelementptr i8, ptr %scevgep.i.i100.i, i64 %position.2.0.i.i95.i
+  store i8 %.66.i.i97.i, ptr %scevgep1.i.i101.i, align 1
+  %.99.i.i102.i = add i64 %position.2.0.i.i95.i, 1
+  %.105.i.i103.i = lshr i64 %folded.2.0.i.i96.i, 7
+  %.112.i.i104.i = icmp ugt i64 %folded.2.0.i.i96.i, 16383
+  br i1 %.112.i.i104.i, label %B46.i.i94.i, label %B0.endif.i77.i
+
+B50.i89.i:
+  %.97.i90.i = getelementptr i8, ptr %arg.p9, i64 %.159.i.i84.i
+  %.98.i91.i = getelementptr i8, ptr %arg.p0, i64 %.757.i
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %.97.i90.i, ptr align 1 %.98.i91.i, i64 %.811.i, i1 false)
+  %.115.i92.i = add nsw i64 %.159.i.i84.i, %.811.i
+  br label %B40.endif.endif.endif.endif.i
+
+B0.endif.i77.i:
+  %position.3.1.i.i78.i = phi i64 [ %.159.i35.i, %B40.endif.endif.endif.i ], [ %.99.i.i102.i, %B46.i.i94.i ]
+  %folded.3.1.i.i79.i = phi i64 [ %.7.i.i.i75.i, %B40.endif.endif.endif.i ], [ %.105.i.i103.i, %B46.i.i94.i ]
+  %.119.i.i80.i = trunc i64 %folded.3.1.i.i79.i to i8
+  %.136.i.i81.i = icmp slt i64 %position.3.1.i.i78.i, 0
+  %.137.i.i82.i = select i1 %.136.i.i81.i, i64 %arg.p9_0, i64 0
+  %24 = getelementptr i8, ptr %arg.p9, i64 %position.3.1.i.i78.i
+  %.151.i.i83.i = getelementptr i8, ptr %24, i64 %.137.i.i82.i
+  store i8 %.119.i.i80.i, ptr %.151.i.i83.i, align 1
+  %.159.i.i84.i = add nsw i64 %position.3.1.i.i78.i, 1
+  %.78.i85.i = icmp sgt i64 %.811.i, 0
+  br i1 %.78.i85.i, label %B50.i89.i, label %B40.endif.endif.endif.endif.i
+
+B40.endif.endif.endif.endif.i:
+  %position.1.2.0.i88.i = phi i64 [ %.115.i92.i, %B50.i89.i ], [ %.159.i.i84.i, %B0.endif.i77.i ]
+  %.895.i = getelementptr i64, ptr %7, i64 %.287.i
+  %.896.i = load i64, ptr %.895.i, align 8
+  %.949.i = getelementptr i64, ptr %8, i64 %.287.i
+  %.950.i = load i64, ptr %.949.i, align 8
+  %.5.i.i.i106.i = shl i64 %.950.i, 1
+  %.6.i.i.i107.i = ashr i64 %.950.i, 63
+  %.7.i.i.i108.i = xor i64 %.5.i.i.i106.i, %.6.i.i.i107.i
+  %.61.i.i109.i = icmp ugt i64 %.7.i.i.i108.i, 127
+  br i1 %.61.i.i109.i, label %B46.i.i127.i.preheader, label %B0.endif.i110.i
+
+B46.i.i127.i.preheader:
+  br label %B46.i.i127.i
+
+B46.i.i127.i:
+  %position.2.0.i.i128.i = phi i64 [ %.99.i.i135.i, %B46.i.i127.i ], [ %position.1.2.0.i88.i, %B46.i.i127.i.preheader ]
+  %folded.2.0.i.i129.i = phi i64 [ %.105.i.i136.i, %B46.i.i127.i ], [ %.7.i.i.i108.i, %B46.i.i127.i.preheader ]
+  %25 = trunc i64 %folded.2.0.i.i129.i to i8
+  %.66.i.i130.i = or i8 %25, -128
+  %.81.i.i131.i = icmp slt i64 %position.2.0.i.i128.i, 0
+  %.82.i.i132.i = select i1 %.81.i.i131.i, i64 %arg.p9_0, i64 0
+  %scevgep.i.i133.i = getelementptr i8, ptr %arg.p9, i64 %.82.i.i132.i
+  %scevgep1.i.i134.i = getelementptr i8, ptr %scevgep.i.i133.i, i64 %position.2.0.i.i128.i
+  store i8 %.66.i.i130.i, ptr %scevgep1.i.i134.i, align 1
+  %.99.i.i135.i = add i64 %position.2.0.i.i128.i, 1
+  %.105.i.i136.i = lshr i64 %folded.2.0.i.i129.i, 7
+  %.112.i.i137.i = icmp ugt i64 %folded.2.0.i.i129.i, 16383
+  br i1 %.112.i.i137.i, label %B46.i.i127.i, label %B0.endif.i110.i
+
+B50.i122.i:
+  %.97.i123.i = getelementptr i8, ptr %arg.p9, i64 %.159.i.i117.i
+  %.98.i124.i = getelementptr i8, ptr %arg.p1, i64 %.896.i
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %.97.i123.i, ptr align 1 %.98.i124.i, i64 %.950.i, i1 false)
+  %.115.i125.i = add nsw i64 %.159.i.i117.i, %.950.i
+  br label %B40.endif.endif.endif.endif.endif.i
+
+B0.endif.i110.i:
+  %position.3.1.i.i111.i = phi i64 [ %position.1.2.0.i88.i, %B40.endif.endif.endif.endif.i ], [ %.99.i.i135.i, %B46.i.i127.i ]
+  %folded.3.1.i.i112.i = phi i64 [ %.7.i.i.i108.i, %B40.endif.endif.endif.endif.i ], [ %.105.i.i136.i, %B46.i.i127.i ]
+  %.119.i.i113.i = trunc i64 %folded.3.1.i.i112.i to i8
+  %.136.i.i114.i = icmp slt i64 %position.3.1.i.i111.i, 0
+  %.137.i.i115.i = select i1 %.136.i.i114.i, i64 %arg.p9_0, i64 0
+  %26 = getelementptr i8, ptr %arg.p9, i64 %position.3.1.i.i111.i
+  %.151.i.i116.i = getelementptr i8, ptr %26, i64 %.137.i.i115.i
+  store i8 %.119.i.i113.i, ptr %.151.i.i116.i, align 1
+  %.159.i.i117.i = add nsw i64 %position.3.1.i.i111.i, 1
+  %.78.i118.i = icmp sgt i64 %.950.i, 0
+  br i1 %.78.i118.i, label %B50.i122.i, label %B40.endif.endif.endif.endif.endif.i
+
+B40.endif.endif.endif.endif.endif.i:
+  %position.1.2.0.i121.i = phi i64 [ %.115.i125.i, %B50.i122.i ], [ %.159.i.i117.i, %B0.endif.i110.i ]
+  %.1033.i = getelementptr i64, ptr %9, i64 %.287.i
+  %.1034.i = load i64, ptr %.1033.i, align 8
+  %.5.i.i49.i = shl i64 %.1034.i, 1
+  %.6.i.i50.i = ashr i64 %.1034.i, 63
+  %.7.i.i51.i = xor i64 %.5.i.i49.i, %.6.i.i50.i
+  %.61.i52.i = icmp ugt i64 %.7.i.i51.i, 127
+  br i1 %.61.i52.i, label %B46.i61.i.preheader, label %B40.endif.endif.endif.endif.endif.endif.endif.i
+
+B46.i61.i.preheader:
+  br label %B46.i61.i
+
+B46.i61.i:
+  %position.2.0.i62.i = phi i64 [ %.99.i69.i, %B46.i61.i ], [ %position.1.2.0.i121.i, %B46.i61.i.preheader ]
+  %folded.2.0.i63.i = phi i64 [ %.105.i70.i, %B46.i61.i ], [ %.7.i.i51.i, %B46.i61.i.preheader ]
+  %27 = trunc i64 %folded.2.0.i63.i to i8
+  %.66.i64.i = or i8 %27, -128
+  %.81.i65.i = icmp slt i64 %position.2.0.i62.i, 0
+  %.82.i66.i = select i1 %.81.i65.i, i64 %arg.p9_0, i64 0
+  %scevgep.i67.i = getelementptr i8, ptr %arg.p9, i64 %.82.i66.i
+  %scevgep1.i68.i = getelementptr i8, ptr %scevgep.i67.i, i64 %position.2.0.i62.i
+  store i8 %.66.i64.i, ptr %scevgep1.i68.i, align 1
+  %.99.i69.i = add i64 %position.2.0.i62.i, 1
+  %.105.i70.i = lshr i64 %folded.2.0.i63.i, 7
+  %.112.i71.i = icmp ugt i64 %folded.2.0.i63.i, 16383
+  br i1 %.112.i71.i, label %B46.i61.i, label %B40.endif.endif.endif.endif.endif.endif.endif.i
+
+B40.endif.endif.endif.endif.endif.endif.endif.i:
+  %position.3.1.i53.i = phi i64 [ %position.1.2.0.i121.i, %B40.endif.endif.endif.endif.endif.i ], [ %.99.i69.i, %B46.i61.i ]
+  %folded.3.1.i54.i = phi i64 [ %.7.i.i51.i, %B40.endif.endif.endif.endif.endif.i ], [ %.105.i70.i, %B46.i61.i ]
+  %.119.i55.i = trunc i64 %folded.3.1.i54.i to i8
+  %.136.i56.i = icmp slt i64 %position.3.1.i53.i, 0
+  %.137.i57.i = select i1 %.136.i56.i, i64 %arg.p9_0, i64 0
+  %28 = getelementptr i8, ptr %arg.p9, i64 %position.3.1.i53.i
+  %.151.i58.i = getelementptr i8, ptr %28, i64 %.137.i57.i
+  store i8 %.119.i55.i, ptr %.151.i58.i, align 1
+  %.159.i59.i = add nsw i64 %position.3.1.i53.i, 1
+  %.1200624.not.i = icmp slt i64 %.1034.i, 1
+  br i1 %.1200624.not.i, label %B870.i, label %B670.preheader.i
+
+B670.preheader.i:
+  %.1118.i = getelementptr i64, ptr %10, i64 %.287.i
+  %.1119.i = load i64, ptr %.1118.i, align 8
+  br label %B670.i
+
+B670.endif.i:
+  %position.1.2.0.i.i = phi i64 [ %.115.i.i, %B50.i.i ], [ %.159.i.i.i, %B0.endif.i.i ]
+  %.1430.i = getelementptr i64, ptr %12, i64 %.1269.i
+  %.1431.i = load i64, ptr %.1430.i, align 8
+  %.1484.i = getelementptr i64, ptr %13, i64 %.1269.i
+  %.1485.i = load i64, ptr %.1484.i, align 8
+  %.5.i.i.i139.i = shl i64 %.1485.i, 1
+  %.6.i.i.i140.i = ashr i64 %.1485.i, 63
+  %.7.i.i.i141.i = xor i64 %.5.i.i.i139.i, %.6.i.i.i140.i
+  %.61.i.i142.i = icmp ugt i64 %.7.i.i.i141.i, 127
+  br i1 %.61.i.i142.i, label %B46.i.i160.i.preheader, label %B0.endif.i143.i
+
+B46.i.i160.i.preheader:
+  br label %B46.i.i160.i
+
+B46.i.i160.i:
+  %position.2.0.i.i161.i = phi i64 [ %.99.i.i168.i, %B46.i.i160.i ], [ %position.1.2.0.i.i, %B46.i.i160.i.preheader ]
+  %folded.2.0.i.i162.i = phi i64 [ %.105.i.i169.i, %B46.i.i160.i ], [ %.7.i.i.i141.i, %B46.i.i160.i.preheader ]
+  %29 = trunc i64 %folded.2.0.i.i162.i to i8
+  %.66.i.i163.i = or i8 %29, -128
+  %.81.i.i164.i = icmp slt i64 %position.2.0.i.i161.i, 0
+  %.82.i.i165.i = select i1 %.81.i.i164.i, i64 %arg.p9_0, i64 0
+  %scevgep.i.i166.i = getelementptr i8, ptr %arg.p9, i64 %.82.i.i165.i
+  %scevgep1.i.i167.i = getelementptr i8, ptr %scevgep.i.i166.i, i64 %position.2.0.i.i161.i
+  store i8 %.66.i.i163.i, ptr %scevgep1.i.i167.i, align 1
+  %.99.i.i168.i = add i64 %position.2.0.i.i161.i, 1
+  %.105.i.i169.i = lshr i64 %folded.2.0.i.i162.i, 7
+  %.112.i.i170.i = icmp ugt i64 %folded.2.0.i.i162.i, 16383
+  br i1 %.112.i.i170.i, label %B46.i.i160.i, label %B0.endif.i143.i
+
+B50.i155.i:
+  %.97.i156.i = getelementptr i8, ptr %arg.p9, i64 %.159.i.i150.i
+  %.98.i157.i = getelementptr i8, ptr %arg.p3, i64 %.1431.i
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 1 %.97.i156.i, ptr align 1 %.98.i157.i, i64 %.1485.i, i1 false)
+  %.115.i158.i = add nsw i64 %.159.i.i150.i, %.1485.i
+  br label %B668.backedge.i
+
+B0.endif.i143.i:
+  %position.3.1.i.i144.i = phi i64 [ %position.1.2.0.i.i, %B670.endif.i ], [ %.99.i.i168.i, %B46.i.i160.i ]
+  %folded.3.1.i.i145.i = phi i64 [ %.7.i.i.i141.i, %B670.endif.i ], [ %.105.i.i169.i, %B46.i.i160.i ]
+  %.119.i.i146.i = trunc i64 %folded.3.1.i.i145.i to i8
+  %.136.i.i147.i = icmp slt i64 %position.3.1.i.i144.i, 0
+  %.137.i.i148.i = select i1 %.136.i.i147.i, i64 %arg.p9_0, i64 0
+  %30 = getelementptr i8, ptr %arg.p9, i64 %position.3.1.i.i144.i
+  %.151.i.i149.i = getelementptr i8, ptr %30, i64 %.137.i.i148.i
+  store i8 %.119.i.i146.i, ptr %.151.i.i149.i, align 1
+  %.159.i.i150.i = add nsw i64 %position.3.1.i.i144.i, 1
+  %.78.i151.i = icmp sgt i64 %.1485.i, 0
+  br i1 %.78.i151.i, label %B50.i155.i, label %B668.backedge.i
+
+B668.backedge.i:
+  %position.1.2.0.i154.i = phi i64 [ %.115.i158.i, %B50.i155.i ], [ %.159.i.i150.i, %B0.endif.i143.i ]
+  %.1200.i = icmp ugt i64 %.1199620626.i, 1
+  br i1 %.1200.i, label %B670.i, label %B870.i
 }

@@ -1,7 +1,7 @@
 """The compiled loops as functions over numpy arrays, loaded from `loops.ll` by llvmlite in 0.15 s.
 
-`loops.ll` is the code of `kernel`, compiled ahead of time to LLVM's portable form. So a worker needs neither
-numba nor a cache of machine code, which every new worker would pay for with seconds.
+`loops.ll` is the code of `kernel` and `encode_kernel`, compiled ahead of time to LLVM's portable form. So a
+worker needs neither numba nor a cache of machine code, which every new worker would pay for with seconds.
 
 Any thread; the loops run without the interpreter lock. A loop trusts its callers with shapes and the contents
 of tables, and nobody with bytes of records: see `kernel`.
@@ -10,15 +10,21 @@ of tables, and nobody with bytes of records: see `kernel`.
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.invariants import invariant
+
+logger = logging.getLogger(__name__)
+
+Engine = Literal["auto", "compiled", "python"]
 
 CODE: Final = Path(__file__).with_name("loops.ll")
 
@@ -47,6 +53,16 @@ SIGNATURES: Final[Mapping[str, Mapping[str, tuple[Parameter, ...]]]] = {
         "scan": (_P.BYTES, _P.TABLE, _P.NUMBER, _P.NUMBER, _P.TABLE, _P.LONGS),
         "scan_headers": (_P.BYTES, _P.LONGS, _P.LONGS, _P.NUMBER, _P.TABLE, _P.NUMBER),
         "gather": (_P.BYTES, _P.LONGS, _P.LONGS, _P.BYTES, _P.INTS, _P.BYTES, _P.NUMBER),
+    },
+    "encode_kernel": {
+        "plan_rows": (
+            *(_P.BYTES, _P.TABLE, _P.TABLE, _P.TABLE, _P.LONGS, _P.LONGS, _P.TABLE),
+            *(_P.NUMBER, _P.NUMBER, _P.NUMBER, _P.LONGS),
+        ),
+        "write_rows": (
+            *(_P.BYTES, _P.BYTES, _P.BYTES, _P.BYTES, _P.TABLE, _P.TABLE, _P.TABLE),
+            *(_P.NUMBER, _P.NUMBER, _P.BYTES),
+        ),
     },
 }
 """Module → its loops and what each takes. All return a 64-bit number."""
@@ -93,6 +109,8 @@ class Loops(NamedTuple):
     scan: Loop
     scan_headers: Loop
     gather: Loop
+    plan_rows: Loop
+    write_rows: Loop
 
 
 @cache
@@ -120,3 +138,22 @@ def load_loops() -> Loops:
         for name, parameters in signatures.items()
     }
     return Loops(engine, **loops)
+
+
+def choose_loops(engine: Engine, otherwise: str) -> Loops | None:
+    """The loops, or None for the engine "python", and for "auto" with a warning if they cannot be loaded.
+
+    ``otherwise`` begins the warning. Raises InvalidConfiguration for another engine, and with "compiled" the
+    errors of `load_loops`.
+    """
+    if engine == "python":
+        return None
+    if engine not in ("auto", "compiled"):
+        raise InvalidConfiguration(f"engine {engine!r} is unknown; expected auto, compiled or python")
+    try:
+        return load_loops()
+    except (ImportError, OSError, RuntimeError) as error:
+        if engine == "compiled":
+            raise
+        logger.warning("%s in Python, ten times slower than compiled: %s", otherwise, error)
+        return None

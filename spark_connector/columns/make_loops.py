@@ -47,7 +47,7 @@ _LEFT_OUT: Final = (
 
 def source_sum() -> str:
     """The SHA-256 of the modules of loops and of their tables."""
-    names = [*SIGNATURES, "layout"]
+    names = [*SIGNATURES, "layout", "encode_layout"]
     return hashlib.sha256(b"".join((_HERE / f"{name}.py").read_bytes() for name in names)).hexdigest()
 
 

@@ -22,7 +22,7 @@ from barnabas.protocol.record_batch import (
 )
 from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
-from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, decode
+from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, loops
 from barnabas.spark_connector.columns.decode import BulkDecoder, Engine
 from tests.support.gaps import keeping
 from tests.support.soak import searched
@@ -301,7 +301,7 @@ def test_without_llvmlite_the_python_engine_decodes_and_logs_a_warning(
     def absent() -> None:
         raise ImportError("No module named 'llvmlite'")
 
-    monkeypatch.setattr(decode, "load_loops", absent)
+    monkeypatch.setattr(loops, "load_loops", absent)
     decoder = BulkDecoder()
     assert "one by one" in caplog.text
     batch = bytes(build_batch([(b"k", b"v")] * 3))

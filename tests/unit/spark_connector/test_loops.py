@@ -29,7 +29,7 @@ def test_a_loop_that_can_raise_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
             raise ZeroDivisionError
         return first // second
 
-    monkeypatch.setattr(kernel, "gather", kernel._loop(divide))
+    monkeypatch.setattr(kernel, "gather", kernel.loop(divide))
     with pytest.raises(ValueError, match="gather can raise"):
         make_loops.code_of("kernel", "gather", (Parameter.NUMBER, Parameter.NUMBER))
 

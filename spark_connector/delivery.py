@@ -1,0 +1,154 @@
+"""The delivery of one task's record batches, at least once, and the producers that tasks of a process share.
+
+A task opens a delivery, sends its batches, and finishes it: then every batch is acknowledged as `acks` says,
+or the batch's error is raised. A producer goes back to the process's cache after a finished delivery; after
+a failed one it is closed at once, so that nothing of a failed task is sent later.
+
+A delivery belongs to the thread of its task; the cache is for any thread. After a fork the child's cache is
+empty, because connections belong to the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Final, Self
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from barnabas.client.blocking import Producer, RecordFuture
+from barnabas.client.config import ProducerConfig
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.spark_connector.columns.encode import EncodedBatch, TopicLayout
+from barnabas.spark_connector.sink_options import SinkOptions
+
+_MAX_CACHED: Final = 4
+_CHECK_MS: Final = 10_000
+"""How long the driver waits for a topic that a broker may be about to create."""
+_MAX_CHECKED: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(WriterCommitMessage):
+    """What a task has written; the bytes are those of the record batches, as they were sent."""
+
+    records: int = 0
+    size_bytes: int = 0
+
+
+class Delivery:
+    """Record batches on their way to the brokers."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+        self._pending: deque[RecordFuture] = deque()
+        self._records = 0
+        self._bytes = 0
+
+    @classmethod
+    def open(cls, options: SinkOptions) -> Self:
+        """Take or make a producer. Raises NoBrokerReachable naming every server that was tried."""
+        return cls(_producers.take(options.producer_config()))
+
+    def find_topic(self, name: str) -> TopicLayout:
+        """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION after `kafka.max.block.ms`."""
+        return find_topic(self.producer, name)
+
+    def send(self, batch: EncodedBatch) -> None:
+        """Hand a batch to the producer; waits for room in its memory.
+
+        Raises the error of an earlier batch that has failed, and BufferExhausted.
+        """
+        self._pending.append(self.producer.send_batch(batch.topic, batch.partition, batch.data))
+        self._records += batch.record_count
+        self._bytes += len(batch.data)
+        while self._pending and self._pending[0].done():
+            self._pending.popleft().result()
+
+    def flush(self) -> Delivered:
+        """Wait until every batch is acknowledged. Raises the error of the first one that failed."""
+        self.producer.flush()
+        while self._pending:
+            self._pending.popleft().result()
+        return Delivered(self._records, self._bytes)
+
+    def finish(self) -> Delivered:
+        """As `flush`; the next task may then have the producer."""
+        delivered = self.flush()
+        _producers.give_back(self.producer)
+        return delivered
+
+    def abandon(self) -> None:
+        """Drop what is not delivered yet, after an error."""
+        self.producer.close(timeout_ms=0)
+
+
+def find_topic(producer: Producer, name: str) -> TopicLayout:
+    partitions = producer.partitions_for(name)
+    led = tuple(info.partition for info in partitions if info.leader >= 0)
+    return TopicLayout(len(partitions), led or tuple(range(len(partitions))))
+
+
+class _Producers:
+    """Idle producers by their settings, the last used one last."""
+
+    def __init__(self) -> None:
+        self._idle: OrderedDict[ProducerConfig, Producer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, config: ProducerConfig) -> Producer:
+        with self._lock:
+            producer = self._idle.pop(config, None)
+        return Producer(config) if producer is None else producer
+
+    def give_back(self, producer: Producer) -> None:
+        with self._lock:
+            surplus = [self._idle.pop(producer.config, None)]
+            self._idle[producer.config] = producer
+            if len(self._idle) > _MAX_CACHED:
+                surplus.append(self._idle.popitem(last=False)[1])
+        for unused in surplus:
+            if unused is not None:
+                unused.close()
+
+    def forget(self) -> None:
+        """Without closing, in the child of a fork."""
+        self._idle, self._lock = OrderedDict(), threading.Lock()
+
+
+_producers = _Producers()
+os.register_at_fork(after_in_child=_producers.forget)
+
+_checked: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+
+
+def check_topic(options: SinkOptions) -> None:
+    """Make sure on the driver that the topic of the options exists, or that the brokers create it.
+
+    Once in a process for each topic. Raises NoBrokerReachable and UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    topic = options.topic
+    if topic is None:
+        return
+    checked = (options.bootstrap_servers, options.wire, topic)
+    if checked in _checked:
+        return
+    config = options.producer_config()
+    limit_ms = min(_CHECK_MS, config.max_block_ms)
+    # Without idempotence no producer id is requested.
+    with Producer(config, max_block_ms=limit_ms, enable_idempotence=False) as producer:
+        try:
+            producer.partitions_for(topic)
+        except ApiError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            raise api_error(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"option 'topic' is {topic!r}, which does not exist, and the brokers did not create it "
+                f"within {limit_ms} ms; create it first",
+            ) from None
+    _checked[checked] = None
+    if len(_checked) > _MAX_CHECKED:
+        _checked.popitem(last=False)

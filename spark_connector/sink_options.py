@@ -1,0 +1,207 @@
+"""The options and the columns of the sink: Spark's Kafka names, checked on the driver before any task runs.
+
+Options arrive as text, with names in any case. An unknown, missing or malformed option, and a DataFrame that
+the sink cannot write, raise `InvalidConfiguration`, which names the option or column, its value and the
+accepted ones. Options of the source have no effect here, with a warning, as one set of options often serves
+both. The result is plain frozen data, because Spark pickles it to other processes.
+
+Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html.
+"""
+
+# Each default is made by setting(...), which is a dataclass field.
+# `setting(...)` makes a dataclass field, which ruff takes for a call in a default.
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from barnabas.client.config import ProducerConfig
+from barnabas.client.producer.partitioners import MURMUR2, STICKY
+from barnabas.protocol.errors import InvalidConfiguration
+from barnabas.protocol.settings import Boolean, Choice, Optional, Text, parsed, setting, settings_of
+from barnabas.protocol.suggestions import suggestion
+from barnabas.spark_connector.client_settings import KAFKA_PREFIX, SINK_CLIENT, client_settings
+from barnabas.spark_connector.option_kinds import Servers
+from barnabas.spark_connector.options import OPTIONS as SOURCE_OPTIONS
+
+if TYPE_CHECKING:
+    from barnabas.spark_connector.columns.encode import EncoderLimits
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_BATCH_BYTES: Final = 512 * 1024
+"""Above the client's default: rows come in thousands, and each batch costs a call and an answer."""
+
+_SERVERS: Final = "bootstrap.servers"
+_OF_SPARK: Final = frozenset({"checkpointlocation", "path", "queryname"})
+"""Options of Spark itself, which it passes on, in lower case; besides those of `_OF_SPARK_PREFIXES`."""
+_OF_SPARK_PREFIXES: Final = ("asyncprogresstracking", "_asyncprogresstracking")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Where and how to write. ``client`` has the settings of the producer that `kafka.*` options set."""
+
+    bootstrap_servers: str = setting(Servers(), "", "Brokers to connect to first.", name=_SERVERS)
+    wire: str = setting(
+        Choice("native", "kafka"), "native", "The protocol; kafka also writes to Apache Kafka's brokers."
+    )
+    topic: str | None = setting(
+        Optional(Text()), None, "The topic of all rows; the column topic is ignored then.", name="topic"
+    )
+    include_headers: bool = setting(
+        Boolean(), False, "Accepted, as by Spark: a column headers is always written.", name="includeHeaders"
+    )
+    include_timestamp: bool = setting(
+        Boolean(),
+        False,
+        "Whether a column timestamp gives the records their timestamps; else it is the time of writing.",
+        name="includeTimestamp",
+    )
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+    def producer_settings(self) -> dict[str, Any]:
+        """The settings of the producer, by the fields of `ProducerConfig`."""
+        return {
+            "batch_size": DEFAULT_BATCH_BYTES,
+            **self.client,
+            "bootstrap_servers": self.bootstrap_servers,
+            "wire": self.wire,
+        }
+
+    def producer_config(self) -> ProducerConfig:
+        return ProducerConfig.of(self.producer_settings())
+
+
+_BY_NAME: Final = {
+    declared.name or name: (name, declared) for name, declared in settings_of(SinkOptions).items()
+}
+_PREFIXED: Final = {KAFKA_PREFIX + name: name for name in (_SERVERS, "wire")}
+OPTIONS: Final = (*_PREFIXED, *_BY_NAME)
+_RESERVED: Final = ("exactlyonce", KAFKA_PREFIX + "transactional.id")
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Read the options of ``df.write`` or ``df.writeStream``; raises InvalidConfiguration for a wrong one."""
+    options = _by_known_name(given)
+    values: dict[str, Any] = {}
+    for name, text in options.items():
+        attribute, declared = _BY_NAME[name]
+        values[attribute] = parsed(name, text, declared.kind)
+    values["client"] = client_settings(given, SINK_CLIENT, handled=tuple(_PREFIXED))
+    parsed_options = SinkOptions(**values)
+    partitioner = parsed_options.client.get("partitioner", STICKY)
+    if partitioner not in (STICKY, MURMUR2):
+        raise InvalidConfiguration(
+            f"kafka.partitioner={partitioner!r}: expected {STICKY} or {MURMUR2}, or a column partition"
+        )
+    return parsed_options
+
+
+def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
+    by_lower_name = {name.lower(): name for name in OPTIONS}
+    of_source = {name.lower() for name in SOURCE_OPTIONS}
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        lower = name.lower()
+        if lower in _RESERVED:
+            raise InvalidConfiguration(
+                f"option {name!r}: the sink writes at least once; transactions come later"
+            )
+        if lower in by_lower_name:
+            options[by_lower_name[lower]] = value
+        elif lower in _OF_SPARK or lower.startswith((KAFKA_PREFIX, *_OF_SPARK_PREFIXES)):
+            continue
+        elif lower in of_source:
+            logger.warning("option %r has no effect in the barnabas sink", name)
+        else:
+            hint = suggestion(name, OPTIONS)
+            raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas sink{hint}")
+    for prefixed, name in _PREFIXED.items():
+        if prefixed in options:
+            value = options.pop(prefixed)
+            if options.setdefault(name, value) != value:
+                raise InvalidConfiguration(f"options {name!r} and {prefixed!r} differ; give one of them")
+    if _SERVERS not in options:
+        raise InvalidConfiguration(f"option {_SERVERS!r} is missing; expected {Servers.expected}")
+    return options
+
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+
+
+def sink_columns(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
+    """The columns of a DataFrame that the sink writes; others are ignored.
+
+    Raises InvalidConfiguration when one is missing or has another type than Spark's Kafka sink takes.
+    """
+    types: dict[str, DataType] = {}
+    for column in schema.fields:
+        types.setdefault(column.name, column.dataType)
+    if "value" not in types:
+        raise InvalidConfiguration(
+            f"the DataFrame has no column 'value', which the sink needs; its columns are {_listed(types)}"
+        )
+    if options.topic is None and "topic" not in types:
+        raise InvalidConfiguration(
+            f"neither the option 'topic' nor a column 'topic' is given; the columns are {_listed(types)}"
+        )
+    wanted = {"key": "string or binary", "value": "string or binary", "headers": _HEADERS, "partition": "int"}
+    if options.topic is None:
+        wanted["topic"] = "string"
+    if options.include_timestamp:
+        wanted["timestamp"] = "timestamp"
+        if "timestamp" not in types:
+            raise InvalidConfiguration(
+                f"includeTimestamp=true needs a column 'timestamp'; the columns are {_listed(types)}"
+            )
+    for name, expected in wanted.items():
+        if name in types and not _fits(name, types[name]):
+            raise InvalidConfiguration(
+                f"column {name!r} is {types[name].simpleString()}; expected {expected}: cast it"
+            )
+    return tuple(name for name in wanted if name in types)
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _fits(name: str, kind: DataType) -> bool:
+    if name in ("key", "value"):
+        return isinstance(kind, StringType | BinaryType)
+    if name == "topic":
+        return isinstance(kind, StringType)
+    if name == "partition":
+        return isinstance(kind, IntegerType)
+    if name == "timestamp":
+        return isinstance(kind, TimestampType)
+    return isinstance(kind, ArrayType) and _is_header(kind.elementType)
+
+
+def _is_header(kind: DataType) -> bool:
+    if not isinstance(kind, StructType) or [part.name.lower() for part in kind.fields] != ["key", "value"]:
+        return False
+    key, value = (part.dataType for part in kind.fields)
+    return isinstance(key, StringType) and isinstance(value, BinaryType)
+
+
+def encoder_limits(config: ProducerConfig) -> EncoderLimits:
+    """The sizes that the producer's settings allow. Only in workers, because it needs numpy and pyarrow."""
+    from barnabas.spark_connector.columns.encode import EncoderLimits
+
+    record_bytes = min(config.max_request_size, config.buffer_memory)
+    return EncoderLimits(batch_bytes=min(config.batch_size, record_bytes), record_bytes=record_bytes)
