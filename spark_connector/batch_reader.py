@@ -97,11 +97,14 @@ def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:
     return [part._replace(topic_id=known[part.topic].topic_id) for part in ranges]
 
 
-def find_partitions(options: SourceOptions, view: LogView) -> tuple[dict[str, Topic], list[TopicPartition]]:
+def find_partitions(
+    options: SourceOptions, view: LogView, *, warns: bool = True
+) -> tuple[dict[str, Topic], list[TopicPartition]]:
     """The topics of the cluster that matter for these options, and the partitions to read."""
     topics = options.topics or tuple(dict.fromkeys(tp.topic for tp in options.partitions or ())) or None
     known = view.topics(topics)
-    return known, choose_partitions(options, {name: topic.partitions for name, topic in known.items()})
+    partitions = {name: topic.partitions for name, topic in known.items()}
+    return known, choose_partitions(options, partitions, warns=warns)
 
 
 def start_offsets(

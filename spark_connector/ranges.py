@@ -41,15 +41,18 @@ class OffsetRange(NamedTuple):
     topic_id: TopicId = NO_TOPIC_ID
 
 
-def choose_partitions(options: SourceOptions, topics: Mapping[str, Sequence[int]]) -> list[TopicPartition]:
+def choose_partitions(
+    options: SourceOptions, topics: Mapping[str, Sequence[int]], *, warns: bool = True
+) -> list[TopicPartition]:
     """The partitions to read, given the cluster's topics and their partitions, in order.
 
-    Raises UNKNOWN_TOPIC_OR_PARTITION for a named topic or partition that does not exist.
+    With `warns`, a pattern that no topic matches is logged. Raises UNKNOWN_TOPIC_OR_PARTITION for a named
+    topic or partition that does not exist.
     """
     if options.topic_pattern is not None:
         matches = re.compile(options.topic_pattern).fullmatch
         chosen_topics = [topic for topic in topics if matches(topic)]
-        if not chosen_topics:
+        if not chosen_topics and warns:
             hint = suggestion(options.topic_pattern, topics) if topics else "; the cluster has none"
             logger.warning("no topic matches subscribePattern %r%s", options.topic_pattern, hint)
     else:

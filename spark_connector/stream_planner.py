@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.spark_connector.batch_reader import find_partitions, start_offsets
 from barnabas.spark_connector.log_view import Topic
@@ -61,12 +61,13 @@ class StreamPlanner:
         self._sleep = sleep
         self._known: Mapping[str, Topic] = {}
         self._partitions: Sequence[TopicPartition] = ()
+        self._has_looked = False
         self._look_due = float("-inf")
         self._log_starts: Positions = {}
         self._log_starts_due = float("-inf")
         self._initial: StreamOffset | None = None
         self._is_available_now = False
-        self._target: Positions | None = None
+        self._target: dict[TopicPartition, int] | None = None
         """The ends at the start of a query with Trigger.AvailableNow."""
         self._last_batch: float | None = None
         self._idle_at: tuple[StreamOffset, Positions] | None = None
@@ -194,6 +195,7 @@ class StreamPlanner:
                 "checkpoint are not those of its records",
                 "continuing at the start of the new topic",
             )
+            ends |= self._ends_again([tp for tp in ends if tp.topic == topic])
         if changes.gone:
             self._lose(
                 f"{', '.join(map(str, changes.gone))}: the checkpoint has offsets for partitions that are "
@@ -220,7 +222,7 @@ class StreamPlanner:
             if not behind:
                 break
             self._sleep(_SECOND_LOOK_S)
-            ends |= self._view.end_offsets(behind)
+            ends |= self._ends_again(behind)
             behind = [tp for tp in behind if ends[tp] < begin[tp]]
         for tp in behind:
             self._lose(
@@ -259,6 +261,13 @@ class StreamPlanner:
             self._target = self._view.end_offsets(self._partitions)
         return {tp: self._target[tp] for tp in self._partitions if tp in self._target}
 
+    def _ends_again(self, partitions: Iterable[TopicPartition]) -> Positions:
+        """The ends now, also for Trigger.AvailableNow, whose ends of these partitions do not hold."""
+        ends = self._view.end_offsets(partitions)
+        if self._target is not None:
+            self._target |= ends
+        return ends
+
     def _look(self, start: StreamOffset | None = None) -> None:
         """Look at the topics and their partitions.
 
@@ -269,9 +278,15 @@ class StreamPlanner:
         looks_left = _SECOND_LOOKS
         while True:
             try:
-                known, partitions = find_partitions(self._options, self._view)
-            except ApiError as error:
-                if start is None or not start.positions or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                known, partitions = find_partitions(self._options, self._view, warns=not self._has_looked)
+            except BarnabasError as error:
+                is_missing = (
+                    isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
+                if self._partitions and error.retriable and not is_missing:
+                    logger.warning("the topics could not be looked at: %s", error)
+                    return
+                if start is None or not start.positions or not is_missing:
                     raise
                 known, partitions = self._existing()
             if start is None or looks_left == 0 or start.positions.keys() <= set(partitions):
@@ -284,7 +299,7 @@ class StreamPlanner:
         topics = {tp.topic for tp in partitions}
         if topics != {tp.topic for tp in self._partitions}:
             self._view.watch(sorted(topics))
-        self._known, self._partitions = known, partitions
+        self._known, self._partitions, self._has_looked = known, partitions, True
         self._look_due = self._clock() + max(_LOOK_EVERY_S, (self._clock() - began) / _LOOK_SHARE)
 
     def _existing(self) -> tuple[dict[str, Topic], list[TopicPartition]]:

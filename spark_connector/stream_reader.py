@@ -46,9 +46,9 @@ try:
 
     HAS_LIMITS: bool = True
 except ImportError:
-    # PySpark 4.0 and 4.1.
     HAS_LIMITS = False
 
+    # PySpark 4.0 and 4.1 have no such class.
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Takes the place of the class that this PySpark lacks."""
 

@@ -458,7 +458,10 @@ Offset = dict[str, Any]
 
 
 def reader_of(view: StreamMemory, **given: str) -> BarnabasStreamReader:
-    return BarnabasStreamReader(options_of(**given), source_schema(include_headers=False), view)  # type: ignore[arg-type]
+    def open_view(options: SourceOptions) -> StreamMemory:
+        return view(options)
+
+    return BarnabasStreamReader(options_of(**given), source_schema(include_headers=False), open_view)
 
 
 def test_an_unchanged_offset_goes_back_to_spark_as_it_came(view: StreamMemory) -> None:
