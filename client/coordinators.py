@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from barnabas.client.cluster import Cluster
 from barnabas.protocol.errors import (
@@ -26,6 +26,13 @@ from barnabas.protocol.schema import RequestOf
 R = TypeVar("R")
 
 _NAMES = {CoordinatorType.GROUP: "group", CoordinatorType.TRANSACTION: "transactional id"}
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """The producer of a transactional id, as its coordinator names it."""
+
+    producer_id: int
+    producer_epoch: int
 
 
 async def find_coordinator(cluster: Cluster, kind: CoordinatorType, key: str) -> BrokerId:

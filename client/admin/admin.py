@@ -61,7 +61,6 @@ from barnabas.client.admin.transactions import (
     DEFAULT_MAX_TRANSACTION_TIMEOUT_MS,
     NO_DURATION,
     HangingTransaction,
-    ProducerIdAndEpoch,
     ProducerState,
     TransactionDescription,
     TransactionListing,
@@ -75,6 +74,7 @@ from barnabas.client.admin.transactions import (
     open_transaction_at,
 )
 from barnabas.client.arguments import check_mapping, check_member, check_text, several
+from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import CommitFailed, TopicErrors
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, TopicInfo, nodes_of, topic_info

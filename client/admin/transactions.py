@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from barnabas.client.admin.groups import ask_broker, for_each
 from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders, check_alive
 from barnabas.client.cluster import Cluster
-from barnabas.client.coordinators import find_coordinator
+from barnabas.client.coordinators import ProducerIdAndEpoch, find_coordinator
 from barnabas.protocol.errors import (
     ApiError,
     BarnabasError,
@@ -123,11 +123,6 @@ class HangingTransaction(NamedTuple):
     transactional_id: str | None
 
 
-class ProducerIdAndEpoch(NamedTuple):
-    producer_id: int
-    producer_epoch: int
-
-
 async def list_transactions(
     cluster: Cluster,
     states: Iterable[str],
@@ -138,7 +133,8 @@ async def list_transactions(
     request = ListTransactionsRequest(
         state_filters=list(states), producer_id_filters=list(producer_ids), duration_filter=duration_ms
     )
-    await cluster.refresh()
+    # At once: an exactly-once sink lists twice for each batch.
+    await cluster.refresh(at_once=True)
     retries = cluster.config.make_retries(timeout_ms)
 
     async def ask(node_id: BrokerId) -> ListTransactionsResponse | None:

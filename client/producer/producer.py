@@ -33,6 +33,7 @@ from barnabas.client.arguments import as_bytes, as_flat_buffer, check_callable, 
 from barnabas.client.client import Client, interruption, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ProducerConfig, ProducerSettings
+from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ClientClosed, IllegalTransactionState
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import GroupMetadata, OffsetsToCommit, checked_offsets
@@ -46,10 +47,11 @@ from barnabas.client.producer.batch import (
 )
 from barnabas.client.producer.partitioners import make_partitioner
 from barnabas.client.producer.sender import Sender
+from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.client.producer.transaction_requests import complete_prepared
 from barnabas.client.producer.transaction_session import TransactionSession
 from barnabas.client.producer.transactions import PreparedTransaction, TransactionMachine
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.record_batch import check_produced_batch
 from barnabas.protocol.schema import Buffer
 
@@ -63,8 +65,21 @@ Headers = Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]
 class Producer(Client):
     """Settings as in `ProducerConfig`, by name, or as one ``config``; names replace those of the config."""
 
-    def __init__(self, config: ProducerConfig | None = None, **settings: Unpack[ProducerSettings]) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig | None = None,
+        *,
+        takes_over: ProducerIdAndEpoch | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        """``takes_over`` is what another process got for the transactional id, as by `Admin.fence_producers`.
+
+        The producer then starts only if nobody has used the id since; else `start` raises ProducerFenced.
+        """
         self.config = ProducerConfig.given(config, settings)
+        if takes_over is not None and self.config.transactional_id is None:
+            raise InvalidConfiguration("takes_over: expected a transactional_id")
+        self._takes_over = takes_over
         self._partitioner = make_partitioner(self.config.partitioner)
         self._is_sticky = self._partitioner is None
         # Both exist from `start` on; until then, and after `close`, no topic is open and `send` raises.
@@ -87,6 +102,8 @@ class Producer(Client):
         machine = None
         if self.config.transactional_id is not None:
             machine = TransactionMachine(self.config.transactional_id)
+            if self._takes_over is not None:
+                machine.identity = ProducerIdentity(*self._takes_over, True)
         self._sender = Sender(cluster, self._accumulator, self.config, machine)
         if machine is not None:
             self._session = TransactionSession(cluster, self.config, self._accumulator, self._sender, machine)
@@ -265,6 +282,14 @@ class Producer(Client):
     def prepared_transaction(self) -> PreparedTransaction | None:
         """The prepared transaction that this producer made, or found at its start with ``keep_prepared``."""
         return self._transactions().machine.prepared
+
+    @property
+    def identity(self) -> ProducerIdAndEpoch:
+        """The producer id and epoch of the present transaction, or of the next one."""
+        identity = self._transactions().machine.identity
+        if identity is None:
+            raise IllegalTransactionState("the producer has no id")
+        return ProducerIdAndEpoch(identity.producer_id, identity.epoch)
 
     async def complete_transaction(self, prepared: PreparedTransaction, *, commit: bool = True) -> None:
         """Commit or abort a prepared transaction, which any process may have made.
