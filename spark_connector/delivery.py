@@ -74,7 +74,7 @@ class Delivery:
             self._pending.popleft().result()
         return Delivered(self._records, self._bytes)
 
-    def finish(self) -> Delivered:
+    def finish(self) -> WriterCommitMessage:
         """As `flush`; the next task may then have the producer."""
         delivered = self.flush()
         _producers.give_back(self.producer)

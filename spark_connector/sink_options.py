@@ -72,6 +72,8 @@ class SinkOptions:
         name="includeTimestamp",
     )
     client: Mapping[str, Any] = field(default_factory=dict)
+    transactional_id: str | None = None
+    """The name of an exactly-once sink, `kafka.transactional.id`; without one it writes at least once."""
 
     def producer_settings(self) -> dict[str, Any]:
         """The settings of the producer, by the fields of `ProducerConfig`."""
@@ -91,7 +93,9 @@ _BY_NAME: Final = {
 }
 _PREFIXED: Final = {KAFKA_PREFIX + name: name for name in (_SERVERS, "wire")}
 OPTIONS: Final = (*_PREFIXED, *_BY_NAME)
-_RESERVED: Final = ("exactlyonce", KAFKA_PREFIX + "transactional.id")
+_TRANSACTIONAL_ID: Final = KAFKA_PREFIX + "transactional.id"
+_OF_TRANSACTIONS: Final = ("transactional_id", "keep_prepared")
+"""Settings of the producer that the exactly-once sink itself sets."""
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -101,12 +105,19 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     for name, text in options.items():
         attribute, declared = _BY_NAME[name]
         values[attribute] = parsed(name, text, declared.kind)
-    values["client"] = client_settings(given, SINK_CLIENT, handled=tuple(_PREFIXED))
+    client = client_settings(given, SINK_CLIENT, handled=tuple(_PREFIXED))
+    values["transactional_id"] = client.get("transactional_id")
+    values["client"] = {name: value for name, value in client.items() if name not in _OF_TRANSACTIONS}
     parsed_options = SinkOptions(**values)
     partitioner = parsed_options.client.get("partitioner", STICKY)
     if partitioner not in (STICKY, MURMUR2):
         raise InvalidConfiguration(
             f"kafka.partitioner={partitioner!r}: expected {STICKY} or {MURMUR2}, or a column partition"
+        )
+    if parsed_options.transactional_id is not None and parsed_options.wire != "native":
+        raise InvalidConfiguration(
+            f"{_TRANSACTIONAL_ID}={parsed_options.transactional_id!r} with wire={parsed_options.wire!r}: "
+            "expected wire=native, because Apache Kafka's brokers cannot prepare a transaction yet (KIP-939)"
         )
     return parsed_options
 
@@ -117,9 +128,9 @@ def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
     options: dict[str, str] = {}
     for name, value in given.items():
         lower = name.lower()
-        if lower in _RESERVED:
+        if lower == "exactlyonce":
             raise InvalidConfiguration(
-                f"option {name!r}: the sink writes at least once; transactions come later"
+                f"option {name!r} is unknown; {_TRANSACTIONAL_ID}=NAME makes the sink write exactly once"
             )
         if lower in by_lower_name:
             options[by_lower_name[lower]] = value

@@ -66,14 +66,22 @@ class BarnabasSource(DataSource):
                 'mode "overwrite": expected .mode("append"), because a topic is a log and is never replaced'
             )
         options, columns = self._sink(schema)
-        return BarnabasWriter(options, columns)
+        if options.transactional_id is None:
+            return BarnabasWriter(options, columns)
+        from barnabas.spark_connector.transactional_sink import TransactionalWriter
+
+        return TransactionalWriter(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BarnabasStreamWriter:
         """As `writer`. With output mode complete each micro-batch is appended, as in Spark's Kafka sink."""
         from barnabas.spark_connector.writer import BarnabasStreamWriter
 
         options, columns = self._sink(schema)
-        return BarnabasStreamWriter(options, schema, columns)
+        if options.transactional_id is None:
+            return BarnabasStreamWriter(options, schema, columns)
+        from barnabas.spark_connector.transactional_sink import TransactionalStreamWriter
+
+        return TransactionalStreamWriter(options, schema, columns)
 
     def _sink(self, schema: StructType) -> tuple[SinkOptions, tuple[str, ...]]:
         from barnabas.spark_connector.packages import check_packages

@@ -100,8 +100,10 @@ class BarnabasStreamWriter(_StreamWriter):  # type: ignore[misc]
         self._columns = columns
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        batches = iterator if _TAKES_ARROW else arrow_batches(iterator, self._schema, self._columns)
-        return write_task(batches, self._options, self._columns, open_at_least_once)
+        return write_task(self._batches(iterator), self._options, self._columns, open_at_least_once)
+
+    def _batches(self, iterator: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+        return iterator if _TAKES_ARROW else arrow_batches(iterator, self._schema, self._columns)
 
 
 def arrow_batches(
