@@ -22,7 +22,14 @@ from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ProducerFenced
 from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
-from barnabas.spark_connector.sink_register import Claim, Decision, SinkRecord, register_id
+from barnabas.spark_connector.ranges import REGISTER_TOPIC
+from barnabas.spark_connector.sink_register import (
+    Claim,
+    Decision,
+    SinkRecord,
+    UnreadableRegister,
+    register_id,
+)
 
 MAX_SLOTS: Final = 32
 """Transactional ids that an attempt tries before it gives up: prepared ones belong to earlier attempts."""
@@ -124,7 +131,12 @@ class Coordination:
         # First: whoever holds the name can decide nothing more, so what is read next stays true.
         identities = await self._coordinators.fence_producers([register_id(name)])
         holder = identities[register_id(name)]
-        record = SinkRecord.decode(await self._register.read(name))
+        value = await self._register.read(name)
+        try:
+            record = SinkRecord.decode(value)
+        except UnreadableRegister as error:
+            where = f"the record of sink {name!r} in topic {REGISTER_TOPIC}"
+            raise UnreadableRegister(f"{where} {error}") from error
         # Before the sweep, which aborts whatever is not committed.
         for decision in record.decisions:
             await self._complete(decision)

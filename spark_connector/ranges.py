@@ -41,6 +41,10 @@ class OffsetRange(NamedTuple):
     topic_id: TopicId = NO_TOPIC_ID
 
 
+REGISTER_TOPIC: Final = "__barnabas_spark_sinks"
+"""Has the decisions of the exactly-once sinks. No pattern selects it."""
+
+
 def choose_partitions(
     options: SourceOptions, topics: Mapping[str, Sequence[int]], *, warns: bool = True
 ) -> list[TopicPartition]:
@@ -51,7 +55,7 @@ def choose_partitions(
     """
     if options.topic_pattern is not None:
         matches = re.compile(options.topic_pattern).fullmatch
-        chosen_topics = [topic for topic in topics if matches(topic)]
+        chosen_topics = [topic for topic in topics if matches(topic) and topic != REGISTER_TOPIC]
         if not chosen_topics and warns:
             hint = suggestion(options.topic_pattern, topics) if topics else "; the cluster has none"
             logger.warning("no topic matches subscribePattern %r%s", options.topic_pattern, hint)

@@ -27,12 +27,12 @@ from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, Request
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_fields
+from barnabas.spark_connector.ranges import REGISTER_TOPIC
 
 if TYPE_CHECKING:
     from barnabas.client.admin.admin import Admin
     from barnabas.client.cluster import Cluster
 
-REGISTER_TOPIC: Final = "__barnabas_spark_sinks"
 MAX_QUERIES: Final = 64
 """Queries whose last batch a name remembers; the one that decided longest ago is forgotten first."""
 TRANSACTION_TIMEOUT_MS: Final = 10_000
@@ -100,7 +100,7 @@ class SinkRecord(NamedTuple):
             fields: dict[str, Any] = json.loads(value)
             if fields["version"] != _VERSION:
                 raise UnreadableRegister(
-                    f"the record has version {fields['version']}, this connector reads version {_VERSION}: "
+                    f"has version {fields['version']}, this connector reads version {_VERSION}: "
                     "use the connector that wrote it"
                 )
             return cls(
@@ -114,7 +114,7 @@ class SinkRecord(NamedTuple):
                 )
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise UnreadableRegister(f"the record is damaged: {error!r}") from error
+            raise UnreadableRegister(f"is damaged: {error!r}") from error
 
 
 class Claim(NamedTuple):

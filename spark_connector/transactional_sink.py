@@ -54,7 +54,7 @@ _BATCH: Final = "streaming.sql.batchId"
 # ---- the connections of a process
 
 
-class _Connections:
+class Connections:
     """An admin and the coordination over it, on a thread with an event loop."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ class _Connections:
         return int(entries[_MAX_TIMEOUT].value or 0)
 
 
-_of_process: dict[tuple[tuple[str, Any], ...], _Connections] = {}
+_of_process: dict[tuple[tuple[str, Any], ...], Connections] = {}
 _lock = threading.Lock()
 
 
@@ -119,14 +119,14 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _connections(options: SinkOptions) -> _Connections:
+def connections_for(options: SinkOptions) -> Connections:
     names = settings_of(AdminConfig)
     settings = {name: value for name, value in options.producer_settings().items() if name in names}
     key = tuple(sorted(settings.items()))
     with _lock:
         connections = _of_process.get(key)
         if connections is None:
-            connections = _of_process[key] = _Connections(settings)
+            connections = _of_process[key] = Connections(settings)
         return connections
 
 
@@ -162,7 +162,7 @@ class TransactionalDelivery(Delivery):
         self.producer.close(timeout_ms=_ABORT_TIMEOUT_MS)
 
 
-def _open_delivery(
+def open_attempt_delivery(
     options: SinkOptions, task: TaskResult, attempt: int, timeout_ms: int
 ) -> TransactionalDelivery:
     settings = {
@@ -177,7 +177,7 @@ def _open_delivery(
     async def close_producer(producer: Producer) -> None:
         producer.close()
 
-    describe = _connections(options).describe
+    describe = connections_for(options).describe
     # Its steps block; there is nothing else on this loop.
     producer = asyncio.run(
         open_attempt(open_producer, close_producer, describe, task.claim, task.partition, attempt)
@@ -210,7 +210,7 @@ class _Transactions:
         """Claim the name, once for each writer. Raises as `Coordination.claim`, and InvalidConfiguration."""
         name = self._options.transactional_id
         if self._planned is None and name is not None:
-            connections = _connections(self._options)
+            connections = connections_for(self._options)
             timeout_ms = connections.max_timeout_ms()
             wanted_ms = self._options.client.get("transaction_timeout_ms", timeout_ms)
             if wanted_ms > timeout_ms:
@@ -238,20 +238,20 @@ class _Transactions:
             return Done(replace(task, was_decided=True), Delivered())
 
         def open_delivery(options: SinkOptions) -> TransactionalDelivery:
-            return _open_delivery(options, task, context.attemptNumber(), planned.timeout_ms)
+            return open_attempt_delivery(options, task, context.attemptNumber(), planned.timeout_ms)
 
         written = write_task(batches, self._options, columns, open_delivery)
         return written if isinstance(written, Done) else Done(task, Delivered())
 
     def commit(self, messages: Iterable[WriterCommitMessage | None]) -> None:
         results = [message.result for message in messages if isinstance(message, Done)]
-        _connections(self._options).coordinate(lambda coordination: coordination.commit(results))
+        connections_for(self._options).coordinate(lambda coordination: coordination.commit(results))
 
     def abort(self) -> None:
         """The error of the failed batch is more important than one of this, which is logged."""
         name = self._options.transactional_id or ""
         try:
-            _connections(self._options).coordinate(lambda coordination: coordination.abandon(name))
+            connections_for(self._options).coordinate(lambda coordination: coordination.abandon(name))
         except BarnabasError as error:
             logger.warning("what a failed batch left is aborted by the next batch or run: %s", error)
 

@@ -9,93 +9,27 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.transaction_state import TransactionState
-from barnabas.client.admin.transactions import TransactionDescription, TransactionListing
-from barnabas.client.coordinators import ProducerIdAndEpoch
-from barnabas.client.errors import ProducerFenced
-from barnabas.client.producer.transactions import PreparedTransaction
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.errors import BarnabasError
 from barnabas.spark_connector.exactly_once import (
     Coordination,
     DecidedBatchAborted,
     TaskResult,
     open_attempt,
 )
-from barnabas.spark_connector.sink_register import Claim, register_id
-from tests.support.transacting import TransactionRig, abort, add, commit, init, keep, prepare
+from barnabas.spark_connector.sink_register import Claim
+from tests.support.sink_cluster import Clients, SinkCluster
 
 NAME, QUERY = "sink", "query"
 BATCHES, PARTITIONS = 3, 2
 SEEDS = 60
 STEPS = 20_000
 _LOST = "the answer was lost"
-
-Row = tuple[int, int, int]
-"""Batch, partition and number."""
-
-
-class Cluster:
-    """Coordinators of any transactional id, the records of their transactions, and the register."""
-
-    def __init__(self) -> None:
-        self.rigs: dict[str, TransactionRig] = {}
-        self.visible: Counter[Row] = Counter()
-        self.register: bytes | None = None
-        self._open: dict[str, list[Row | bytes]] = {}
-
-    def _do(self, transactional_id: str, request: Any) -> Any:
-        rig = self.rigs.setdefault(transactional_id, TransactionRig())
-        was_ongoing = rig.state is TransactionState.ONGOING
-        before = rig.stored.start_timestamp_ms, rig.stored.producer_epoch
-        answer = rig.do_all(request)
-        is_same = (rig.stored.start_timestamp_ms, rig.stored.producer_epoch) == before
-        if was_ongoing and not (rig.state is TransactionState.ONGOING and is_same):
-            rows = self._open.pop(transactional_id, [])
-            if rig.state is TransactionState.COMPLETE_COMMIT:
-                for row in rows:
-                    if isinstance(row, bytes):
-                        self.register = row
-                    else:
-                        self.visible[row] += 1
-        return answer
-
-    def init(self, transactional_id: str, request: Any) -> Any:
-        answer = self._do(transactional_id, request)
-        _raise(answer.error, transactional_id)
-        return answer
-
-    def write(self, transactional_id: str, producer: ProducerIdAndEpoch, rows: Sequence[Row | bytes]) -> None:
-        request = add(producer.producer_epoch, producer_id=producer.producer_id)
-        _raise(self._do(transactional_id, request), transactional_id)
-        self._open.setdefault(transactional_id, []).extend(rows)
-
-    def prepare(self, transactional_id: str, producer: ProducerIdAndEpoch) -> None:
-        request = prepare(producer.producer_epoch, producer_id=producer.producer_id)
-        _raise(self._do(transactional_id, request), transactional_id)
-
-    def end(self, target: PreparedTransaction, *, committed: bool) -> Any:
-        make = commit if committed else abort
-        answer = self._do(target.transactional_id, make(target.epoch, 2, producer_id=target.producer_id))
-        _raise(answer.error, target.transactional_id)
-        return answer
-
-    def identity(self, transactional_id: str) -> ProducerIdAndEpoch:
-        stored = self.rigs[transactional_id].stored
-        return ProducerIdAndEpoch(stored.producer_id, stored.producer_epoch)
-
-    def open_ids(self) -> list[str]:
-        return [name for name, rig in self.rigs.items() if rig.state is TransactionState.ONGOING]
-
-
-def _raise(code: ErrorCode, subject: str) -> None:
-    if code is not ErrorCode.NONE:
-        raise api_error(code, subject)
 
 
 class Lost(BarnabasError):
@@ -156,18 +90,10 @@ class Schedule:
     def _priority(self, process: str) -> float:
         return self._priorities.setdefault(process, self.random.random())
 
-
-class Requests:
-    """The clients of one process."""
-
-    def __init__(self, cluster: Cluster, schedule: Schedule, process: str) -> None:
-        self.cluster = cluster
-        self.schedule = schedule
-        self.process = process
-
-    async def ask(self, work: Callable[[], Any]) -> Any:
-        await self.schedule.pass_gate(self.process)
-        if self.schedule.happens(self.schedule.losses):
+    async def ask(self, process: str, work: Callable[[], Any]) -> Any:
+        """Carry out a request of a process; it may be lost, or its answer."""
+        await self.pass_gate(process)
+        if self.happens(self.losses):
             raise Lost("the request was lost")
         outcome: Any = None
         error: BarnabasError | None = None
@@ -175,95 +101,12 @@ class Requests:
             outcome = work()
         except BarnabasError as raised:
             error = raised
-        await self.schedule.pass_gate(self.process)
-        if self.schedule.happens(self.schedule.losses):
+        await self.pass_gate(process)
+        if self.happens(self.losses):
             raise Lost(_LOST)
         if error is not None:
             raise error
         return outcome
-
-    # As the admin
-
-    async def fence_producers(self, transactional_ids: Iterable[str], /) -> dict[str, ProducerIdAndEpoch]:
-        (transactional_id,) = transactional_ids
-        given = await self.ask(lambda: self.cluster.init(transactional_id, init()))
-        return {transactional_id: ProducerIdAndEpoch(given.producer_id, given.producer_epoch)}
-
-    async def list_transactions(self, *, states: Iterable[str]) -> list[TransactionListing]:
-        def listing() -> list[TransactionListing]:
-            return [
-                TransactionListing(name, BrokerId(1), rig.stored.producer_id, rig.state.value)
-                for name, rig in self.cluster.rigs.items()
-                if rig.state.value in states
-            ]
-
-        listed: list[TransactionListing] = await self.ask(listing)
-        return listed
-
-    async def describe_transactions(
-        self, transactional_ids: Iterable[str], /
-    ) -> dict[str, TransactionDescription]:
-        (name,) = transactional_ids
-
-        def described() -> TransactionDescription:
-            if name not in self.cluster.rigs:
-                raise api_error(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, name)
-            rig = self.cluster.rigs[name]
-            producer = self.cluster.identity(name)
-            return TransactionDescription(
-                name, BrokerId(1), rig.state.value, *producer, 0, None, (), rig.stored.is_prepared
-            )
-
-        return {name: await self.ask(described)}
-
-    async def describe(self, transactional_id: str) -> TransactionDescription:
-        return (await self.describe_transactions([transactional_id]))[transactional_id]
-
-    async def complete_transaction(self, transaction: PreparedTransaction, /, *, commit: bool = True) -> None:
-        await self.ask(lambda: self.cluster.end(transaction, committed=commit))
-
-    # As the register
-
-    async def read(self, name: str) -> bytes | None:
-        value: bytes | None = await self.ask(lambda: self.cluster.register)
-        return value
-
-    async def write(self, name: str, holder: ProducerIdAndEpoch, value: bytes) -> ProducerIdAndEpoch:
-        transactional_id = register_id(name)
-        try:
-            given = await self.ask(lambda: self.cluster.init(transactional_id, init(*holder)))
-            producer = ProducerIdAndEpoch(given.producer_id, given.producer_epoch)
-            await self.ask(lambda: self.cluster.write(transactional_id, producer, [value]))
-            target = PreparedTransaction(transactional_id, *producer)
-            ended = await self.ask(lambda: self.cluster.end(target, committed=True))
-        except BarnabasError as error:
-            if getattr(error, "code", None) in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
-                raise ProducerFenced(str(error)) from error
-            raise
-        return ProducerIdAndEpoch(ended.producer_id, ended.producer_epoch)
-
-
-class Producer:
-    """The producer of an attempt."""
-
-    def __init__(self, requests: Requests, transactional_id: str, given: Any) -> None:
-        self.requests = requests
-        self.transactional_id = transactional_id
-        self.producer = ProducerIdAndEpoch(given.producer_id, given.producer_epoch)
-        self.prepared_transaction: PreparedTransaction | None = None
-        if given.ongoing_producer_id >= 0:
-            self.prepared_transaction = PreparedTransaction(
-                transactional_id, given.ongoing_producer_id, given.ongoing_producer_epoch
-            )
-
-    async def write(self, rows: Sequence[Row]) -> None:
-        cluster = self.requests.cluster
-        await self.requests.ask(lambda: cluster.write(self.transactional_id, self.producer, rows))
-
-    async def prepare(self) -> PreparedTransaction:
-        cluster = self.requests.cluster
-        await self.requests.ask(lambda: cluster.prepare(self.transactional_id, self.producer))
-        return PreparedTransaction(self.transactional_id, *self.producer)
 
 
 class Spark:
@@ -271,7 +114,7 @@ class Spark:
 
     def __init__(self, seed: int) -> None:
         self.schedule = Schedule(seed)
-        self.cluster = Cluster()
+        self.cluster = SinkCluster()
         self.committed: set[int] = set()
         """The commit log of the checkpoint."""
         self.lost: list[BaseException] = []
@@ -320,8 +163,8 @@ class Spark:
             await self.schedule.pass_gate(process, polls=True)
         return task.result()
 
-    def _requests(self, process: str) -> Requests:
-        return Requests(self.cluster, self.schedule, process)
+    def _requests(self, process: str) -> Clients:
+        return Clients(self.cluster, partial(self.schedule.ask, process))
 
     async def _drive(self, process: str) -> None:
         try:
@@ -380,15 +223,8 @@ class Spark:
             return TaskResult(claim, QUERY, batch, number, was_decided=True)
         requests = self._requests(process)
 
-        async def open_producer(transactional_id: str) -> Producer:
-            given = await requests.ask(lambda: self.cluster.init(transactional_id, keep()))
-            return Producer(requests, transactional_id, given)
-
-        async def close_producer(producer: Producer) -> None:
-            pass
-
         producer = await open_attempt(
-            open_producer, close_producer, requests.describe, claim, number, attempt
+            requests.open_producer, requests.close_producer, requests.describe, claim, number, attempt
         )
         await producer.write([(batch, number, 0)])
         await producer.write([(batch, number, 1)])

@@ -15,6 +15,7 @@ from barnabas.spark_connector.options import SourceOptions
 from barnabas.spark_connector.ranges import (
     FULL_TASK_RECORDS,
     MIN_TASK_RECORDS,
+    REGISTER_TOPIC,
     TASKS_PER_CORE,
     OffsetRange,
     bound_offsets,
@@ -44,6 +45,7 @@ def test_partitions_are_chosen_by_name_pattern_or_one_by_one() -> None:
     assert choose_partitions(options_of(topic_pattern="t.?"), TOPICS) == [T0, T1, ("t2", 0)]
     assert choose_partitions(options_of(topic_pattern="t"), TOPICS) == [T0, T1], "the whole name matches"
     assert choose_partitions(options_of(topic_pattern="nothing"), TOPICS) == []
+    assert choose_partitions(options_of(topic_pattern=".*"), {REGISTER_TOPIC: [0], "t2": [0]}) == [("t2", 0)]
     assert choose_partitions(options_of(partitions=(T1,)), TOPICS) == [T1]
 
 

@@ -111,8 +111,12 @@ def test_options_of_spark_and_of_the_source_have_no_effect(caplog: pytest.LogCap
         ({"kafka.key.serializer": "x"}, "'kafka.key.serializer' is refused"),
         ({"kafka.partitioner": "random"}, "kafka.partitioner='random': expected sticky or murmur2"),
         ({"kafka.delivery.timeout.ms": "10"}, "kafka.delivery.timeout.ms=10: expected at least"),
-        ({"exactlyOnce": "true"}, "option 'exactlyOnce': the sink writes at least once"),
-        ({"kafka.transactional.id": "x"}, "option 'kafka.transactional.id': the sink writes at least once"),
+        ({"exactlyOnce": "true"}, "kafka.transactional.id=NAME makes the sink write exactly once"),
+        (
+            {"kafka.transactional.id": "x", "wire": "kafka"},
+            "kafka.transactional.id='x' with wire='kafka': expected wire=native",
+        ),
+        ({"kafka.transactional.id": "x", "kafka.acks": "1"}, "kafka.acks=1: expected all"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_was_expected(changes: dict[str, str], message: str) -> None:
