@@ -128,7 +128,7 @@ def committed_rows(cluster: LocalCluster) -> Counter[bytes]:
 def test_a_sink_that_is_killed_at_any_step_writes_each_batch_once(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:
-    cluster = start_cluster(settings=BROKER)
+    cluster = start_cluster(own_zookeeper=True, settings=BROKER)
     checkpoint = tmp_path / "commits"
     checkpoint.mkdir()
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
