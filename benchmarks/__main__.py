@@ -32,7 +32,7 @@ _ALL = (
     "recovery",
     "growth",
     "compaction",
-    "spark_read",
+    "spark",
 )
 
 

@@ -1,13 +1,15 @@
-"""Spark's own Kafka source and sink, the reference beside the connector: its Java archives.
+"""Spark's own Kafka source and sink, the reference beside the connector: its Java archives and its PySpark.
 
-Maven Central has them for each release of Spark; those of `VERSION` are pinned here. They run in a PySpark of
-that version alone, which has the codecs (lz4, snappy, zstd) that Kafka's client needs.
+The archives of `VERSION` are pinned here. They run in a PySpark of that version alone, which has the codecs
+(lz4, snappy, zstd) that Kafka's client needs; ``make spark-lanes`` makes the same environment for the tests.
 
-Any thread; `archives` blocks while it fetches.
+Any thread; calls block while they fetch.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,8 @@ from benchmarks.peers.processes import PeerError
 
 VERSION: Final = "4.0.0"
 _PINNED: Final = Path(__file__).with_suffix(".sha256")
+_ROOT: Final = Path(__file__).parents[2]
+_MAKE_TIMEOUT_S: Final = 900.0
 
 
 def archives() -> str:
@@ -26,3 +30,14 @@ def archives() -> str:
     except FetchFailed as error:
         raise PeerError(f"Spark's Kafka source {VERSION} cannot be had: {error}") from error
     return ",".join(str(folder / archive.name) for archive in pinned)
+
+
+def interpreter(version: str) -> Path:
+    """The Python of a release of PySpark, with Barnabas; made when it is not there. Raises PeerError."""
+    target = f".venv-spark/{version}/.set-up"
+    made = subprocess.run(
+        ["make", "-s", target], cwd=_ROOT, stdout=sys.stderr, timeout=_MAKE_TIMEOUT_S, check=False
+    )
+    if made.returncode:
+        raise PeerError(f"make {target} failed")
+    return _ROOT / ".venv-spark" / version / "bin" / "python"
