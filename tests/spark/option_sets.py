@@ -438,7 +438,7 @@ STREAM_SETS: Final = [
         "a minimum above the maximum in a stream",
         Refused(
             "minOffsetPerTrigger.5. is higher",
-            "minOffsetsPerTrigger=5: expected at most maxOffsetsPerTrigger",
+            "minOffsetsPerTrigger=5: expected at most maxOffsetsPerTrigger|needs PySpark 4.2",
         ),
         minOffsetsPerTrigger="5",
         maxOffsetsPerTrigger="4",
