@@ -61,7 +61,7 @@ class Delivery:
 
         Raises the error of an earlier batch that has failed, and BufferExhausted.
         """
-        self._pending.append(self.producer.send_batch(batch.topic, batch.partition, batch.data))
+        self._pending.append(self.producer.hand_over_batch(batch.topic, batch.partition, batch.data))
         self._records += batch.record_count
         self._bytes += len(batch.data)
         while self._pending and self._pending[0].done():

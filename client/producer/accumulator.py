@@ -263,8 +263,13 @@ class Accumulator:
         queue.open, queue.append = batch, builder.append
         return batch, 0
 
-    def add_encoded(self, queue: PartitionQueue, encoded: Buffer) -> ProducerBatch | int:
-        """Queue a batch that was encoded elsewhere; returns it or the bytes of memory that are missing."""
+    def add_encoded(
+        self, queue: PartitionQueue, encoded: Buffer, *, is_ours: bool = False
+    ) -> ProducerBatch | int:
+        """Queue a batch that was encoded elsewhere; returns it or the bytes of memory that are missing.
+
+        If it `is_ours`, it may be numbered in place and split.
+        """
         self.check_accepting()
         self._check_size(queue.tp, len(encoded))
         queue.close_open()
@@ -277,6 +282,7 @@ class Accumulator:
             encoded=encoded,
             record_count=parse_header(encoded).record_count,
         )
+        batch.may_split = is_ours
         self._enqueue(queue, batch)
         self._reserve(batch, len(encoded))
         return batch

@@ -225,6 +225,44 @@ class ProducerBatch:
         self.encoded = self.builder = None
 
 
+class BatchFuture:
+    """The future of all records of a batch, also after splits: the metadata of the first one, or an error."""
+
+    __slots__ = ("_batch", "_timestamp_ms")
+
+    def __init__(self, batch: ProducerBatch, timestamp_ms: int) -> None:
+        self._batch = batch
+        self._timestamp_ms = timestamp_ms
+
+    def _parts(self) -> list[ProducerBatch]:
+        parts = [self._batch]
+        while any(part.parts for part in parts):
+            parts = [leaf for part in parts for leaf in ([half for _, half in part.parts] or [part])]
+        return parts
+
+    def done(self) -> bool:
+        """Whether the outcome of every record is known."""
+        return all(part.is_done for part in self._parts())
+
+    def result(self) -> RecordMetadata:
+        """The metadata of the first record.
+
+        Raises the error of the first part that failed, or asyncio.InvalidStateError if one is not done.
+        """
+        parts = self._parts()
+        if not all(part.is_done for part in parts):
+            raise asyncio.InvalidStateError("the batch is not acknowledged yet; await the future")
+        first, *_ = [part.outcome(0, self._timestamp_ms) for part in parts]
+        return first
+
+    async def _wait(self) -> RecordMetadata:
+        await self._batch.wait_delivered()
+        return self.result()
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        return self._wait().__await__()
+
+
 class _DoneCallback:
     """A callback of a `RecordFuture`, in its context, among those of the batch."""
 

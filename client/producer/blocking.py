@@ -44,11 +44,11 @@ _UNCLOSED_CLOSE_MS: Final = 30_000
 
 
 class RecordFuture:
-    """The future of a record that `Producer.send` took; ``result`` waits for its outcome."""
+    """The future of a record that `Producer.send` took, or of a batch; ``result`` waits for its outcome."""
 
     __slots__ = ("_future", "_thread")
 
-    def __init__(self, future: _batch.RecordFuture, thread: ClientThread) -> None:
+    def __init__(self, future: _batch.RecordFuture | _batch.BatchFuture, thread: ClientThread) -> None:
         self._future = future
         self._thread = thread
 
@@ -195,6 +195,11 @@ class Producer(BlockingClient[_producer.Producer]):
     def send_batch(self, topic: str, partition: int, encoded: Buffer) -> RecordFuture:
         """As `barnabas.client.Producer.send_batch`."""
         future = self._thread.call(lambda: self._client.send_batch(topic, partition, encoded))
+        return RecordFuture(future, self._thread)
+
+    def hand_over_batch(self, topic: str, partition: int, encoded: bytearray) -> RecordFuture:
+        """As `barnabas.client.Producer.hand_over_batch`."""
+        future = self._thread.call(lambda: self._client.hand_over_batch(topic, partition, encoded))
         return RecordFuture(future, self._thread)
 
     def flush(self, timeout_s: float | None = None) -> None:

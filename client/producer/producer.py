@@ -39,6 +39,7 @@ from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import GroupMetadata, OffsetsToCommit, checked_offsets
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue, TopicQueues
 from barnabas.client.producer.batch import (
+    BatchFuture,
     DeliveryCallback,
     ProducerBatch,
     RecordFuture,
@@ -194,6 +195,20 @@ class Producer(Client):
         The bytes must not change until it is done; with idempotence a copy of them is numbered. Raises as
         `send`, and CORRUPT_MESSAGE or INVALID_RECORD for an invalid batch.
         """
+        batch, timestamp_ms = await self._take_batch(topic, partition, encoded, is_ours=False)
+        return RecordFuture(batch, 0, timestamp_ms)
+
+    async def hand_over_batch(self, topic: str, partition: int, encoded: bytearray) -> BatchFuture:
+        """As `send_batch`, with bytes that belong to the producer then; returns a future of all records.
+
+        It numbers them without a copy, and halves a batch that the broker finds too large.
+        """
+        return BatchFuture(*await self._take_batch(topic, partition, encoded, is_ours=True))
+
+    async def _take_batch(
+        self, topic: str, partition: int, encoded: Buffer, *, is_ours: bool
+    ) -> tuple[ProducerBatch, int]:
+        """The batch, and the timestamp of its first record."""
         encoded = as_flat_buffer("encoded", encoded)
         header = check_produced_batch(encoded)
         queues = self._topics.get(topic) or await self._open_topic(topic)
@@ -203,9 +218,9 @@ class Producer(Client):
         granted = 0
         while True:
             with accumulator.lock, accumulator.redeeming(granted):
-                taken = accumulator.add_encoded(queue, encoded)
+                taken = accumulator.add_encoded(queue, encoded, is_ours=is_ours)
             if isinstance(taken, ProducerBatch):
-                return RecordFuture(taken, 0, header.base_timestamp)
+                return taken, header.base_timestamp
             granted = await accumulator.wait_for_memory(taken, deadline)
 
     async def flush(self) -> None:

@@ -414,6 +414,32 @@ async def test_encoded_batches_go_out_numbered_and_the_callers_bytes_stay(
     assert [parse_header(batch).base_sequence for batch in partition.batches] == [0, 1, 3]
 
 
+async def test_a_batch_that_is_handed_over_is_halved_and_its_future_is_that_of_all_records(
+    cluster: FakeCluster,
+) -> None:
+    cluster.configure_logs("t", max_message_bytes=400)
+    values = [b"%050d" % number for number in range(33)]
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        future = await producer.hand_over_batch("t", 0, build_batch([(None, value) for value in values]))
+        assert not future.done()
+        assert (await future).offset == 0
+        assert future.done()
+        # The last part alone is too large: the future of the first record would not tell.
+        future = await producer.hand_over_batch("t", 0, build_batch([(None, b"a"), (None, bytes(1_000))]))
+        with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
+            await future
+        with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE"):
+            future.result()
+    assert cluster.partition("t").values() == [*values, b"a"]
+
+
+async def test_a_batch_that_is_handed_over_is_numbered_in_place(cluster: FakeCluster) -> None:
+    batch = build_batch([(None, b"1")])
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        await (await producer.hand_over_batch("t", 0, batch))
+    assert parse_header(batch).base_sequence == 0
+
+
 async def test_acks_0_is_sent_without_an_answer(cluster: FakeCluster) -> None:
     async with Producer(bootstrap_servers=cluster.bootstrap, acks=0) as producer:
         assert (await producer.send_and_wait("t", b"1")).offset == -1

@@ -63,7 +63,7 @@ class FakeProducer:
             PartitionInfo(topic, index, leader, 0, (), (), ()) for index, leader in enumerate(self.leaders)
         ]
 
-    def send_batch(self, topic: str, partition: int, encoded: bytes) -> Future:
+    def hand_over_batch(self, topic: str, partition: int, encoded: bytes) -> Future:
         self.events.append(f"{topic}-{partition}")
         self.values += [record.value for record in decode_records(encoded)]
         return Future(self.error)
