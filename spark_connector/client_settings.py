@@ -162,7 +162,7 @@ def _check_together(
     except InvalidConfiguration as error:
         names = settings_of(config_class)
         text = re.sub(
-            r"\b(" + "|".join(sorted(names, key=len, reverse=True)) + r")\b",
+            r"\b(" + "|".join(names) + r")\b",
             lambda match: written.get(match[0], KAFKA_PREFIX + match[0].replace("_", ".")),
             str(error),
         )

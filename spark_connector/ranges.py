@@ -217,7 +217,7 @@ def split_ranges(
         total = _total(parts)
         small = {entry for entry in parts if _share(entry, total, min_partitions) == 1}
         total_of_large = total - _total(small)
-        large_partitions = max(min_partitions - len(small), 1)
+        large_partitions = min_partitions - len(small)
         return [
             part
             for entry in parts

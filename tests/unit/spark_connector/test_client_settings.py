@@ -53,7 +53,8 @@ def test_settings_without_effect_are_named_once_in_a_process(
 
 
 def test_plain_text_is_the_one_protocol(caplog: pytest.LogCaptureFixture) -> None:
-    assert client_settings({"kafka.security.protocol": "plaintext"}, SOURCE_CLIENT) == {}
+    given = {"kafka.security.protocol": "plaintext", "kafka.client.id": "reports"}
+    assert client_settings(given, SOURCE_CLIENT) == {"client_id": "reports"}
     assert caplog.text == ""
 
 

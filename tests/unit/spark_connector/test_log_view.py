@@ -2,6 +2,8 @@
 
 import socketserver
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,15 +12,21 @@ import pytest
 from barnabas.client import blocking
 from barnabas.client.config import AdminConfig
 from barnabas.client.errors import NoBrokerReachable
+from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.client.offsets import ListedOffset
 from barnabas.protocol.errors import BarnabasError, ConnectionClosed, ErrorCode, api_error
-from barnabas.protocol.ids import LeaderEpoch, Offset, TopicPartition
-from barnabas.spark_connector.log_view import LogView
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.spark_connector.log_view import LogView, Topic
 from barnabas.spark_connector.options import parse_options
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GIVEN = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "fetchOffset.retryIntervalMs": "0"}
+TOPIC_ID = TopicId(uuid.uuid4())
 LOST = ConnectionClosed("the broker went away")
+
+
+def partitions_of(topic: str) -> tuple[PartitionInfo, ...]:
+    return tuple(PartitionInfo(topic, index, BrokerId(1), LeaderEpoch(0), (), (), ()) for index in (0, 1))
 
 
 class FakeAdmin:
@@ -27,15 +35,24 @@ class FakeAdmin:
     def __init__(self, failures: list[BarnabasError]) -> None:
         self.failures = failures
         self.calls: list[tuple[dict[TopicPartition, Any], str]] = []
+        self.offsets = {T0: Offset(7), T1: Offset(-1)}
+        self.is_closed = False
 
     def list_offsets(self, specs: dict[TopicPartition, Any], *, isolation_level: str) -> Any:
         self.calls.append((specs, isolation_level))
         if self.failures:
             raise self.failures.pop(0)
-        return {tp: ListedOffset(Offset(-1 if tp == T1 else 7), 0, LeaderEpoch(0)) for tp in specs}
+        return {tp: ListedOffset(self.offsets[tp], 0, LeaderEpoch(0)) for tp in specs}
+
+    def describe_topics(self, names: list[str] | None) -> dict[str, TopicInfo]:
+        topics = {
+            name: TopicInfo(name, TOPIC_ID, name == "__internal", partitions_of(name))
+            for name in ("t", "__internal")
+        }
+        return topics if names is None else {name: topics[name] for name in names}
 
     def close(self) -> None:
-        """As the view does at its end."""
+        self.is_closed = True
 
 
 @pytest.fixture
@@ -70,6 +87,8 @@ def test_the_admin_has_the_settings_and_asks_at_the_isolation_level(admins: Any)
     with LogView(options) as view:
         assert view.end_offsets([T0]) == {T0: 7}
         assert view.offsets_at({T0: 5, T1: 6}) == {T0: 7, T1: None}
+        assert not admin.is_closed
+    assert admin.is_closed
     assert admin.calls == [({T0: "latest"}, "read_committed"), ({T0: 5, T1: 6}, "read_committed")]
     expected = AdminConfig(
         bootstrap_servers="a:1", wire="kafka", client_id="reports", default_api_timeout_ms=7000
@@ -117,19 +136,45 @@ def test_a_read_has_the_settings_and_the_smaller_bound_of_its_fetches(
     }
 
 
+def test_offset_0_is_an_offset_and_nothing_is_asked_of_no_partitions(admins: Any) -> None:
+    admin, configs = admins()
+    view = LogView(parse_options(GIVEN))
+    assert view.end_offsets([]) == {}
+    assert configs == []
+    admin.offsets[T0] = Offset(0)
+    assert view.offsets_at({T0: 5}) == {T0: 0}
+
+
+def test_internal_topics_are_found_by_name_alone(admins: Any) -> None:
+    admins()
+    view = LogView(parse_options(GIVEN))
+    topic = Topic(TOPIC_ID, [0, 1])
+    assert view.topics(None) == {"t": topic}
+    assert view.topics(("t", "__internal")) == {"t": topic, "__internal": topic}
+
+
 @pytest.mark.parametrize(("retries", "succeeds"), [("2", True), ("1", False), ("0", False)])
 def test_a_request_is_repeated_as_often_as_the_option_says(
-    admins: Any, retries: str, succeeds: bool, caplog: pytest.LogCaptureFixture
+    admins: Any,
+    retries: str,
+    succeeds: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
     admin, _ = admins(LOST, LOST)
-    view = LogView(parse_options(GIVEN | {"fetchOffset.numRetries": retries}))
+    given = {"fetchOffset.numRetries": retries, "fetchOffset.retryIntervalMs": "1000"}
+    view = LogView(parse_options(GIVEN | given))
     if succeeds:
         assert view.log_start_offsets([T0]) == {T0: 7}
-        assert "the broker went away; asking again in 0.0 s, at most 2 times" in caplog.text
+        assert f"the broker went away; asking again in {pauses[0]:.1f} s, at most 2 times" in caplog.text
     else:
         with pytest.raises(ConnectionClosed, match="went away"):
             view.log_start_offsets([T0])
         assert len(admin.calls) == int(retries) + 1
+    assert len(pauses) == int(retries)
+    assert all(0.8 <= pause <= 1.2 for pause in pauses)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.settings import LONG_MAX
 from barnabas.spark_connector.option_kinds import EARLIEST, LATEST
 from barnabas.spark_connector.options import OPTIONS, SourceOptions, parse_options
 
@@ -42,7 +43,7 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
         "wire": "kafka",
         "assign": '{"t":[1,0],"u":[3]}',
         "startingTimestamp": "5",
-        "startingOffsetsByTimestamp": '{"t":{"0":1,"1":2},"u":{"3":3}}',
+        "startingOffsetsByTimestamp": '{"t":{"0":0,"1":2},"u":{"3":9223372036854775807}}',
         "startingOffsets": '{"t":{"0":-2,"1":7},"u":{"3":0}}',
         "startingOffsetsByTimestampStrategy": "Latest",
         "endingTimestamp": "6",
@@ -51,7 +52,7 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
         "minPartitions": "12",
         "maxRecordsPerPartition": "5000000000",
         "maxOffsetsPerTrigger": "30",
-        "minOffsetsPerTrigger": "20",
+        "minOffsetsPerTrigger": "30",
         "maxTriggerDelay": "10s",
         "maxBytesPerTrigger": "64m",
         "kafka.isolation.level": "read_committed",
@@ -71,7 +72,7 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
         wire="kafka",
         partitions=(t1, t0, u3),
         starting_timestamp=5,
-        starting_offsets_by_timestamp={t0: 1, t1: 2, u3: 3},
+        starting_offsets_by_timestamp={t0: 0, t1: 2, u3: LONG_MAX},
         starting_offsets={t0: -2, t1: 7, u3: 0},
         starting_offsets_by_timestamp_strategy="latest",
         ending_timestamp=6,
@@ -80,7 +81,7 @@ def test_everything_can_be_given_and_the_result_is_pickled() -> None:
         min_partitions=12,
         max_records_per_partition=5_000_000_000,
         max_offsets_per_trigger=30,
-        min_offsets_per_trigger=20,
+        min_offsets_per_trigger=30,
         max_trigger_delay_ms=10_000,
         max_bytes_per_trigger=64 << 20,
         isolation_level="read_committed",
@@ -182,6 +183,16 @@ def test_sizes_have_sparks_units(text: str, size: int) -> None:
         ({"fetchOffset.retryIntervalMs": "1s"}, "retryIntervalMs='1s': expected a whole number"),
         ({"wire": "tls"}, "wire='tls': expected one of native, kafka"),
         ({"kafka.group.id": " "}, "kafka.group.id=' ': expected a text that is not empty"),
+        (
+            {"startingTimestamp": "5", "endingOffsets": "earliest"},
+            "endingOffsets='earliest': a batch query has no records there",
+        ),
+        (
+            {"startingOffsets": '{"t":{"0":1}}', "endingOffsets": '{"t":{"0":0}}'},
+            "startingOffsets has 1 for t-0, beyond endingOffsets with 0",
+        ),
+        ({"startingOffsets": '{"t":{"٣":5}}'}, "expected earliest, latest or JSON"),
+        ({"startingOffsets": '{"t":{"0":9223372036854775808}}'}, "expected earliest, latest or JSON"),
         ({"minPartitions": "many"}, "expected a whole number, at least 1"),
         ({"includeHeaders": "yes"}, "includeHeaders='yes': expected true or false"),
         ({"failOnDataLoss": "1"}, "failOnDataLoss='1': expected true or false"),

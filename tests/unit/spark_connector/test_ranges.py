@@ -68,6 +68,7 @@ def test_offsets_given_bound_the_range() -> None:
     assert resolve(5, 20, starting_offsets={T0: 7}, ending_offsets={T0: 9}) == [(7, 9)]
     assert resolve(5, 20, starting_offsets={T0: EARLIEST}, ending_offsets={T0: LATEST}) == [(5, 20)]
     assert resolve(5, 20, starting_offsets={T0: 20}) == []
+    assert resolve(0, 20, starting_offsets={T0: 0}, ending_offsets={T0: 3}) == [(0, 3)]
     assert resolve(5, 20, ending_offsets={T0: 5}) == []
 
 
@@ -96,10 +97,22 @@ def test_a_start_beyond_its_end_is_refused() -> None:
         InvalidConfiguration, match="startingOffsets is offset 9 of t-0, beyond endingOffsets, offset 8"
     ):
         resolve(5, 20, starting_offsets={T0: 9}, ending_offsets={T0: 8})
+    with pytest.raises(InvalidConfiguration, match="offset 9 of t-0, beyond endingOffsets, offset 0"):
+        resolve(0, 20, starting_offsets={T0: 9}, ending_offsets={T0: 0})
+
+
+def test_the_end_of_committed_records_is_named_as_such() -> None:
+    for level, text in (
+        ("read_uncommitted", r"5 to 20\. Records"),
+        ("read_committed", r"5 to 20 \(its last stable offset\)\."),
+    ):
+        with pytest.raises(ApiError, match=text):
+            resolve(5, 20, ending_offsets={T0: 21}, isolation_level=level)
 
 
 def test_offsets_have_to_name_exactly_the_partitions_read() -> None:
-    with pytest.raises(InvalidConfiguration, match="'startingOffsets' lacks an offset for t-0"):
+    message = "'startingOffsets' lacks an offset for t-0; .* read, -2 for the earliest and -1 for the latest"
+    with pytest.raises(InvalidConfiguration, match=message):
         resolve(5, 20, starting_offsets={})
     surplus = "'endingOffsets' has an offset for partitions that are not read: t-1"
     with pytest.raises(InvalidConfiguration, match=surplus):
@@ -124,6 +137,8 @@ def test_a_time_without_records_after_it_is_an_error_or_the_given_end() -> None:
 def test_times_by_partition_have_to_name_exactly_the_partitions_read() -> None:
     bound = options_of(topics=("t",), ending_offsets_by_timestamp={T1: 5}).end
     with pytest.raises(InvalidConfiguration, match="'endingOffsetsByTimestamp' lacks a timestamp for t-0"):
+        timestamps_to_look_up(bound, [T0, T1])
+    with pytest.raises(InvalidConfiguration, match=r"that is read$"):
         timestamps_to_look_up(bound, [T0, T1])
     assert timestamps_to_look_up(bound, [T1]) == {T1: 5}
     assert timestamps_to_look_up(options_of(topics=("t",)).end, [T1]) == {}
@@ -167,6 +182,7 @@ Cut = tuple[int, int, int]
         (4, None, [(1, 1, 5), (2, 1, 21)], [(1, 1, 5), (2, 1, 7), (2, 7, 14), (2, 14, 21)]),
         (4, None, [(1, 1, 2), (2, 1, 1001)], [(1, 1, 2), (2, 1, 334), (2, 334, 667), (2, 667, 1001)]),
         (1, None, [(1, 1, 5), (2, 1, 21)], [(1, 1, 5), (2, 1, 21)]),
+        (2, None, [(1, 1, 5), (2, 1, 21)], [(1, 1, 5), (2, 1, 21)]),
         (3, None, [(1, 1, 11)], [(1, 1, 4), (1, 4, 7), (1, 7, 11)]),
         (
             6,
