@@ -23,9 +23,11 @@ from barnabas.client.config import (
 from barnabas.client.consumer.blocking import Consumer
 from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
 from barnabas.client.consumer.range_reader import read_range as _read_range
+from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.loop_thread import BlockingClient, ClientThread, hop
 from barnabas.client.producer.blocking import Producer, RecordFuture
+from barnabas.protocol.backoff import Retries
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 
 __all__ = ["Admin", "Consumer", "Producer", "RecordFuture", "read_range"]
@@ -92,13 +94,16 @@ def read_range(
     topic_id: TopicId = NO_TOPIC_ID,
     **client_settings: Unpack[ConnectionSettings],
 ) -> Iterator[memoryview]:
-    """As `range_reader.read_range`, with a connection of its own, made at the first step."""
+    """As `range_reader.read_range`, with a connection of its own, made at the first step.
+
+    If no broker is reachable for ``stall_timeout_ms``, it raises NoBrokerReachable.
+    """
     isolation = IsolationLevel.parse(isolation_level)
     config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_settings})
     thread = ClientThread("barnabas-range-reader")
     cluster: Cluster | None = None
     try:
-        cluster = thread.call(lambda: _start_cluster(config))
+        cluster = thread.call(lambda: _start_cluster(config, config.make_retries(stall_timeout_ms)))
         pieces = _read_range(
             cluster,
             TopicPartition(*tp),
@@ -119,10 +124,15 @@ def read_range(
             thread.stop("the range reader is closed")
 
 
-async def _start_cluster(config: ClientConfig) -> Cluster:
-    cluster = Cluster(config)
-    await cluster.start()
-    return cluster
+async def _start_cluster(config: ClientConfig, retries: Retries) -> Cluster:
+    while True:
+        cluster = Cluster(config)
+        try:
+            await cluster.start()
+        except NoBrokerReachable as error:
+            await retries.wait_after(error)
+        else:
+            return cluster
 
 
 async def _next_or_none(pieces: AsyncIterator[memoryview]) -> memoryview | None:

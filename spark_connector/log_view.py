@@ -94,7 +94,7 @@ class LogView:
         Raises OFFSET_OUT_OF_RANGE when the partition no longer holds the start, and LogTruncated if the topic
         was made again since it had the id.
         """
-        # Imported here and below, because Spark imports this package in every process that looks for sources.
+        # Imported here and below, because a process that only pickles a reader needs no client.
         from barnabas.client.blocking import read_range
 
         options = self._options

@@ -18,6 +18,7 @@ import pytest
 from barnabas.client import blocking
 from barnabas.client import client as lifecycle
 from barnabas.client.admin.admin import Admin, NewTopic
+from barnabas.client.cluster import Cluster
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, ErrorCode, NoBrokerReachable
 from barnabas.client.loop_thread import ClientThread
@@ -263,6 +264,33 @@ def test_leaving_a_range_early_ends_its_thread(cluster: ThreadedCluster) -> None
     next(pieces)
     pieces.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "barnabas-range-reader"]
+
+
+def test_a_range_waits_for_a_broker_to_come_back(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        producer.send_and_wait("t", b"x")
+    failures = [NoBrokerReachable("not yet"), NoBrokerReachable("not yet")]
+
+    class Unreachable(Cluster):
+        async def start(self) -> None:
+            if failures:
+                raise failures.pop()
+            await super().start()
+
+    monkeypatch.setattr(blocking, "Cluster", Unreachable)
+    pieces = blocking.read_range(cluster.bootstrap, TopicPartition("t", 0), 0, 1, retry_backoff_ms=1)
+    assert len(list(pieces)) == 1
+    assert not failures
+
+
+def test_a_range_does_not_wait_for_brokers_forever() -> None:
+    before = set(threading.enumerate())
+    pieces = blocking.read_range("127.0.0.1:1", TopicPartition("t", 0), 0, 1, stall_timeout_ms=200)
+    with pytest.raises(NoBrokerReachable, match=r"127\.0\.0\.1:1.* \(asked for 200 ms\)"):
+        next(pieces)
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("client", [blocking.Producer, blocking.Consumer, blocking.Admin])

@@ -213,6 +213,13 @@ def test_a_failure_to_connect_is_repeated_too(monkeypatch: pytest.MonkeyPatch) -
     assert len(attempts) == 4
 
 
+def test_every_server_that_cannot_be_reached_is_named() -> None:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1,localhost:2", "fetchOffset.numRetries": "0"}
+    message = r"no broker could be reached: 127\.0\.0\.1:1 .*refused.*; localhost:2 .*refused"
+    with pytest.raises(NoBrokerReachable, match=message):
+        LogView(parse_options(GIVEN | given)).topics(["t"])
+
+
 class Closing(socketserver.BaseRequestHandler):
     """Ends the connection at the first request, as Kafka's brokers do if it is not theirs."""
 
