@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
@@ -19,6 +20,7 @@ from barnabas.spark_connector.options import SourceOptions
 
 if TYPE_CHECKING:
     from barnabas.client import blocking
+    from barnabas.client.config import AdminConfig
     from barnabas.client.offsets import OffsetSpec
 
 T = TypeVar("T")
@@ -43,6 +45,11 @@ class LogView:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._admin: blocking.Admin | None = None
+
+    @cached_property
+    def _config(self) -> AdminConfig:
+        # Once for each view, because a stream asks several times a second.
+        return self._options.admin_config
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +119,7 @@ class LogView:
         """Call with an open admin; again if that fails for the moment."""
         options = self._options
         pauses = Backoff(options.fetch_offset_retry_interval_ms, options.fetch_offset_retry_interval_ms)
-        deadline = time.monotonic() + options.admin_config.default_api_timeout_ms / 1000
+        deadline = time.monotonic() + self._config.default_api_timeout_ms / 1000
         for retries_left in range(options.fetch_offset_num_retries, -1, -1):
             try:
                 return call(self._open_admin())
@@ -137,7 +144,7 @@ class LogView:
         if self._admin is None:
             from barnabas.client import blocking
 
-            self._admin = blocking.Admin(self._options.admin_config)
+            self._admin = blocking.Admin(self._config)
         return self._admin
 
 
