@@ -215,9 +215,10 @@ def test_a_failure_to_connect_is_repeated_too(monkeypatch: pytest.MonkeyPatch) -
 
 def test_every_server_that_cannot_be_reached_is_named() -> None:
     given = {"kafka.bootstrap.servers": "127.0.0.1:1,localhost:2", "fetchOffset.numRetries": "0"}
-    message = r"no broker could be reached: 127\.0\.0\.1:1 .*refused.*; localhost:2 .*refused"
-    with pytest.raises(NoBrokerReachable, match=message):
+    with pytest.raises(NoBrokerReachable, match="no broker could be reached: ") as raised:
         LogView(parse_options(GIVEN | given)).topics(["t"])
+    for server in ("127.0.0.1:1", "localhost:2"):
+        assert f"{server} ({server} refused the connection)" in str(raised.value)
 
 
 class Closing(socketserver.BaseRequestHandler):
