@@ -52,7 +52,7 @@ from barnabas.spark_connector.option_kinds import (
 
 logger = logging.getLogger(__name__)
 
-_SERVERS: Final = "bootstrap.servers"
+SERVERS: Final = "bootstrap.servers"
 _SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 _ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _TRIGGERS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay")
@@ -79,7 +79,7 @@ class SourceOptions:
     options set, by their fields in `ConsumerConfig`.
     """
 
-    bootstrap_servers: str = setting(Servers(), "", "Brokers to connect to first.", name=_SERVERS)
+    bootstrap_servers: str = setting(Servers(), "", "Brokers to connect to first.", name=SERVERS)
     wire: str = setting(
         Choice("native", "kafka"), "native", "The protocol; kafka also reads Apache Kafka's brokers."
     )
@@ -204,7 +204,7 @@ class SourceOptions:
 
 
 _BY_NAME: Final = {declared.name: (name, declared) for name, declared in settings_of(SourceOptions).items()}
-_PREFIXED: Final = {KAFKA_PREFIX + name: name for name in (_SERVERS, "isolation.level")}
+_PREFIXED: Final = {KAFKA_PREFIX + name: name for name in (SERVERS, "isolation.level")}
 OPTIONS: Final = (*_PREFIXED, *_BY_NAME)
 
 
@@ -248,16 +248,24 @@ def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
         elif not name.lower().startswith(KAFKA_PREFIX):
             hint = suggestion(name, OPTIONS)
             raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas source{hint}")
-    for prefixed, name in _PREFIXED.items():
-        if prefixed in options:
-            value = options.pop(prefixed)
-            if options.setdefault(name, value) != value:
-                raise InvalidConfiguration(f"options {name!r} and {prefixed!r} differ; give one of them")
-    if _SERVERS not in options:
-        raise InvalidConfiguration(
-            f"option {KAFKA_PREFIX + _SERVERS!r} is missing; expected {Servers.expected}"
-        )
+    join_prefixed(options, _PREFIXED)
     return options
+
+
+def join_prefixed(options: dict[str, str], prefixed: Mapping[str, str]) -> None:
+    """Put options that are written with a prefix under their names without it.
+
+    Raises InvalidConfiguration if both are given and differ, and if no servers are given.
+    """
+    for written, name in prefixed.items():
+        if written in options:
+            value = options.pop(written)
+            if options.setdefault(name, value) != value:
+                raise InvalidConfiguration(f"options {name!r} and {written!r} differ; give one of them")
+    if SERVERS not in options:
+        raise InvalidConfiguration(
+            f"option {KAFKA_PREFIX + SERVERS!r} is missing; expected {Servers.expected}"
+        )
 
 
 def _check_limits(options: SourceOptions) -> None:

@@ -36,6 +36,7 @@ from barnabas.protocol.suggestions import suggestion
 from barnabas.spark_connector.client_settings import KAFKA_PREFIX, SINK_CLIENT, client_settings
 from barnabas.spark_connector.option_kinds import Servers
 from barnabas.spark_connector.options import OPTIONS as SOURCE_OPTIONS
+from barnabas.spark_connector.options import SERVERS, join_prefixed
 
 if TYPE_CHECKING:
     from barnabas.spark_connector.columns.encode import EncoderLimits
@@ -45,7 +46,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_BATCH_BYTES: Final = 512 * 1024
 """Above the client's default: rows come in thousands, and each batch costs a call and an answer."""
 
-_SERVERS: Final = "bootstrap.servers"
 _OF_SPARK: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """Options of Spark itself, which it passes on, in lower case; besides those of `_OF_SPARK_PREFIXES`."""
 _OF_SPARK_PREFIXES: Final = ("asyncprogresstracking", "_asyncprogresstracking")
@@ -55,7 +55,7 @@ _OF_SPARK_PREFIXES: Final = ("asyncprogresstracking", "_asyncprogresstracking")
 class SinkOptions:
     """Where and how to write. ``client`` has the settings of the producer that `kafka.*` options set."""
 
-    bootstrap_servers: str = setting(Servers(), "", "Brokers to connect to first.", name=_SERVERS)
+    bootstrap_servers: str = setting(Servers(), "", "Brokers to connect to first.", name=SERVERS)
     wire: str = setting(
         Choice("native", "kafka"), "native", "The protocol; kafka also writes to Apache Kafka's brokers."
     )
@@ -91,7 +91,7 @@ class SinkOptions:
 _BY_NAME: Final = {
     declared.name or name: (name, declared) for name, declared in settings_of(SinkOptions).items()
 }
-_PREFIXED: Final = {KAFKA_PREFIX + name: name for name in (_SERVERS, "wire")}
+_PREFIXED: Final = {KAFKA_PREFIX + SERVERS: SERVERS}
 OPTIONS: Final = (*_PREFIXED, *_BY_NAME)
 _TRANSACTIONAL_ID: Final = KAFKA_PREFIX + "transactional.id"
 _OF_TRANSACTIONS: Final = ("transactional_id", "keep_prepared")
@@ -141,13 +141,7 @@ def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
         else:
             hint = suggestion(name, OPTIONS)
             raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas sink{hint}")
-    for prefixed, name in _PREFIXED.items():
-        if prefixed in options:
-            value = options.pop(prefixed)
-            if options.setdefault(name, value) != value:
-                raise InvalidConfiguration(f"options {name!r} and {prefixed!r} differ; give one of them")
-    if _SERVERS not in options:
-        raise InvalidConfiguration(f"option {_SERVERS!r} is missing; expected {Servers.expected}")
+    join_prefixed(options, _PREFIXED)
     return options
 
 

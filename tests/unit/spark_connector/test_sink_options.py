@@ -103,7 +103,7 @@ def test_options_of_spark_and_of_the_source_have_no_effect(caplog: pytest.LogCap
         ({"topik": "t"}, "option 'topik' is unknown to the barnabas sink; did you mean topic?"),
         ({"topic": " "}, "topic=' ': expected a text that is not empty"),
         ({"wire": "tls"}, "wire='tls': expected one of native, kafka"),
-        ({"kafka.wire": "kafka", "wire": "native"}, "'wire' and 'kafka.wire' differ"),
+        ({"kafka.wire": "kafka", "wire": "native"}, "'kafka.wire' is refused: use the option wire"),
         ({"bootstrap.servers": "c:3"}, "'bootstrap.servers' and 'kafka.bootstrap.servers' differ"),
         ({"kafka.bootstrap.servers": "nowhere"}, "bootstrap.servers='nowhere': expected host:port"),
         ({"includeTimestamp": "yes"}, "includeTimestamp='yes': expected true or false"),
@@ -127,7 +127,7 @@ def test_a_wrong_option_is_named_with_what_was_expected(changes: dict[str, str],
 
 def test_the_servers_are_required() -> None:
     with pytest.raises(
-        InvalidConfiguration, match=r"option 'bootstrap.servers' is missing; expected host:port"
+        InvalidConfiguration, match=r"option 'kafka.bootstrap.servers' is missing; expected host:port"
     ):
         parse_sink_options({"topic": "t"})
 
