@@ -108,7 +108,7 @@ class StreamPlanner:
         was_idle = self._idle_at
         is_idle = was_idle is not None and was_idle[0] == start
         is_soon = self._clock() - self._idle_since < _SOON_S
-        if was_idle is not None and is_idle and is_soon and not self._wait(was_idle[1]):
+        if was_idle is not None and is_idle and is_soon and not self._wait(*was_idle):
             self._idle_since = self._clock()
             return start
         end = self._latest(start, limited=limited)
@@ -119,8 +119,8 @@ class StreamPlanner:
             self._last_batch = self._clock()
         return end
 
-    def _wait(self, ends: Positions) -> bool:
-        """Wait for more records than up to `ends`; False if there is no reason to look again."""
+    def _wait(self, start: StreamOffset, ends: Positions) -> bool:
+        """Wait for more records than up to `ends`; False if there is no reason to ask for the ends."""
         if self._is_available_now:
             return True
         if self._is_held_back:
@@ -129,7 +129,12 @@ class StreamPlanner:
         arrived = self._view.wait_for_records(ends, IDLE_WAIT_MS)
         if arrived is None:
             self._look_due = self._log_starts_due = float("-inf")
-        return arrived is not False or self._clock() >= self._look_due
+        if arrived is not False:
+            return True
+        before = self._partitions, self._topic_ids()
+        if self._clock() >= self._look_due:
+            self._look(start)
+        return (self._partitions, self._topic_ids()) != before
 
     def _latest(self, start: StreamOffset, *, limited: bool) -> StreamOffset:
         begin, ends = self._positions(start)

@@ -434,6 +434,11 @@ def test_an_idle_query_looks_for_partitions_now_and_then(
     planner = make()
     start = planner.latest(planner.initial())
     planner.latest(start)
+    before = view.requests.copy()
+    for _ in range(30):
+        clock.sleep(0.04)
+        planner.latest(start)
+    assert view.requests - before == {"topics": 1}
     view.fill(T1, 1)
     for _ in range(30):
         clock.sleep(0.04)
