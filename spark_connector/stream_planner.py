@@ -34,7 +34,7 @@ from barnabas.spark_connector.stream_view import StreamView
 logger = logging.getLogger(__name__)
 
 IDLE_WAIT_MS: Final = 500
-_SOON_S: Final = 0.05
+_SOON_S: Final = 0.1
 """Spark polls an idle query at once. After a longer pause the query is not idle, or has an interval."""
 _HELD_BACK_WAIT_S: Final = 0.1
 _LOOK_EVERY_S: Final = 1.0

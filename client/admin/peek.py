@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 PEEK_LANE: Final = "peek"
 """Waiting fetches have a connection of their own, since other fetches would wait behind them."""
 _LONGEST_PAUSE_S: Final = 0.1
+_MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 
 
 class BatchSize(NamedTuple):
@@ -93,7 +94,8 @@ async def batch_sizes(
     async def ask_one(
         node_id: BrokerId, tps: list[TopicPartition], limit_ms: int
     ) -> dict[TopicPartition, list[BatchSize] | BarnabasError]:
-        request = _request(cluster, {tp: offsets[tp] for tp in tps}, 0, max_bytes, isolation)
+        own = {tp: offsets[tp] for tp in tps}
+        request = _request(cluster, own, 0, max_bytes, _MAX_ANSWER_BYTES, isolation)
         try:
             answer = await cluster.request_frame(node_id, request, timeout_ms=limit_ms, lane=FETCH_LANE)
         except BarnabasError as error:
@@ -132,7 +134,7 @@ async def wait_for_records(
     fetches = [
         asyncio.create_task(
             cluster.request_frame(
-                node_id, _request(cluster, own, wait_ms, 1, isolation), timeout_ms=limit_ms, lane=PEEK_LANE
+                node_id, _request(cluster, own, wait_ms, 1, 1, isolation), timeout_ms=limit_ms, lane=PEEK_LANE
             )
         )
         for node_id, own in by_leader.items()
@@ -162,6 +164,7 @@ def _request(
     cluster: Cluster,
     offsets: Mapping[TopicPartition, int],
     wait_ms: int,
+    partition_max_bytes: int,
     max_bytes: int,
     isolation: IsolationLevel,
 ) -> FetchRequest:
@@ -170,13 +173,14 @@ def _request(
             partition=tp.partition,
             current_leader_epoch=leader.epoch if (leader := cluster.leader_for(tp)) is not None else -1,
             fetch_offset=offset,
-            partition_max_bytes=max_bytes,
+            partition_max_bytes=partition_max_bytes,
         )
         for tp, offset in offsets.items()
     }
     return FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=1,
+        max_bytes=max_bytes,
         isolation_level=isolation.value,
         topics=[
             FetchTopic(topic=topic, topic_id=cluster.cache.topic_id(topic), partitions=own)
