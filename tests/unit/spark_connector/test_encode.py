@@ -103,7 +103,7 @@ def decoded(encoded: Sequence[EncodedBatch]) -> dict[tuple[str, int], list[Row]]
 maybe_bytes = st.none() | st.binary(max_size=300)
 rows = st.builds(
     Row,
-    value=maybe_bytes | st.binary(min_size=9000, max_size=9000),
+    value=maybe_bytes | st.builds(bytes, st.integers(301, 9000)),
     key=maybe_bytes,
     headers=st.none() | st.lists(st.tuples(st.text(max_size=5), maybe_bytes), max_size=3),
     topic=st.sampled_from(sorted(TOPICS)),
@@ -120,7 +120,7 @@ def arrow_batches(draw: st.DrawFn) -> tuple[list[pa.RecordBatch], list[Row]]:
     """Arrow batches, some of them slices of larger ones, and their rows."""
     batches, content = [], []
     for _ in range(draw(st.integers(0, 3))):
-        part = draw(st.lists(rows, max_size=40))
+        part = draw(st.lists(rows, max_size=30))
         kind = draw(kinds)
         before, after = (draw(st.lists(rows, max_size=2)) for _ in range(2))
         whole = batch_of([*before, *part, *after], kind)
