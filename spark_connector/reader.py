@@ -7,7 +7,6 @@ an error and continuing after the gap.
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -20,14 +19,13 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.columns.arrow import ArrowBuilder
 from barnabas.spark_connector.columns.decode import BulkDecoder
 from barnabas.spark_connector.log_view import LogView
+from barnabas.spark_connector.packages import freeze_imports_once
 from barnabas.spark_connector.ranges import OffsetRange, data_loss
 
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_ROWS: Final = 32 * 1024
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
-
-_frozen = False
 
 
 def read_range(
@@ -39,7 +37,7 @@ def read_range(
     client and the decoder.
     """
     builder = ArrowBuilder(schema, part.topic, part.partition, max_rows=MAX_BATCH_ROWS)
-    _freeze_imports_once()
+    freeze_imports_once()
     decoder = BulkDecoder(
         builder.columns,
         first_offset=part.start_offset,
@@ -96,16 +94,3 @@ def _after_loss(
     if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return f"{tp} no longer exists ({error})", end
     raise error
-
-
-def _freeze_imports_once() -> None:
-    """Exempt imported objects from garbage collection.
-
-    Spark's workers collect garbage after every task; scanning the objects of pyarrow and numpy each
-    time costs more than a small task.
-    """
-    global _frozen
-    if not _frozen:
-        _frozen = True
-        gc.collect()
-        gc.freeze()

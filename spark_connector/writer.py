@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from barnabas.spark_connector.packages import freeze_imports_once
 from barnabas.spark_connector.sink_options import SinkOptions, encoder_limits
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def write_task(
                 encoder = BatchEncoder(
                     columns, options.topic, delivery.find_topic, encoder_limits(config), config.compression
                 )
+                freeze_imports_once()
             for encoded in encoder.encode(batch):
                 delivery.send(encoded)
         if delivery is None or encoder is None:

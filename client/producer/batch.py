@@ -242,17 +242,17 @@ class BatchFuture:
 
     def done(self) -> bool:
         """Whether the outcome of every record is known."""
-        return all(part.is_done for part in self._parts())
+        # In this order: another thread may be splitting the part, which sets the state last.
+        return all(part.is_done and not part.parts for part in self._parts())
 
     def result(self) -> RecordMetadata:
         """The metadata of the first record.
 
         Raises the error of the first part that failed, or asyncio.InvalidStateError if one is not done.
         """
-        parts = self._parts()
-        if not all(part.is_done for part in parts):
+        if not self.done():
             raise asyncio.InvalidStateError("the batch is not acknowledged yet; await the future")
-        first, *_ = [part.outcome(0, self._timestamp_ms) for part in parts]
+        first, *_ = [part.outcome(0, self._timestamp_ms) for part in self._parts()]
         return first
 
     async def _wait(self) -> RecordMetadata:
