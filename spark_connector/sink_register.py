@@ -58,6 +58,10 @@ class UnreadableRegister(BarnabasError):
     """The record of a name is damaged, or of a later version of Barnabas."""
 
 
+class CheckpointTooOld(BarnabasError):
+    """The checkpoint of a query is older than what its sink has written."""
+
+
 class Decision(NamedTuple):
     """A batch that is written, or will be: nobody aborts its transactions any more.
 
@@ -129,11 +133,20 @@ class Claim(NamedTuple):
     decided: tuple[Decision, ...] = ()
 
     def has_decided(self, query_id: str, batch_id: int | None) -> bool:
-        """Whether a batch was decided before the claim, so that writing it again would repeat it."""
-        return batch_id is not None and any(
-            decision.query_id == query_id and (decision.batch_id or 0) >= batch_id
-            for decision in self.decided
-        )
+        """Whether a batch was decided before the claim, so that writing it again would repeat it.
+
+        Raises CheckpointTooOld for a batch before the last decided one, which Spark repeats only if its
+        checkpoint was set back: then the batch may have other rows than the one that was written.
+        """
+        last = next((each.batch_id for each in self.decided if each.query_id == query_id), None)
+        if batch_id is None or last is None:
+            return False
+        if batch_id < last:
+            raise CheckpointTooOld(
+                f"sink {self.name!r} has written batch {last} of this query, and the checkpoint is at batch "
+                f"{batch_id}: it was set back. Restore the newest checkpoint; a new one writes from its start"
+            )
+        return batch_id == last
 
     def record_with(self, decision: Decision) -> SinkRecord:
         """The next record of the name. `MAX_QUERIES` bounds it."""

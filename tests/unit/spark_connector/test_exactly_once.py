@@ -24,6 +24,7 @@ from barnabas.spark_connector.exactly_once import (
 )
 from barnabas.spark_connector.sink_register import (
     MAX_QUERIES,
+    CheckpointTooOld,
     Claim,
     Decision,
     SinkRecord,
@@ -232,9 +233,11 @@ def test_results_of_two_batches_are_a_bug(sink: Sink) -> None:
     assert sink.visible == []
 
 
-def test_a_query_has_decided_its_last_batch_and_those_before() -> None:
+def test_a_query_repeats_its_last_batch_and_none_before() -> None:
     claim = Claim(NAME, HOLDER, (Decision("q", 3),))
-    assert [claim.has_decided("q", batch) for batch in (2, 3, 4)] == [True, True, False]
+    assert [claim.has_decided("q", batch) for batch in (3, 4)] == [True, False]
+    with pytest.raises(CheckpointTooOld, match=r"has written batch 3 .* checkpoint is at batch 2"):
+        claim.has_decided("q", 2)
     assert not claim.has_decided("other", 3)
     assert not claim.has_decided("q", None)
 
