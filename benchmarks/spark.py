@@ -107,7 +107,8 @@ def session(version_: str) -> Iterator[Driver]:
     """A session of a release of PySpark."""
     jars = [spark_kafka.archives()] if version_ == spark_kafka.VERSION else []
     command = [str(spark_kafka.interpreter(version_)), "-m", "benchmarks.peers.spark_job", *jars]
-    environment = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    root = Path(__file__).parents[1]
+    environment = {"PYTHONPATH": f"{root}:{root / 'src'}"}
     with Driver(f"PySpark {version_}", command, environment, _ANSWER_TIMEOUT_S) as driver:
         yield driver
         ask(driver, "end")

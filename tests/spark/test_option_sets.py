@@ -43,7 +43,9 @@ def compare(case: OptionSet, names: dict[str, str], read: Callable[[str], Rows])
     """Hold what both sources do against the expectation; `read` reads by one of them."""
     if isinstance(case.expectation, Refused):
         for source in SOURCES:
-            with pytest.raises(Exception, match=of_topics(getattr(case.expectation, source), names)):
+            pattern = of_topics(getattr(case.expectation, source), names)
+            # Spark's own source does not always name the option.
+            with pytest.raises(Exception, match=pattern or None):
                 read(source)
         return
     theirs, ours = (read(source) for source in SOURCES)
