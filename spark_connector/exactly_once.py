@@ -122,6 +122,8 @@ class Coordination:
     def __init__(self, coordinators: Coordinators, register: Register) -> None:
         self._coordinators = coordinators
         self._register = register
+        self._undecided: dict[str, ProducerIdAndEpoch] = {}
+        """By name, the holder of a claim whose `commit` failed; the register may have its decision."""
 
     async def claim(self, name: str) -> Claim:
         """Take the name over before a batch's tasks start: finish what was decided, abort the rest.
@@ -165,11 +167,13 @@ class Coordination:
             first.batch_id,
             tuple(result.transaction for result in results if result.transaction is not None),
         )
+        self._undecided[claim.name] = claim.holder
         try:
             holder = await self._register.write(
                 claim.name, claim.holder, claim.record_with(decision).encode()
             )
         except ProducerFenced as error:
+            del self._undecided[claim.name]
             raise _fenced(claim.name) from error
         await self._complete(decision)
         # A listing may lack ids whose coordinator is moving; these can be asked for by name.
@@ -180,10 +184,24 @@ class Coordination:
             for slot in _other_slots(result.transaction)
         }
         await self._sweep(claim.name, holder, expected)
+        del self._undecided[claim.name]
 
-    async def abandon(self, name: str) -> None:
-        """After a failed batch: nothing stays open. A decision whose outcome was unknown is finished."""
-        await self.claim(name)
+    async def abandon(self, name: str, claim: Claim | None) -> None:
+        """After a failed batch: nothing stays open. A decision whose outcome was unknown is finished.
+
+        ``claim`` is that of the batch; None if no task has returned it. A query that has taken the name over
+        is left alone, except that without the claim it is not known from a failed one if it has attempts.
+        """
+        if claim is None:
+            listed = await self._coordinators.list_transactions(states=_OPEN)
+            is_needed = any(is_attempt_id(name, each.transactional_id) for each in listed)
+        else:
+            is_needed = self._undecided.get(name) == claim.holder or await is_held(
+                self._describe, name, claim.holder
+            )
+        if is_needed:
+            await self.claim(name)
+            self._undecided.pop(name, None)
 
     async def _complete(self, decision: Decision) -> None:
         """Commit the transactions of a decision; those that are committed already stay so."""

@@ -247,11 +247,15 @@ class _Transactions:
         results = [message.result for message in messages if isinstance(message, Done)]
         connections_for(self._options).coordinate(lambda coordination: coordination.commit(results))
 
-    def abort(self) -> None:
+    def abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
         """The error of the failed batch is more important than one of this, which is logged."""
         name = self._options.transactional_id or ""
+        claims = [message.result.claim for message in messages if isinstance(message, Done)]
+        if self._planned is not None:
+            claims.append(self._planned.claim)
+        claim = claims[0] if claims else None
         try:
-            connections_for(self._options).coordinate(lambda coordination: coordination.abandon(name))
+            connections_for(self._options).coordinate(lambda coordination: coordination.abandon(name, claim))
         except BarnabasError as error:
             logger.warning("what a failed batch left is aborted by the next batch or run: %s", error)
 
@@ -275,7 +279,7 @@ class TransactionalWriter(BarnabasWriter):
         self._transactions.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._transactions.abort()
+        self._transactions.abort(messages)
 
 
 class TransactionalStreamWriter(BarnabasStreamWriter):
@@ -302,7 +306,7 @@ class TransactionalStreamWriter(BarnabasStreamWriter):
         self._transactions.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._transactions.abort()
+        self._transactions.abort(messages)
 
 
 def _task() -> TaskContext:

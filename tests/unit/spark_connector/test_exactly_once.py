@@ -10,6 +10,7 @@ import pytest
 
 from barnabas.broker.coordinators.transaction_state import TransactionState
 from barnabas.client.coordinators import ProducerIdAndEpoch
+from barnabas.client.errors import TransactionOutcomeUnknown
 from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.errors import ApiError
 from barnabas.spark_connector.exactly_once import (
@@ -196,6 +197,46 @@ def test_a_driver_that_was_overtaken_decides_nothing(sink: Sink) -> None:
     with pytest.raises(SinkFenced, match=r"the sink 'sink' \(kafka.transactional.id\) was taken over"):
         sink.commit([result])
     sink.commit([accepted])
+    assert sink.visible == [(0, 0, 0)]
+
+
+def test_a_failed_batch_is_abandoned(sink: Sink) -> None:
+    for known in (True, False):
+        claim = sink.claim()
+        sink.write(claim, 0)
+        run(sink.driver.abandon(NAME, claim if known else None))
+        assert sink.cluster.open_ids() == []
+        with pytest.raises(SinkFenced):
+            sink.write(claim, 0, attempt=1)
+
+
+def test_a_batch_that_was_overtaken_leaves_its_successor_alone(sink: Sink) -> None:
+    claim = sink.claim()
+    later = sink.claim()
+    run(sink.driver.abandon(NAME, None))
+    accepted = sink.write(later, 0)
+    run(sink.driver.abandon(NAME, claim))
+    result = TaskResult(claim, "q", 0, 0, PreparedTransaction("sink-0-7", 1, 1))
+    with pytest.raises(SinkFenced):
+        sink.commit([result])
+    run(sink.driver.abandon(NAME, claim))
+    sink.commit([accepted])
+    assert sink.visible == [(0, 0, 0)]
+
+
+def test_a_decision_without_an_answer_is_finished_when_the_batch_is_abandoned(sink: Sink) -> None:
+    class Silent(Clients):
+        async def write(self, name: str, holder: ProducerIdAndEpoch, value: bytes) -> ProducerIdAndEpoch:
+            await super().write(name, holder, value)
+            raise TransactionOutcomeUnknown("no answer")
+
+    driver = Coordination(sink.clients, Silent(sink.cluster))
+    claim = sink.claim()
+    result = sink.write(claim, 0)
+    with pytest.raises(TransactionOutcomeUnknown):
+        run(driver.commit([result]))
+    assert sink.visible == []
+    run(driver.abandon(NAME, claim))
     assert sink.visible == [(0, 0, 0)]
 
 

@@ -195,8 +195,10 @@ class Spark:
         except DecidedBatchAborted:
             raise
         except BarnabasError:
+            # None if the task that knows the claim has failed.
+            known = self.schedule.random.choice((claim, None))
             aborter = self.start(
-                "aborter", lambda name: Coordination(*[self._requests(name)] * 2).abandon(NAME)
+                "aborter", lambda name: Coordination(*[self._requests(name)] * 2).abandon(NAME, known)
             )
             await self._wait_for(process, aborter)
             raise
