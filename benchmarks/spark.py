@@ -26,6 +26,7 @@ from benchmarks.load import Target, create_topic, encoded_batch, encoded_request
 from benchmarks.peers import spark_kafka
 from benchmarks.support import Figure, Options, run, running_cluster, tell
 from tests.compat.clients import ClientError, Driver
+from tests.support.names import fresh_name
 
 VALUE_BYTES = 100
 _BATCH_BYTES = 131_072
@@ -82,8 +83,7 @@ class Side:
         return float(answer["seconds"])
 
     def start(self, topic: str) -> float:
-        options = self._reading(topic) | {"startingOffsets": "latest"}
-        return float(ask(self.session, "start", source=self.name, options=options)["seconds"])
+        return float(ask(self.session, "start", source=self.name, options=self._reading(topic))["seconds"])
 
     def _reading(self, topic: str) -> dict[str, str]:
         options = {"subscribe": topic, "startingOffsets": "earliest"}
@@ -136,8 +136,9 @@ async def fill(cluster: LocalCluster, topic: str, records: int) -> int:
 
 
 @contextmanager
-def _topic(cluster: LocalCluster, name: str) -> Iterator[str]:
+def _topic(cluster: LocalCluster, prefix: str) -> Iterator[str]:
     """A topic without records but the first ones, deleted afterwards."""
+    name = fresh_name(prefix)
     uvloop.run(fill(cluster, name, 0))
     try:
         yield name
@@ -166,6 +167,11 @@ def _fed(cluster: LocalCluster, topic: str) -> Iterator[None]:
 
 
 # -- figures -----------------------------------------------------------------------------------------------
+
+
+def rounds_of(options: Options) -> int:
+    """Sessions speed up for a while, so that few rounds say little."""
+    return 1 if options.quick else max(_LEAST_ROUNDS, options.rounds)
 
 
 def alternate(rounds: int, jobs: Mapping[str, Seconds]) -> dict[str, list[float]]:
@@ -210,7 +216,7 @@ class Comparison:
 
     def __init__(self, cluster: LocalCluster, old: Driver, new: Driver, options: Options) -> None:
         self._cluster = cluster
-        self._rounds = max(_LEAST_ROUNDS, options.rounds)
+        self._rounds = rounds_of(options)
         self._quick = options.quick
         self._theirs = Side(old, "kafka", cluster)
         self._ours = Side(old, "barnabas", cluster)
@@ -251,7 +257,6 @@ class Comparison:
 
     def micro_batches(self) -> list[Figure]:
         """The time of a micro-batch of a few records, one after another."""
-        rounds = 1 if self._quick else self._rounds
         with _topic(self._cluster, "fed") as topic, _fed(self._cluster, topic):
 
             def batches(start: Callable[[], object], on: Driver) -> Seconds:
@@ -264,7 +269,7 @@ class Comparison:
                 return job
 
             found = alternate(
-                rounds,
+                self._rounds,
                 {
                     "rate source": batches(self._start_rate, self._new),
                     "connector": batches(lambda: self._newest.start(topic), self._new),
@@ -315,8 +320,8 @@ class Comparison:
         return [ratio(title, ours, theirs, at_least=at_least), *_rates(what, records, seconds)]
 
 
-def _first_queries(cluster: LocalCluster, topic: str, rounds: int) -> list[Figure]:
-    """The first query of a session, in sessions of their own."""
+def first_queries(cluster: LocalCluster, rounds: int) -> list[Figure]:
+    """The first query of a session, a stream up to the end of its first micro-batch, in new sessions."""
     newest = version("pyspark")
 
     def rate() -> float:
@@ -326,7 +331,7 @@ def _first_queries(cluster: LocalCluster, topic: str, rounds: int) -> list[Figur
             return seconds
 
     def ours() -> float:
-        with session(newest) as driver, _fed(cluster, topic):
+        with session(newest) as driver, _topic(cluster, "first") as topic:
             seconds = Side(driver, "barnabas", cluster).start(topic)
             ask(driver, "stop")
             return seconds
@@ -341,7 +346,8 @@ def _first_queries(cluster: LocalCluster, topic: str, rounds: int) -> list[Figur
 
 
 def measure(options: Options) -> list[Figure]:
-    records, warm_records = options.amount(5_000_000, 500_000), options.amount(600_000, 60_000)
+    records, warm_records = options.amount(5_000_000, 200_000), options.amount(600_000, 20_000)
+    figures: list[Figure] = []
     with ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(options))
         old = stack.enter_context(session(spark_kafka.VERSION))
@@ -350,9 +356,15 @@ def measure(options: Options) -> list[Figure]:
         warm_records = uvloop.run(fill(cluster, "warm", warm_records))
         tell(f"{records:,} records written")
         comparison = Comparison(cluster, old, new, options)
-        figures: list[Figure] = []
-        comparison.reads("warm", warm_records)
-        figures += comparison.reads("full", records)
+        for read in (comparison.reads, comparison.streams):
+            read("warm", warm_records)
+            figures += read("full", records)
+        for write in (comparison.writes, comparison.streaming_writes):
+            write(warm_records)
+            figures += write(records)
+        figures += comparison.micro_batches()
+        figures += comparison.memory()
+        figures += first_queries(cluster, rounds_of(options))
     return figures
 
 

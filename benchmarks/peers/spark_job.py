@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,7 +61,7 @@ class Job:
         """Batch read of the values: seconds, rows and the bytes of all values."""
         started = time.perf_counter()
         frame = self._session.read.format(source).options(**options).load()
-        rows, size = frame.selectExpr("count(*)", "sum(length(value))").first()
+        [[rows, size]] = frame.selectExpr("count(*)", "sum(length(value))").collect()
         return {"seconds": time.perf_counter() - started, "rows": rows, "bytes": size or 0}
 
     def stream(self, source: str, options: dict[str, str]) -> dict[str, float]:
@@ -99,13 +100,15 @@ class Job:
 
     def memory(self) -> dict[str, float]:
         """MB: the driver's heap after a collection, and what its Python processes hold that no file backs."""
-        jvm = self._session.sparkContext._jvm
+        jvm: Any = self._session.sparkContext._jvm
         jvm.System.gc()
         runtime = jvm.java.lang.Runtime.getRuntime()
         python = 0.0
         for process in psutil.Process().children(recursive=True):
-            if "python" in process.name():
-                python += memory_of(Path(f"/proc/{process.pid}/status").read_text()).anonymous_mb
+            # A worker may end meanwhile.
+            with suppress(psutil.NoSuchProcess, OSError, LookupError):
+                if "python" in process.name():
+                    python += memory_of(Path(f"/proc/{process.pid}/status").read_text()).anonymous_mb
         return {"heap_mb": (runtime.totalMemory() - runtime.freeMemory()) / MB, "python_mb": python}
 
     def stop(self) -> None:
@@ -139,8 +142,11 @@ class Job:
         """How many micro-batches are finished."""
         if not self._query.isActive:
             raise RuntimeError(f"the stream ended: {self._query.exception()}")
-        progress = self._query.lastProgress
-        return 0 if progress is None else progress["batchId"] + 1
+        # A trigger without a batch makes progress too.
+        executed = [
+            each["batchId"] for each in self._query.recentProgress if "addBatch" in each["durationMs"]
+        ]
+        return max(executed, default=-1) + 1
 
     def _wait_for_batch(self, number: int) -> int:
         """Wait until so many are finished; the answer's deadline is the asker's."""
