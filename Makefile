@@ -2,6 +2,7 @@
 # make test    everything that must hold: lint, types, tests          (.ci/run calls exactly this)
 # make test-fast   lint, types, unit and architecture tests, a sample of the simulation: before each commit
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
+# make pipeline   a Spark query from topic to topic while a broker, an executor and the driver are killed (PIPELINE_ARGS=standalone)
 # make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
 # make soak    unit tests in debug mode, clients at all features, hostile peers, 100,000 histories (FUZZ_SEED=…, SOAK_SEED=…)
 # make flaky   process tests repeated under random load, with their rates (FLAKY_RUNS=20, FLAKY_TESTS='tests/chaos -k …')
@@ -15,7 +16,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast lint format demo chaos soak spark-lanes flaky mutants bench bench-kafka pictures settings loops \
+.PHONY: help setup test test-fast lint format demo pipeline chaos soak spark-lanes flaky mutants bench bench-kafka pictures settings loops \
 	lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
@@ -28,6 +29,7 @@ SPARK_VERSIONS ?= 4.0.0 4.1.4 4.2.1 4.3.0
 JOBS ?= auto
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+PIPELINE_ARGS ?=
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -65,6 +67,9 @@ format: setup
 
 demo: setup
 	$(BIN)/barnabas demo
+
+pipeline: setup
+	$(BIN)/python examples/pipeline/run.py $(PIPELINE_ARGS)
 
 chaos: setup
 	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} $(BIN)/python -m pytest -s -p no:rerunfailures \

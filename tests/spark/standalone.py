@@ -82,13 +82,13 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[Standalone]:
 
 
 def connector_archive(folder: Path) -> Path:
-    """What ``pip install --target connector 'barnabas[arrow]'`` installs, as a tar file, without numba.
+    """What ``pip install --target connector 'barnabas[arrow]'`` installs, as a tar file, without llvmlite.
 
-    Without numba executors decode slowly, and the archive is half as large.
+    Without it executors decode slowly, and the archive is a third smaller.
     """
     path = folder / f"{_FOLDER}.tar"
     with tarfile.open(path, "w", dereference=True) as archive:
-        for name in sorted(_needed("barnabas", {"arrow"}) - {"barnabas", "numba", "llvmlite"}):
+        for name in sorted(_needed("barnabas", {"arrow"}) - {"barnabas", "llvmlite"}):
             installed = distribution(name)
             for file in installed.files or ():
                 if ".." not in file.parts and "__pycache__" not in file.parts:
