@@ -98,17 +98,18 @@ class Job:
         last = self._wait_for_batch(first + batches)
         return {"seconds": (time.perf_counter() - started) / (last - first), "batches": last}
 
-    def memory(self) -> dict[str, float]:
-        """MB: the driver's heap after a collection, and what its Python processes hold that no file backs."""
+    def memory(self) -> dict[str, Any]:
+        """MB: the driver's heap after a collection, and by pid what no file backs of its Python processes."""
         jvm: Any = self._session.sparkContext._jvm
         jvm.System.gc()
         runtime = jvm.java.lang.Runtime.getRuntime()
-        python = 0.0
+        python = {}
         for process in psutil.Process().children(recursive=True):
             # A worker may end meanwhile.
             with suppress(psutil.NoSuchProcess, OSError, LookupError):
                 if "python" in process.name():
-                    python += memory_of(Path(f"/proc/{process.pid}/status").read_text()).anonymous_mb
+                    memory = memory_of(Path(f"/proc/{process.pid}/status").read_text())
+                    python[str(process.pid)] = memory.anonymous_mb
         return {"heap_mb": (runtime.totalMemory() - runtime.freeMemory()) / MB, "python_mb": python}
 
     def stop(self) -> None:

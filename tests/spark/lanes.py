@@ -40,7 +40,7 @@ def _run(version: str, arguments: list[str]) -> bool:
     report, log = (_REPORTS / f"{version}.{ending}" for ending in ("xml", "log"))
     report.unlink(missing_ok=True)
     python = _ROOT / ".venv-spark" / version / "bin" / "python"
-    command = [python, "-m", "pytest", "-q", f"--junitxml={report}", *(arguments or ["tests/spark"])]
+    command = [str(python), "-m", "pytest", "-q", f"--junitxml={report}", *(arguments or ["tests/spark"])]
     started = time.monotonic()
     with log.open("wb") as output:
         ended = subprocess.run(

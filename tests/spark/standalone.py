@@ -92,7 +92,7 @@ def connector_archive(folder: Path) -> Path:
             installed = distribution(name)
             for file in installed.files or ():
                 if ".." not in file.parts and "__pycache__" not in file.parts:
-                    archive.add(installed.locate_file(file), str(file))
+                    archive.add(str(installed.locate_file(file)), str(file))
         for package in ("barnabas", "pyspark_barnabas"):
             archive.add(_SRC / package, package, filter=_without_bytecode)
     return path
