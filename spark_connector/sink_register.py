@@ -46,12 +46,6 @@ _STABLE_TIMEOUT_S: Final = 4 * TRANSACTION_TIMEOUT_MS / 1000
 """Brokers look for transactions that timed out every ten seconds by default."""
 _STABLE_POLL_S: Final = 0.02
 _FETCH_BYTES: Final = 1 << 20
-_OTHER_TOPIC: Final = (
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.UNKNOWN_TOPIC_ID,
-    ErrorCode.INCONSISTENT_TOPIC_ID,
-    ErrorCode.OFFSET_OUT_OF_RANGE,
-)
 
 
 class UnreadableRegister(BarnabasError):
@@ -186,17 +180,8 @@ class RegisterTopic:
         name in the same partition is waited for: RequestTimedOutLocally is raised if it stays open.
         """
         tp = partition_of(name)
-        await self._make_topic()
-        try:
-            end = await self._stable_end(tp)
-            await self._read_up_to(tp, end)
-        except (ApiError, LogTruncated) as error:
-            # Deleted, and perhaps made again: what was read is of another topic.
-            self._forget()
-            if isinstance(error, ApiError) and error.code not in _OTHER_TOPIC:
-                raise
-            await self._make_topic()
-            await self._read_up_to(tp, await self._stable_end(tp))
+        await self._find_or_create_topic()
+        await self._read_up_to(tp, await self._stable_end(tp))
         return self._values.get(tp, {}).get(name)
 
     async def write(self, name: str, holder: ProducerIdAndEpoch, value: bytes) -> ProducerIdAndEpoch:
@@ -221,16 +206,20 @@ class RegisterTopic:
             await producer.commit_transaction()
             return producer.identity
 
-    async def _make_topic(self) -> None:
-        """Make the topic if it is not there. Raises what prevents it."""
-        if self._topic_id != NO_TOPIC_ID:
-            return
+    async def _find_or_create_topic(self) -> None:
+        """What was read of a topic that has been deleted since is forgotten."""
         try:
-            self._topic_id = await self._find_topic()
+            topic_id = await self._find_topic()
         except ApiError as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            self._topic_id = await self._create_topic()
+            topic_id = await self._create_topic()
+        if topic_id != self._topic_id:
+            self._read_to.clear()
+            self._values.clear()
+            if self._topic_id != NO_TOPIC_ID:
+                await self._cluster.refresh(at_once=True)
+            self._topic_id = topic_id
 
     async def _find_topic(self) -> TopicId:
         return (await self._admin.describe_topics([REGISTER_TOPIC]))[REGISTER_TOPIC].topic_id
@@ -292,8 +281,3 @@ class RegisterTopic:
                     elif key is not None:
                         values.pop(key.decode(), None)
         self._read_to[tp] = end
-
-    def _forget(self) -> None:
-        self._topic_id = NO_TOPIC_ID
-        self._read_to.clear()
-        self._values.clear()
