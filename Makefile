@@ -87,7 +87,7 @@ spark-lanes: $(SPARK_VERSIONS:%=.venv-spark/%/.set-up) setup
 .venv-spark/%/.set-up: requirements.lock pyproject.toml
 	@if ! $(@D)/bin/python -c '' 2>/dev/null; then rm -rf $(@D) && $(PYTHON) -m venv $(@D); fi
 	@echo "setup: $(@D), the locked packages with PySpark $*"
-	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input -q "pyspark==$*" \
+	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input -q "pyspark[connect]==$*" \
 		-r <(grep -v -e '^pyspark==' -e '^py4j==' requirements.lock)
 	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input -q --no-build-isolation --no-deps -e .
 	@touch $@

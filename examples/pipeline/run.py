@@ -44,7 +44,7 @@ HERE = Path(__file__).parent
 INPUT, OUTPUT = "flights", "delays"
 LATE_BY_S = 2 * 86_400
 """Records are out of order by at most this time, which the watermark of three days allows."""
-DEADLINE_S = 180
+DEADLINE_S = 300
 """The longest wait for the next thing to happen."""
 COLUMNS = ["id", "carrier", "dep_delay", "time_hour"]
 

@@ -18,11 +18,12 @@ _DEADLINE_S = 60
 
 
 class SparkCluster:
-    """Processes of its own, which end with the block."""
+    """Processes of its own, which end with the block. ``python`` is the interpreter of the executors."""
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path, workers: int = 2, python: str = sys.executable) -> None:
         self._folder = folder
         self._worker_count = workers
+        self._python = python
         self._processes: list[subprocess.Popen[bytes]] = []
         self.master = ""
 
@@ -61,7 +62,8 @@ class SparkCluster:
         program = Path(pyspark.__file__).parent / "bin" / "spark-class"
         command = [str(program), name, "--host", "127.0.0.1", "--webui-port", "0", *arguments]
         log = (self._folder / f"spark-{len(self._processes)}.log").open("ab")
-        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": self._python}
+        environment.pop("PYTHONPATH", None)
         with log:
             self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
 

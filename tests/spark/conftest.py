@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MakeTopic = Callable[..., str]
 
 _HERE = Path(__file__).parent
+_LANES = "SPARK_LANES"
+"""Set by `make spark-lanes`, which also runs the tests with the marker `lanes`."""
 _BROKER_SETTINGS = {
     # A paused follower has to stay in the ISR for as long as a test looks.
     "replica.lag.time.max.ms": "60000",
@@ -51,6 +53,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             needed = item.get_closest_marker("pyspark")
             if needed is not None and pyspark_version() < _numbers(needed.args[0]):
                 item.add_marker(pytest.mark.skip(f"needs PySpark {needed.args[0]}: {needed.args[1]}"))
+            slow = item.get_closest_marker("lanes")
+            if slow is not None and _LANES not in os.environ:
+                item.add_marker(pytest.mark.skip(f"only in make spark-lanes: {slow.args[0]}"))
             item.add_marker(pytest.mark.spark)
             # PySpark leaves sockets to the collector, and warns of the pandas that it was not tried with.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))

@@ -8,6 +8,7 @@ of a lane that fails follows its line; ``build/spark-lanes/VERSION.log`` has tha
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -44,7 +45,13 @@ def _run(version: str, arguments: list[str]) -> bool:
     started = time.monotonic()
     with log.open("wb") as output:
         ended = subprocess.run(
-            command, cwd=_ROOT, stdout=output, stderr=output, timeout=_TIMEOUT_S, check=False
+            command,
+            cwd=_ROOT,
+            env={**os.environ, "SPARK_LANES": "1"},
+            stdout=output,
+            stderr=output,
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     text = summary(report.read_text()) if report.exists() else f"pytest ended with {ended.returncode}"
     print(f"PySpark {version}: {text}; {time.monotonic() - started:.0f} s", flush=True)

@@ -1,84 +1,53 @@
-"""A standalone Spark cluster, a master and workers, and the archive that brings the connector to executors.
+"""A job's settings on a standalone Spark cluster whose executors get the connector from an archive.
 
-The processes are started from the archives of the installed PySpark, on free ports of localhost, and end with
-the context manager or with this process. Executors run a Python that has no packages at all: PySpark reaches
-them with Spark, and everything else in the archive. Blocking; waits are bounded.
+Executors run a Python that has no packages at all: PySpark reaches them with Spark, and everything else in
+the archive. Blocking; waits are bounded.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.deploy.ports import ReservedPort
-from barnabas.deploy.process import ManagedProcess, tail
-from tests.support.waiting import wait_for
+from examples.pipeline.standalone import SparkCluster
 
-_HOST: Final = "127.0.0.1"
 _SRC: Final = Path(__file__).parents[2] / "src"
 _FOLDER: Final = "connector"
 
 
 class Standalone(NamedTuple):
-    """A running cluster, and what a driver on it needs so that executors find the connector."""
+    """What a driver on a running cluster needs so that executors find the connector."""
 
     settings: Mapping[str, str]
     environment: Mapping[str, str]
     """Of the driver's process: driver and executors have one path for Python, a bare one here."""
-    workers: list[ManagedProcess]
 
 
 @contextmanager
-def standalone(folder: Path, workers: int = 2) -> Iterator[Standalone]:
-    """Start a master and workers of one core each; `folder` keeps their files."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": _HOST}
-    environment.pop("PYTHONPATH", None)
-    with ExitStack() as stack:
-        ports = [stack.enter_context(_port()) for _ in range(2 + workers)]
-
-        def start(name: str, *arguments: str) -> ManagedProcess:
-            command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-            process = ManagedProcess.spawn(name, command, log_file=_log(folder, name), env=environment)
-            stack.callback(process.kill)
-            return process
-
-        port, page, *pages = ports
-        master = f"spark://{_HOST}:{port}"
-        start("master.Master", "--host", _HOST, "--port", str(port), "--webui-port", str(page))
-        started = [
-            start(
-                "worker.Worker",
-                *("--host", _HOST, "--cores", "1", "--memory", "1g", "--webui-port", str(own)),
-                *("--work-dir", str(folder / f"worker-{own}"), master),
-            )
-            for own in pages
-        ]
-        wait_for(lambda: _alive(page) == workers, f"{workers} workers: {tail(_log(folder, 'master.Master'))}")
-        bare = folder / "python"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True, timeout=60)
+def standalone(folder: Path) -> Iterator[Standalone]:
+    """Start a master and two workers of one core each; `folder` keeps their files."""
+    bare = folder / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True, timeout=60)
+    python = str(bare / "bin" / "python")
+    with SparkCluster(folder, python=python) as cluster:
         settings = {
-            "spark.master": master,
+            "spark.master": cluster.master,
             "spark.archives": f"{connector_archive(folder)}#{_FOLDER}",
             "spark.executorEnv.PYTHONPATH": _FOLDER,
             "spark.executor.memory": "512m",
         }
         packages = os.pathsep.join((sysconfig.get_path("purelib"), str(_SRC)))
-        python = {"PYSPARK_PYTHON": str(bare / "bin" / "python"), "PYTHONPATH": packages}
-        yield Standalone(settings, environment | python, started)
+        environment = {**os.environ, "PYSPARK_PYTHON": python, "PYTHONPATH": packages}
+        yield Standalone(settings, environment)
 
 
 def connector_archive(folder: Path) -> Path:
@@ -113,23 +82,3 @@ def _needed(name: str, extras: frozenset[str] | set[str] = frozenset()) -> set[s
             with suppress(PackageNotFoundError):
                 names |= _needed(re.split(r"[^\w.-]", requirement.strip())[0])
     return names
-
-
-def _log(folder: Path, name: str) -> Path:
-    return folder / f"{name}.log"
-
-
-@contextmanager
-def _port() -> Iterator[int]:
-    reserved = ReservedPort.pick(_HOST)
-    try:
-        yield reserved.port
-    finally:
-        reserved.close()
-
-
-def _alive(page: int) -> int:
-    """How many workers the master's page counts; 0 while there is no page."""
-    with suppress(OSError), urllib.request.urlopen(f"http://{_HOST}:{page}/json/", timeout=5) as response:
-        return int(json.load(response)["aliveworkers"])
-    return 0

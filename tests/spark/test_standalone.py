@@ -30,6 +30,7 @@ spark.stop()
 """
 
 
+@pytest.mark.lanes("the archive has 440 MB")
 @pytest.mark.timeout(300)
 def test_executors_without_packages_read_by_the_archive(
     spark_cluster: LocalCluster, make_topic: Any, tmp_path: Path
