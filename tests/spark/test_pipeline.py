@@ -1,4 +1,4 @@
-"""The example of a pipeline in three ways of running; a broker, an executor and the driver are killed in each."""
+"""The example of a pipeline, run in three ways: a broker, an executor and the driver are killed each time."""
 
 from __future__ import annotations
 
