@@ -195,6 +195,12 @@ MAX_TEXT_LENGTH: Final = 2_000
 """Characters. A text may quote a peer's bytes, and must still fit into a string of an answer."""
 
 
+def _bounded(text: str) -> str:
+    if len(text) <= MAX_TEXT_LENGTH:
+        return text
+    return f"{text[:MAX_TEXT_LENGTH]}… ({len(text)} characters)"
+
+
 class ApiError(BarnabasError):
     """An error that has a code on the wire; `api_error` makes an instance of the code's class."""
 
@@ -208,9 +214,7 @@ class ApiError(BarnabasError):
             _CLASSES[code] = cls
 
     def __init__(self, message: str = "") -> None:
-        if len(message) > MAX_TEXT_LENGTH:
-            message = f"{message[:MAX_TEXT_LENGTH]}… ({len(message)} characters)"
-        super().__init__(message or self.code.text)
+        super().__init__(_bounded(message) or self.code.text)
 
     @property
     def text(self) -> str:
@@ -237,11 +241,14 @@ class ErrorTexts:
         self._bare: dict[ErrorCode, ApiError] = {}
 
     def take(self, text: str) -> str | None:
-        self._left -= len(text)
-        return text if self._left >= 0 else None
+        return self._count(_bounded(text))
 
     def of(self, error: ApiError) -> str | None:
-        return self.take(error.text)
+        return self._count(error.text)
+
+    def _count(self, text: str) -> str | None:
+        self._left -= len(text)
+        return text if self._left >= 0 else None
 
     def kept(self, error: ApiError) -> ApiError:
         """The error, or beyond the bound one with its code alone, to be kept until the answer."""

@@ -11,6 +11,7 @@ from barnabas.protocol.errors import (
     ConnectionClosed,
     ConnectionRefused,
     ErrorCode,
+    ErrorTexts,
     InvalidConfiguration,
     LocalError,
     MalformedFrame,
@@ -81,6 +82,9 @@ def test_a_text_that_quotes_too_much_is_cut_so_that_an_answer_can_hold_it() -> N
     assert error.text.endswith("… (10931 characters)")
     assert len(error.text.encode()) < 32_767
     assert api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, "x" * MAX_TEXT_LENGTH).text == "x" * MAX_TEXT_LENGTH
+    # Also a text that never was an error, as of a user's name that takes 32,767 bytes.
+    assert ErrorTexts().take(f"no user {'x' * 32_767!r}") == f"no user '{'x' * 1_991}… (32777 characters)"
+    assert ErrorTexts().of(error) == error.text
 
 
 def test_an_error_for_many_callers_is_copied_with_its_cause_and_without_its_traceback() -> None:
