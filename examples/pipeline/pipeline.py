@@ -18,10 +18,11 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 # Spark's workers must run a Python that has barnabas, as this one does; a cluster has its own.
@@ -110,30 +111,29 @@ def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
     ).start()
 
 
-def report(query: StreamingQuery) -> Iterable[dict[str, object]]:
-    """The figures of each batch, when it is finished."""
+def report(query: StreamingQuery) -> Iterator[StreamingQueryProgress]:
+    """The progress of each batch with rows, when it is finished."""
     last = -1
     while not query.awaitTermination(1):
         for progress in query.recentProgress:
-            batch = json.loads(progress.json) if hasattr(progress, "json") else progress
-            if batch["batchId"] > last and batch["numInputRows"]:
-                last = batch["batchId"]
-                yield batch
+            if progress.batchId > last and progress.numInputRows:
+                last = progress.batchId
+                yield progress
 
 
 def main() -> None:
     options = parse()
     query = start(session(options), options)
-    for batch in report(query):
-        (state,) = batch["stateOperators"]
+    for progress in report(query):
+        (state,) = progress.stateOperators
         figures = {
-            "batch": batch["batchId"],
-            "at": batch["timestamp"],
-            "rows": batch["numInputRows"],
-            "rows_per_s": round(batch["processedRowsPerSecond"]),
-            "state_rows": state["numRowsTotal"],
-            "late_rows": state["numRowsDroppedByWatermark"],
-            "watermark": batch["eventTime"].get("watermark"),
+            "batch": progress.batchId,
+            "at": progress.timestamp,
+            "rows": progress.numInputRows,
+            "rows_per_s": round(progress.processedRowsPerSecond),
+            "state_rows": state.numRowsTotal,
+            "late_rows": state.numRowsDroppedByWatermark,
+            "watermark": progress.eventTime.get("watermark"),
         }
         print(json.dumps(figures), flush=True)
 

@@ -132,6 +132,7 @@ def test_a_failed_batch_is_read_again_as_it_was_and_partitions_added_meanwhile_f
     assert streams.places == places(topic, 0, 0, 25) + places(topic, 1, 0, 5)
 
 
+@pytest.mark.lanes("unit tests of the planner have its rules")
 def test_a_replay_after_the_last_commit_was_deleted_reads_the_same(
     streams: Streams, fill: Any, make_topic: MakeTopic
 ) -> None:
@@ -161,6 +162,7 @@ def test_partitions_and_topics_that_appear_are_read_from_their_start(
     wait_for(lambda: streams.places == expected, "the records of all", timeout_s=_TIMEOUT_S)
 
 
+@pytest.mark.lanes("unit tests of the planner have its rules")
 def test_a_topic_made_again_is_told_and_is_read_from_its_start_if_that_is_allowed(
     streams: Streams, fill: Any, make_topic: MakeTopic, admin: Admin
 ) -> None:
@@ -175,6 +177,7 @@ def test_a_topic_made_again_is_told_and_is_read_from_its_start_if_that_is_allowe
     assert streams.run(topic, failOnDataLoss="false") == places(topic, 0, 0, 7)
 
 
+@pytest.mark.lanes("unit tests of the planner have its rules")
 def test_committed_records_are_read_up_to_an_open_transaction_and_markers_do_not_stall(
     streams: Streams, make_topic: MakeTopic, spark_cluster: LocalCluster
 ) -> None:
