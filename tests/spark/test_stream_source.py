@@ -99,6 +99,7 @@ def places(topic: str, partition: int, first: int, last: int) -> list[Place]:
     return [(topic, partition, offset) for offset in range(first, last)]
 
 
+@pytest.mark.pyspark("4.2", "read limits")
 def test_a_limited_query_reads_all_in_batches_and_shows_its_lag(
     streams: Streams, fill: Any, make_topic: MakeTopic, admin: Admin
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_limited_query_reads_all_in_batches_and_shows_its_lag(
     assert list(offset) == ["@barnabas"]
 
 
+@pytest.mark.pyspark("4.2", "read limits")
 def test_a_failed_batch_is_read_again_as_it_was_and_partitions_added_meanwhile_follow(
     streams: Streams, fill: Any, make_topic: MakeTopic, admin: Admin
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_failed_batch_is_read_again_as_it_was_and_partitions_added_meanwhile_f
 
 
 @pytest.mark.lanes("unit tests of the planner have its rules")
+@pytest.mark.pyspark("4.2", "before it AvailableNow ends with the replayed batch")
 def test_a_replay_after_the_last_commit_was_deleted_reads_the_same(
     streams: Streams, fill: Any, make_topic: MakeTopic
 ) -> None:
