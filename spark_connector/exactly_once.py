@@ -130,7 +130,7 @@ class Coordination:
 
         Raises DecidedBatchAborted, UnreadableRegister, and errors of the clients.
         """
-        # First: whoever holds the name can decide nothing more, so what is read next stays true.
+        # First: from now on no other process can decide for this name, so the record that is read stays valid.
         identities = await self._coordinators.fence_producers([register_id(name)])
         holder = identities[register_id(name)]
         value = await self._register.read(name)
@@ -139,7 +139,7 @@ class Coordination:
         except UnreadableRegister as error:
             where = f"the record of sink {name!r} in topic {REGISTER_TOPIC}"
             raise UnreadableRegister(f"{where} {error}") from error
-        # Before the sweep, which aborts whatever is not committed.
+        # Before the sweep, which aborts every transaction that is not committed.
         for decision in record.decisions:
             await self._complete(decision)
         await self._sweep(name, holder, ())

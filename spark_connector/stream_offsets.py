@@ -1,9 +1,9 @@
 """The offsets of a stream in the checkpoint: their form, and their comparison with the cluster.
 
 The form is that of Spark's Kafka source, ``{"topic":{"0":23}}``, so a checkpoint of ``format("kafka")`` is
-taken over. One more key, which cannot be a topic, holds what that form lacks: its version, the ids of the
-topics, and the starts of partitions that the offset before does not have. With the ids a topic that was
-made again is told from one that retention shortened; with the starts a replayed batch has the same records.
+taken over. One more key, which cannot be a topic, holds a version, the ids of the topics, and the starts of
+partitions that the previous offset lacks. The ids distinguish a topic that was made again from one that
+retention shortened; the starts give a replayed batch the same records.
 
 Pure functions and frozen data, for any thread.
 """

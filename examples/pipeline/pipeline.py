@@ -1,8 +1,8 @@
 """A pipeline from topic to topic: the mean departure delay of each carrier in each week, exactly once.
 
-The input topic has a flight in each record, as JSON, in any order within three days. Each window is written
-to the output topic once, when the watermark has passed its end, whatever is killed on the way: run the same
-command again, and it goes on from its checkpoint.
+The input topic has a flight in each record, as JSON, in any order within three days. The query writes each
+window to the output topic once, when the watermark has passed its end. If it is killed, run the same command
+again: it continues from its checkpoint.
 
     python examples/pipeline/pipeline.py localhost:9092 --checkpoint /tmp/delays
     python examples/pipeline/pipeline.py localhost:9092 --checkpoint /tmp/delays --master spark://host:7077

@@ -3,8 +3,8 @@
 `loops.ll` is the code of `kernel` and `encode_kernel`, compiled ahead of time to LLVM's portable form. So a
 worker needs neither numba nor a cache of machine code, which every new worker would pay for with seconds.
 
-Any thread; the loops run without the interpreter lock. A loop trusts its callers with shapes and the contents
-of tables, and nobody with bytes of records: see `kernel`.
+Any thread; the loops run without the interpreter lock. A loop checks the bytes of records, and relies on its
+caller for the shapes and contents of tables: see `kernel`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``kafka.transactional.id``: batch and streaming writes of a real Spark, once each, whatever fails."""
+"""A real Spark writes batches and streams exactly once with ``kafka.transactional.id``."""
 
 from __future__ import annotations
 

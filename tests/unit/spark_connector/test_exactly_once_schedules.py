@@ -142,7 +142,7 @@ class Spark:
             if is_gone or is_doubled:
                 drivers.append(self.start("driver", self._drive))
             await self._step()
-        # What is left runs to its end, without another claim by a new driver.
+        # The remaining processes run to their end; no new driver claims the name.
         self.schedule.fault_steps = 0
         while await self._step():
             pass
@@ -195,7 +195,7 @@ class Spark:
         except DecidedBatchAborted:
             raise
         except BarnabasError:
-            # None if the task that knows the claim has failed.
+            # There is no claim to pass on if the task that knew it has failed.
             known = self.schedule.random.choice((claim, None))
             aborter = self.start(
                 "aborter", lambda name: Coordination(*[self._requests(name)] * 2).abandon(NAME, known)

@@ -149,7 +149,7 @@ def test_the_known_columns_are_written_and_others_ignored() -> None:
         "partition",
         "timestamp",
     )
-    # What is not written may have any type.
+    # A column that is not written may have any type.
     assert columns("value string, topic int, timestamp string", topic="t") == ("value",)
 
 
