@@ -130,7 +130,7 @@ class Coordination:
 
         Raises DecidedBatchAborted, UnreadableRegister, and errors of the clients.
         """
-        # First: from now on no other process can decide for this name, so the record that is read stays valid.
+        # First: from now on no other process can decide for this name, so the record read next stays valid.
         identities = await self._coordinators.fence_producers([register_id(name)])
         holder = identities[register_id(name)]
         value = await self._register.read(name)
