@@ -26,11 +26,12 @@ from barnabas.client.consumer.range_reader import read_range as _read_range
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.loop_thread import BlockingClient, ClientThread, hop
+from barnabas.client.metadata import MetadataCache
 from barnabas.client.producer.blocking import Producer, RecordFuture
 from barnabas.protocol.backoff import Retries
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 
-__all__ = ["Admin", "Consumer", "Producer", "RecordFuture", "read_range"]
+__all__ = ["Admin", "Consumer", "Producer", "RangeReader", "RecordFuture", "read_range"]
 
 
 class Admin(BlockingClient[_Admin]):
@@ -81,6 +82,66 @@ class Admin(BlockingClient[_Admin]):
     complete_transaction = hop(_Admin.complete_transaction)
 
 
+class RangeReader:
+    """Reads ranges of offsets, one after another, over connections that it makes at the first step.
+
+    For the use of one thread. Close it, also after an error.
+    """
+
+    def __init__(self, config: ClientConfig, stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS) -> None:
+        self._config = config
+        self._stall_timeout_ms = stall_timeout_ms
+        self._thread = ClientThread("barnabas-range-reader")
+        self._cluster: Cluster | None = None
+
+    def read(
+        self,
+        tp: TopicPartition,
+        start_offset: int,
+        end_offset: int,
+        *,
+        fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
+        reuse_buffers: bool = False,
+        isolation_level: str = "read_uncommitted",
+        topic_id: TopicId = NO_TOPIC_ID,
+    ) -> Iterator[memoryview]:
+        """As `range_reader.read_range`.
+
+        If no broker is reachable for ``stall_timeout_ms``, it raises NoBrokerReachable.
+        """
+        isolation = IsolationLevel.parse(isolation_level)
+        cluster = self._thread.call(lambda: self._connect(tp, topic_id))
+        pieces = _read_range(
+            cluster,
+            tp,
+            start_offset,
+            end_offset,
+            fetch_max_bytes=fetch_max_bytes,
+            stall_timeout_ms=self._stall_timeout_ms,
+            reuse_buffers=reuse_buffers,
+            isolation_level=isolation,
+            topic_id=topic_id,
+        )
+        while (piece := self._thread.call(lambda: _next_or_none(pieces))) is not None:
+            yield piece
+
+    async def _connect(self, tp: TopicPartition, topic_id: TopicId) -> Cluster:
+        if self._cluster is not None and _is_outdated(self._cluster.cache, tp, topic_id):
+            self._cluster.close()
+            self._cluster = None
+        if self._cluster is None:
+            retries = self._config.make_retries(self._stall_timeout_ms)
+            self._cluster = await _start_cluster(self._config, retries)
+        return self._cluster
+
+    def close(self) -> None:
+        """Disconnect and end the thread. Idempotent."""
+        if self._thread.closed_reason is None:
+            if self._cluster is not None:
+                self._thread.loop.call_soon_threadsafe(self._cluster.close)
+            self._thread.stop("the range reader is closed")
+
+
 def read_range(
     bootstrap_servers: BootstrapServers,
     tp: TopicPartition,
@@ -94,34 +155,28 @@ def read_range(
     topic_id: TopicId = NO_TOPIC_ID,
     **client_settings: Unpack[ConnectionSettings],
 ) -> Iterator[memoryview]:
-    """As `range_reader.read_range`, with a connection of its own, made at the first step.
-
-    If no broker is reachable for ``stall_timeout_ms``, it raises NoBrokerReachable.
-    """
-    isolation = IsolationLevel.parse(isolation_level)
+    """As `RangeReader.read`, with connections of its own."""
     config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_settings})
-    thread = ClientThread("barnabas-range-reader")
-    cluster: Cluster | None = None
+    reader = RangeReader(config, stall_timeout_ms)
     try:
-        cluster = thread.call(lambda: _start_cluster(config, config.make_retries(stall_timeout_ms)))
-        pieces = _read_range(
-            cluster,
+        yield from reader.read(
             TopicPartition(*tp),
             start_offset,
             end_offset,
             fetch_max_bytes=fetch_max_bytes,
-            stall_timeout_ms=stall_timeout_ms,
             reuse_buffers=reuse_buffers,
-            isolation_level=isolation,
+            isolation_level=isolation_level,
             topic_id=topic_id,
         )
-        while (piece := thread.call(lambda: _next_or_none(pieces))) is not None:
-            yield piece
     finally:
-        if thread.closed_reason is None:
-            if cluster is not None:
-                thread.loop.call_soon_threadsafe(cluster.close)
-            thread.stop("the range reader is closed")
+        reader.close()
+
+
+def _is_outdated(cache: MetadataCache, tp: TopicPartition, topic_id: TopicId) -> bool:
+    """Whether what an earlier range learnt is from before the topic was made again or got this partition."""
+    known = cache.topic_id(tp.topic)
+    is_another = NO_TOPIC_ID not in (known, topic_id) and known != topic_id
+    return is_another or cache.no_such_partition(tp) is not None
 
 
 async def _start_cluster(config: ClientConfig, retries: Retries) -> Cluster:

@@ -1,17 +1,14 @@
-"""The delivery of one task's record batches, at least once, and the producers that tasks of a process share.
+"""The delivery of one task's record batches, at least once.
 
 A task opens a delivery, sends its batches, and finishes it: then every batch is acknowledged as `acks` says,
-or the batch's error is raised. A producer goes back to the process's cache after a finished delivery; after
-a failed one it is closed at once, so that nothing of a failed task is sent later.
+or the batch's error is raised. The next task of the process may have the producer after a finished delivery;
+after a failed one it is closed at once, so that nothing of a failed task is sent later.
 
-A delivery belongs to the thread of its task; the cache is for any thread. After a fork the child's cache is
-empty, because connections belong to the parent.
+A delivery belongs to the thread of its task.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Final, Self
@@ -22,9 +19,9 @@ from barnabas.client.blocking import Producer, RecordFuture
 from barnabas.client.config import ProducerConfig
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.spark_connector.columns.encode import EncodedBatch, TopicLayout
+from barnabas.spark_connector.idle_clients import IdleClients
 from barnabas.spark_connector.sink_options import SinkOptions
 
-_MAX_CACHED: Final = 4
 _CHECK_MS: Final = 10_000
 """How long the driver waits for a topic that a broker may be about to create."""
 _MAX_CHECKED: Final = 256
@@ -50,7 +47,7 @@ class Delivery:
     @classmethod
     def open(cls, options: SinkOptions) -> Self:
         """Take or make a producer. Raises NoBrokerReachable naming every server that was tried."""
-        return cls(_producers.take(options.producer_config()))
+        return cls(_producers.take(config := options.producer_config(), lambda: Producer(config)))
 
     def find_topic(self, name: str) -> TopicLayout:
         """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION after `kafka.max.block.ms`."""
@@ -77,7 +74,7 @@ class Delivery:
     def finish(self) -> WriterCommitMessage:
         """As `flush`; the next task may then have the producer."""
         delivered = self.flush()
-        _producers.give_back(self.producer)
+        _producers.give_back(self.producer.config, self.producer)
         return delivered
 
     def abandon(self) -> None:
@@ -91,35 +88,7 @@ def find_topic(producer: Producer, name: str) -> TopicLayout:
     return TopicLayout(len(partitions), led or tuple(range(len(partitions))))
 
 
-class _Producers:
-    """Idle producers by their settings, the last used one last."""
-
-    def __init__(self) -> None:
-        self._idle: OrderedDict[ProducerConfig, Producer] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def take(self, config: ProducerConfig) -> Producer:
-        with self._lock:
-            producer = self._idle.pop(config, None)
-        return Producer(config) if producer is None else producer
-
-    def give_back(self, producer: Producer) -> None:
-        with self._lock:
-            surplus = [self._idle.pop(producer.config, None)]
-            self._idle[producer.config] = producer
-            if len(self._idle) > _MAX_CACHED:
-                surplus.append(self._idle.popitem(last=False)[1])
-        for unused in surplus:
-            if unused is not None:
-                unused.close()
-
-    def forget(self) -> None:
-        """Without closing, in the child of a fork."""
-        self._idle, self._lock = OrderedDict(), threading.Lock()
-
-
-_producers = _Producers()
-os.register_at_fork(after_in_child=_producers.forget)
+_producers = IdleClients[ProducerConfig, Producer]()
 
 _checked: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 

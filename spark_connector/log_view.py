@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 from barnabas.protocol.backoff import Backoff
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
+from barnabas.spark_connector.idle_clients import IdleClients
 from barnabas.spark_connector.options import SourceOptions
 
 if TYPE_CHECKING:
     from barnabas.client import blocking
-    from barnabas.client.config import AdminConfig
+    from barnabas.client.config import AdminConfig, ClientConfig
     from barnabas.client.offsets import OffsetSpec
 
 T = TypeVar("T")
@@ -102,18 +103,25 @@ class LogView:
         was made again since it had the id.
         """
         # Imported here and below, because a process that only pickles a reader needs no client.
-        from barnabas.client.blocking import read_range
+        from barnabas.client.blocking import RangeReader
+        from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES
 
         options = self._options
-        return read_range(
-            tp=partition,
-            start_offset=start,
-            end_offset=end,
-            isolation_level=options.isolation_level,
-            topic_id=topic_id,
-            stall_timeout_ms=options.poll_timeout_ms,
-            **options.read_settings,
-        )
+        config, timeout_ms = options.read_config, options.poll_timeout_ms
+        reader = _readers.take((config, timeout_ms), lambda: RangeReader(config, timeout_ms))
+        try:
+            yield from reader.read(
+                partition,
+                start,
+                end,
+                isolation_level=options.isolation_level,
+                topic_id=topic_id,
+                fetch_max_bytes=options.fetch_max_bytes or DEFAULT_FETCH_BYTES,
+            )
+        except BaseException:
+            reader.close()
+            raise
+        _readers.give_back((config, timeout_ms), reader)
 
     def _ask(self, call: Callable[[blocking.Admin], T]) -> T:
         """Call with an open admin; again if that fails for the moment."""
@@ -147,6 +155,8 @@ class LogView:
             self._admin = blocking.Admin(self._config)
         return self._admin
 
+
+_readers: IdleClients[tuple[ClientConfig, int], blocking.RangeReader] = IdleClients()
 
 OpenView = Callable[[SourceOptions], LogView]
 """Opens a view of the cluster that the options name.

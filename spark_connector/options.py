@@ -192,11 +192,14 @@ class SourceOptions:
         return AdminConfig.of(self._client_settings(AdminConfig))
 
     @property
-    def read_settings(self) -> dict[str, Any]:
-        """The servers and the connection of `read_range`, and how much it fetches ahead."""
-        sizes = [size for name in FETCH_SIZES if (size := self.client.get(name)) is not None]
-        fetch: dict[str, Any] = {"fetch_max_bytes": min(sizes)} if sizes else {}
-        return self._client_settings(ClientConfig) | fetch
+    def read_config(self) -> ClientConfig:
+        """The configuration of a `RangeReader` of this read."""
+        return ClientConfig.of(self._client_settings(ClientConfig))
+
+    @property
+    def fetch_max_bytes(self) -> int | None:
+        """How much a read fetches ahead; None without an option."""
+        return min((self.client[name] for name in FETCH_SIZES if name in self.client), default=None)
 
     def _client_settings(self, config_class: type[ClientConfig]) -> dict[str, Any]:
         given = {name: self.client[name] for name in settings_of(config_class) if name in self.client}

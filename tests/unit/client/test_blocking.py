@@ -19,6 +19,7 @@ from barnabas.client import blocking
 from barnabas.client import client as lifecycle
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.cluster import Cluster
+from barnabas.client.config import ClientConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, ErrorCode, NoBrokerReachable
 from barnabas.client.loop_thread import ClientThread
@@ -26,7 +27,7 @@ from barnabas.client.producer import blocking as blocking_producer
 from barnabas.client.producer.partitioners import partition_of_key
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
@@ -283,6 +284,27 @@ def test_a_range_waits_for_a_broker_to_come_back(
     pieces = blocking.read_range(cluster.bootstrap, TopicPartition("t", 0), 0, 1, retry_backoff_ms=1)
     assert len(list(pieces)) == 1
     assert not failures
+
+
+def test_a_reader_that_is_kept_finds_new_partitions_and_a_topic_made_again(cluster: ThreadedCluster) -> None:
+    def written(admin: blocking.Admin, partitions: int) -> TopicId:
+        admin.create_topics(NewTopic("kept", partitions, 1))
+        with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send_and_wait("kept", b"x", partition=partitions - 1)
+        return admin.describe_topics("kept")["kept"].topic_id
+
+    reader = blocking.RangeReader(ClientConfig.of({"bootstrap_servers": cluster.bootstrap}))
+    try:
+        with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            for partitions in (1, 2):
+                topic_id = written(admin, partitions)
+                # The second time with the connections of the first.
+                for _ in range(2):
+                    tp = TopicPartition("kept", partitions - 1)
+                    assert len(list(reader.read(tp, 0, 1, topic_id=topic_id))) == 1
+                admin.delete_topics("kept")
+    finally:
+        reader.close()
 
 
 def test_a_range_does_not_wait_for_brokers_forever() -> None:

@@ -5,17 +5,20 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from barnabas.client import blocking
-from barnabas.client.config import AdminConfig
+from barnabas.client.config import AdminConfig, ClientConfig
+from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.client.offsets import ListedOffset
 from barnabas.protocol.errors import BarnabasError, ConnectionClosed, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.spark_connector import log_view
+from barnabas.spark_connector.idle_clients import IdleClients
 from barnabas.spark_connector.log_view import LogView, Topic
 from barnabas.spark_connector.options import parse_options
 
@@ -96,44 +99,78 @@ def test_the_admin_has_the_settings_and_asks_at_the_isolation_level(admins: Any)
     assert configs == [expected]
 
 
-def test_a_read_has_the_settings_and_the_smaller_bound_of_its_fetches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read: list[dict[str, Any]] = []
+class Reader:
+    """A `RangeReader` that records what it is asked; `fails` makes the next read fail."""
 
-    def read_range(**given: Any) -> Iterator[memoryview]:
-        read.append(given)
-        return iter([])
+    made: ClassVar[list["Reader"]] = []
+    fails = False
 
-    monkeypatch.setattr(blocking, "read_range", read_range)
-    options = parse_options(
-        GIVEN
-        | {
-            "wire": "kafka",
-            "kafka.isolation.level": "read_committed",
-            "kafka.reconnect.backoff.ms": "3",
-            "kafka.fetch.max.bytes": "5000",
-            "kafka.max.partition.fetch.bytes": "4000",
-            "kafkaConsumer.pollTimeoutMs": "90",
-        }
-    )
-    for given in (GIVEN, options):
-        view = LogView(options if given is options else parse_options(GIVEN))
-        assert list(view.read(T0, 3, 9)) == []
-    plain, tuned = ({name: value for name, value in given.items() if name != "topic_id"} for given in read)
-    expected = {"tp": T0, "start_offset": 3, "end_offset": 9, "bootstrap_servers": "a:1"}
-    assert plain == expected | {
-        "isolation_level": "read_uncommitted",
-        "stall_timeout_ms": 120_000,
-        "wire": "native",
-    }
-    assert tuned == expected | {
-        "isolation_level": "read_committed",
-        "stall_timeout_ms": 90,
+    def __init__(self, config: ClientConfig, stall_timeout_ms: int) -> None:
+        self.config, self.stall_timeout_ms = config, stall_timeout_ms
+        self.asked: list[tuple[Any, ...]] = []
+        self.is_closed = False
+        self.made.append(self)
+
+    def read(
+        self, *part: Any, isolation_level: str, topic_id: Any, fetch_max_bytes: int
+    ) -> Iterator[memoryview]:
+        self.asked.append((*part, isolation_level, fetch_max_bytes))
+        if self.fails:
+            raise NoBrokerReachable("gone")
+        yield memoryview(b"")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> list[Reader]:
+    monkeypatch.setattr(blocking, "RangeReader", Reader)
+    monkeypatch.setattr(Reader, "made", [])
+    monkeypatch.setattr(log_view, "_readers", IdleClients())
+    return Reader.made
+
+
+def test_a_read_has_the_settings_and_the_smaller_bound_of_its_fetches(readers: list[Reader]) -> None:
+    tuned = {
         "wire": "kafka",
-        "reconnect_backoff_ms": 3,
-        "fetch_max_bytes": 4000,
+        "kafka.isolation.level": "read_committed",
+        "kafka.reconnect.backoff.ms": "3",
+        "kafka.fetch.max.bytes": "5000",
+        "kafka.max.partition.fetch.bytes": "4000",
+        "kafkaConsumer.pollTimeoutMs": "90",
     }
+    for given in (GIVEN, GIVEN | tuned):
+        list(LogView(parse_options(given)).read(T0, 3, 9))
+    plain, other = readers
+    assert plain.asked == [(T0, 3, 9, "read_uncommitted", DEFAULT_FETCH_BYTES)]
+    assert other.asked == [(T0, 3, 9, "read_committed", 4000)]
+    assert (plain.config.wire, plain.stall_timeout_ms) == ("native", 120_000)
+    assert (other.config.wire, other.config.reconnect_backoff_ms, other.stall_timeout_ms) == ("kafka", 3, 90)
+
+
+def test_the_reads_of_a_process_share_connections_until_one_fails_or_is_left(readers: list[Reader]) -> None:
+    view = LogView(parse_options(GIVEN))
+    list(view.read(T0, 0, 1))
+    list(view.read(T0, 1, 2))
+    [reader] = readers
+    assert len(reader.asked) == 2
+    assert not reader.is_closed
+    reader.fails = True
+    with pytest.raises(NoBrokerReachable):
+        list(view.read(T0, 2, 3))
+    assert reader.is_closed
+    left = view.read(T0, 2, 3)
+    next(left)
+    left.close()
+    assert len(readers) == 2
+    assert readers[1].is_closed
+    # One of two at a time.
+    one, other = view.read(T0, 2, 3), view.read(T0, 2, 3)
+    next(one), next(other)
+    assert len(readers) == 4
+    assert [*one, *other] == []
+    assert [each.is_closed for each in readers[2:]].count(True) == 1
 
 
 def test_offset_0_is_an_offset_and_nothing_is_asked_of_no_partitions(admins: Any) -> None:
