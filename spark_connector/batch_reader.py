@@ -18,11 +18,12 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.log_view import LogView, OpenView, Topic
 from barnabas.spark_connector.option_kinds import LATEST
 from barnabas.spark_connector.options import SourceOptions
-from barnabas.spark_connector.packages import check_packages
+from barnabas.spark_connector.packages import check_packages, freeze_imports_once
 from barnabas.spark_connector.ranges import (
     OffsetRange,
     bound_offsets,
     choose_partitions,
+    gather_small,
     resolve_ranges,
     split_ranges,
     timestamps_to_look_up,
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """The part of the read that one task executes."""
+    """The part of the read that one task executes, one range after another."""
 
-    range: OffsetRange
+    ranges: tuple[OffsetRange, ...]
 
 
 class BarnabasReader(DataSourceReader):
@@ -55,8 +56,7 @@ class BarnabasReader(DataSourceReader):
         options = self._options
         with self._open_view(options) as view:
             ranges = plan_ranges(options, view)
-        tasks = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
-        return [RangePartition(part) for part in tasks]
+        return [RangePartition(task) for task in plan_tasks(options, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one part, as `read_part`."""
@@ -79,7 +79,16 @@ def read_part(
 
     columns = schema_of(field.name for field in schema.fields)
     with open_view(options) as view:
-        yield from read_range(view, partition.range, columns, fail_on_data_loss=options.fail_on_data_loss)
+        for part in partition.ranges:
+            yield from read_range(view, part, columns, fail_on_data_loss=options.fail_on_data_loss)
+    freeze_imports_once()
+
+
+def plan_tasks(options: SourceOptions, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task: large ones are cut as the options say, without them small ones share one."""
+    least, most = options.min_partitions, options.max_records_per_partition
+    parts = split_ranges(ranges, least, most)
+    return gather_small(parts) if least is most is None else [(part,) for part in parts]
 
 
 def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 TASKS_PER_CORE: Final = 3
 MIN_TASK_RECORDS: Final = 100_000
 """A task costs 10 to 20 ms, the time to read about this many records. Smaller tasks only on request."""
+SMALL_TASK_RECORDS: Final = 100
+"""So few that not even slow work on each record gains by tasks of its own."""
 FULL_TASK_RECORDS: Final = 2_000_000
 """Twenty times as many, so a further task costs little compared with its reads."""
 
@@ -224,6 +226,23 @@ def split_ranges(
             for part in _cut(entry, 1 if entry in small else _share(entry, total_of_large, large_partitions))
         ]
     return parts
+
+
+def gather_small(parts: Iterable[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+    """The parts in their order, neighbours in one task while it has at most `SMALL_TASK_RECORDS` offsets.
+
+    A task costs Spark some 20 ms, so that it delays the micro-batches of a topic with few records.
+    """
+    tasks: list[list[OffsetRange]] = []
+    room = 0
+    for part in parts:
+        room -= _size(part)
+        if tasks and room >= 0:
+            tasks[-1].append(part)
+        else:
+            tasks.append([part])
+            room = SMALL_TASK_RECORDS - _size(part)
+    return [tuple(task) for task in tasks]
 
 
 def _size(entry: OffsetRange) -> int:

@@ -19,7 +19,6 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.columns.arrow import ArrowBuilder
 from barnabas.spark_connector.columns.decode import BulkDecoder
 from barnabas.spark_connector.log_view import LogView
-from barnabas.spark_connector.packages import freeze_imports_once
 from barnabas.spark_connector.ranges import OffsetRange, data_loss
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,6 @@ def read_range(
     client and the decoder.
     """
     builder = ArrowBuilder(schema, part.topic, part.partition, max_rows=MAX_BATCH_ROWS)
-    freeze_imports_once()
     decoder = BulkDecoder(
         builder.columns,
         first_offset=part.start_offset,

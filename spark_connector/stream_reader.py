@@ -21,9 +21,8 @@ from pyspark.sql.types import StructType
 
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
-from barnabas.spark_connector.batch_reader import RangePartition, read_part
+from barnabas.spark_connector.batch_reader import RangePartition, plan_tasks, read_part
 from barnabas.spark_connector.options import SourceOptions
-from barnabas.spark_connector.ranges import split_ranges
 from barnabas.spark_connector.schema import check_schema
 from barnabas.spark_connector.stream_offsets import StreamOffset, parse_offset
 from barnabas.spark_connector.stream_planner import StreamPlanner
@@ -127,8 +126,7 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch, which depend on its offsets alone."""
         self._planned = end
         ranges = self._plan().ranges(parse_offset(start), parse_offset(end))
-        tasks = split_ranges(ranges, self._options.min_partitions, self._options.max_records_per_partition)
-        return [RangePartition(part) for part in tasks]
+        return [RangePartition(task) for task in plan_tasks(self._options, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from read_part(self._options, self._schema, self._open_view, partition)

@@ -16,10 +16,12 @@ from barnabas.spark_connector.ranges import (
     FULL_TASK_RECORDS,
     MIN_TASK_RECORDS,
     REGISTER_TOPIC,
+    SMALL_TASK_RECORDS,
     TASKS_PER_CORE,
     OffsetRange,
     bound_offsets,
     choose_partitions,
+    gather_small,
     resolve_ranges,
     split_ranges,
     timestamps_to_look_up,
@@ -250,3 +252,15 @@ def test_splitting_covers_everything_once_and_evenly(
 def test_splitting_nothing_gives_nothing() -> None:
     assert split_ranges([], None) == []
     assert split_ranges([], 7) == []
+
+
+@given(st.lists(st.integers(1, 3 * SMALL_TASK_RECORDS // 2), max_size=12))
+def test_small_neighbours_meet_in_one_task(sizes: list[int]) -> None:
+    parts = [OffsetRange("t", index, 5, 5 + size) for index, size in enumerate(sizes)]
+    tasks = gather_small(parts)
+    assert [part for task in tasks for part in task] == parts
+    totals = [sum(part.end_offset - part.start_offset for part in task) for task in tasks]
+    for total, task in zip(totals, tasks, strict=True):
+        assert total <= SMALL_TASK_RECORDS or len(task) == 1
+    for total, following in zip(totals, tasks[1:], strict=False):
+        assert total + following[0].end_offset - following[0].start_offset > SMALL_TASK_RECORDS
