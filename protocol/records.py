@@ -170,12 +170,10 @@ def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
 
 
 def _append_common(fields: list[RecordFields], data: bytes, start: int, header: BatchHeader) -> int:
-    """Append the fields of the records up to the first that is not of the common form: the hot loop.
+    """Append the fields of the records before one of another than the common form; returns its position.
 
-    Returns the position of that record, or the end.
-
-    It reads numbers as one or two bytes, and the lengths of one header as one. A record for which that is
-    wrong, or that is unusual otherwise (long timestamp delta, malformed bytes), fails one of the comparisons.
+    The hot loop. It reads numbers as one or two bytes, and the lengths of one header as one. A record for
+    which that is wrong, or with a long timestamp delta or malformed bytes, fails one of the comparisons.
     """
     append, size = fields.append, len(data)
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
@@ -220,13 +218,8 @@ def _append_common(fields: list[RecordFields], data: bytes, start: int, header: 
                     return start
                 position = name_end + (data[name_end] >> 1)
             # Bit 0 of a folded number is its sign; a bit above the fourteenth means a third byte.
-            if (
-                (length | delta) & ~0x3FFE
-                or time > 127
-                or position + 1 != end
-                or end > size
-                or delta <= previous_delta
-            ):
+            is_common = time < 128 and not (length | delta) & ~0x3FFE and position + 1 == end <= size
+            if not is_common or delta <= previous_delta:
                 return start
             headers = (_header(data, name_start, name_end, end),) if name_end else ()
             time = base_timestamp + ((time >> 1) ^ -(time & 1))
