@@ -12,7 +12,7 @@ import struct
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from barnabas.protocol import codec_kafka, codec_msgpack
@@ -130,12 +130,17 @@ class Attack:
         size = chance.choice((9, 100)) * _MB
         data = struct.pack(">i", size) + bytes(8 * _MB)
 
-        async def hold() -> None:
-            async with _Peer(chance, self._endpoints[:1]) as peer:
-                await peer.send(data, patience_s=2.0)
-                await asyncio.sleep(0.5)
-
-        await asyncio.gather(*(hold() for _ in range(_CROWD)))
+        async with AsyncExitStack() as held:
+            peers = [
+                await held.enter_async_context(_Peer(chance, self._endpoints[:1])) for _ in range(_CROWD)
+            ]
+            # Each connection stays until the last one has sent what the broker takes.
+            outcomes = await asyncio.gather(
+                *(peer.send(data, patience_s=2.0) for peer in peers), return_exceptions=True
+            )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
         return "left"
 
     async def unread_answers(self, chance: random.Random) -> str:

@@ -102,7 +102,7 @@ class StreamMemory(MemoryView, StreamView):
 
 
 class Clock:
-    """Time that passes when a test says so, and when the planner sleeps."""
+    """Time that a test advances, and the planner when it waits."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -110,7 +110,7 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
 
 
@@ -132,7 +132,7 @@ def make(view: StreamMemory, clock: Clock) -> Make:
     """A planner of a new process, with these options."""
 
     def planner(**given: str) -> StreamPlanner:
-        return StreamPlanner(options_of(**given), view, clock, clock.sleep)
+        return StreamPlanner(options_of(**given), view, clock, clock.advance)
 
     return planner
 
@@ -234,7 +234,7 @@ def test_added_partitions_are_read_from_their_start_also_by_a_batch_planned_agai
     start = planner.latest(planner.initial())
     view.fill(T1, 2)
     view.fill(U0, 1)
-    clock.sleep(1)
+    clock.advance(1)
     end = planner.latest(start)
     assert places(planner, start, end) == [("t-1", 0, 2), ("u-0", 0, 1)]
     assert places(make(subscribePattern="t|u"), start, end) == [("t-1", 0, 2), ("u-0", 0, 1)]
@@ -365,7 +365,7 @@ def test_a_batch_waits_for_its_minimum_but_not_forever(view: StreamMemory, make:
     assert planner.latest(start) is start
     assert clock.now > began, "an idle query must not spin"
     assert not view.waits, "there are records"
-    clock.sleep(60)
+    clock.advance(60)
     assert planner.latest(start).positions == {T0: 7}
 
 
@@ -381,7 +381,7 @@ def test_available_now_ends_where_the_log_ended_at_its_start(
         ends.append(planner.latest(ends[-1]))
         view.fill(T0, 100)
         view.fill(T1, 100)
-        clock.sleep(5)
+        clock.advance(5)
         if ends[-1] is ends[-2]:
             break
     assert [end.positions[T0] for end in ends] == [0, 20, 30, 30], "the rest does not wait for a minimum"
@@ -415,11 +415,11 @@ def test_an_idle_query_waits_at_the_brokers_and_asks_nothing(
     assert planner.latest(start) is start
     before = view.requests.copy()
     for _ in range(5):
-        clock.sleep(0.01)
+        clock.advance(0.01)
         assert planner.latest(start) is start
     assert view.waits == [{T0: 3}] * 5
     assert view.requests == before
-    clock.sleep(0.2)
+    clock.advance(0.2)
     planner.latest(start)
     assert len(view.waits) == 5, "a query with an interval, or whose other source was busy, does not wait"
     view.arrives = True
@@ -436,12 +436,12 @@ def test_an_idle_query_looks_for_partitions_now_and_then(
     planner.latest(start)
     before = view.requests.copy()
     for _ in range(30):
-        clock.sleep(0.04)
+        clock.advance(0.04)
         planner.latest(start)
     assert view.requests - before == {"topics": 1}
     view.fill(T1, 1)
     for _ in range(30):
-        clock.sleep(0.04)
+        clock.advance(0.04)
         if (end := planner.latest(start)) is not start:
             break
     assert end.positions == {T0: 3, T1: 1}
@@ -455,7 +455,7 @@ def test_a_batch_costs_one_request_for_the_ends(view: StreamMemory, make: Make, 
     for _ in range(5):
         view.fill(T0, 1)
         start = planner.latest(start)
-        clock.sleep(0.1)
+        clock.advance(0.1)
     assert view.requests - before == {"ends": 5}
 
 
