@@ -85,7 +85,7 @@ class Admin(BlockingClient[_Admin]):
 class RangeReader:
     """Reads ranges of offsets, one after another, over connections that it makes at the first step.
 
-    For the use of one thread. Close it, also after an error.
+    For the use of one thread. Close it, also after an error and when a range is left before its end.
     """
 
     def __init__(self, config: ClientConfig, stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS) -> None:

@@ -85,10 +85,12 @@ def read_part(
 
 
 def plan_tasks(options: SourceOptions, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-    """The ranges of each task: large ones are cut as the options say, without them small ones share one."""
+    """The ranges of each task: large ones are cut, and if no option forbids it small ones share a task."""
     least, most = options.min_partitions, options.max_records_per_partition
     parts = split_ranges(ranges, least, most)
-    return gather_small(parts) if least is most is None else [(part,) for part in parts]
+    if least is None and most is None:
+        return gather_small(parts)
+    return [(part,) for part in parts]
 
 
 def plan_ranges(options: SourceOptions, view: LogView) -> list[OffsetRange]:

@@ -19,6 +19,8 @@ _MAX_IDLE: Final = 4
 
 
 class Closable(Protocol):
+    """A client, as far as its cache cares."""
+
     def close(self) -> None: ...
 
 

@@ -28,7 +28,7 @@ TASKS_PER_CORE: Final = 3
 MIN_TASK_RECORDS: Final = 100_000
 """A task costs 10 to 20 ms, the time to read about this many records. Smaller tasks only on request."""
 SMALL_TASK_RECORDS: Final = 100
-"""So few that not even slow work on each record gains by tasks of its own."""
+"""A task of their own costs so few records more than it gains, unless the work on each takes milliseconds."""
 FULL_TASK_RECORDS: Final = 2_000_000
 """Twenty times as many, so a further task costs little compared with its reads."""
 
@@ -231,7 +231,7 @@ def split_ranges(
 def gather_small(parts: Iterable[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
     """The parts in their order, neighbours in one task while it has at most `SMALL_TASK_RECORDS` offsets.
 
-    A task costs Spark some 20 ms, so that it delays the micro-batches of a topic with few records.
+    A task costs Spark about 20 ms. One for each partition would delay the micro-batches of a slow topic.
     """
     tasks: list[list[OffsetRange]] = []
     room = 0

@@ -165,7 +165,7 @@ def test_the_reads_of_a_process_share_connections_until_one_fails_or_is_left(rea
     left.close()
     assert len(readers) == 2
     assert readers[1].is_closed
-    # One of two at a time.
+    # Two reads at the same time have a reader each; the process keeps one of them.
     one, other = view.read(T0, 2, 3), view.read(T0, 2, 3)
     next(one), next(other)
     assert len(readers) == 4
