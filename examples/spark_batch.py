@@ -10,8 +10,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
+from barnabas.spark_connector import worker_python
+
 # Spark's workers must run a Python that has barnabas, as this one does.
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_PYTHON", worker_python())
 
 
 def main(bootstrap: str, topic: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
+from barnabas.spark_connector import worker_python
 from benchmarks.peers.processes import MB, memory_of
 
 _TASKS: Final = 4
@@ -44,7 +45,7 @@ class Job:
 
     def __init__(self, jars: str, folder: Path) -> None:
         # The workers have to be this very Python.
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = worker_python()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = SparkSession.builder.master("local[2]").appName("barnabas benchmark")
         for name, value in _SETTINGS.items():

@@ -150,10 +150,12 @@ def _start_session(directory: Path) -> SparkSession:
     """A session in this process whose log goes into the demo's directory."""
     from pyspark.sql import SparkSession
 
+    from barnabas.spark_connector import worker_python
+
     logging_file = directory / "spark-log4j2.properties"
     logging_file.write_text(_LOGGING.format(file=directory / "spark.log"))
     # The workers have to be this very Python, which has barnabas and pyarrow.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[2]").appName("barnabas demo")
     for name, value in _SESSION.items():

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,8 +24,10 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
+from barnabas.spark_connector import worker_python
+
 # Spark's workers must run a Python that has barnabas, as this one does; a cluster has its own.
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+os.environ.setdefault("PYSPARK_PYTHON", worker_python())
 
 FLIGHT = "id LONG, carrier STRING, dep_delay INT, time_hour TIMESTAMP"
 WATERMARK = "3 days"
