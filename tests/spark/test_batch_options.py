@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from barnabas.client.blocking import Producer
 from barnabas.deploy.local import LocalCluster
+from barnabas.spark_connector import log_view
 from barnabas.spark_connector.batch_reader import BarnabasReader
+from barnabas.spark_connector.idle_clients import IdleClients
 from barnabas.spark_connector.options import parse_options
 from barnabas.spark_connector.schema import source_schema
 
 from .conftest import MakeTopic
 from .option_sets import BATCH_SETS, PARTITIONS, RECORDS, Place, Refused, of_topics
+
+
+class Closing(IdleClients[Any, Any]):
+    """Keeps no reader: its thread would live on in this process, and try to reach brokers that are gone."""
+
+    def give_back(self, key: Any, client: Any) -> None:
+        client.close()
+
+
+@pytest.fixture(autouse=True)
+def readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_view, "_readers", Closing())
 
 
 @pytest.fixture
