@@ -15,8 +15,8 @@ from typing import Final, Self
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from barnabas.client.blocking import Producer, RecordFuture
 from barnabas.client.config import ProducerConfig
+from barnabas.client.producer.blocking import Producer, RecordFuture
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.spark_connector.columns.encode import EncodedBatch, TopicLayout
 from barnabas.spark_connector.idle_clients import IdleClients

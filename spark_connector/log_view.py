@@ -20,8 +20,9 @@ from barnabas.spark_connector.idle_clients import IdleClients
 from barnabas.spark_connector.options import SourceOptions
 
 if TYPE_CHECKING:
-    from barnabas.client import blocking
+    from barnabas.client.admin.blocking import Admin
     from barnabas.client.config import AdminConfig, ClientConfig
+    from barnabas.client.consumer.blocking_range_reader import RangeReader
     from barnabas.client.offsets import OffsetSpec
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class LogView:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._admin: blocking.Admin | None = None
+        self._admin: Admin | None = None
 
     @cached_property
     def _config(self) -> AdminConfig:
@@ -103,7 +104,7 @@ class LogView:
         was made again since it had the id.
         """
         # Imported here and below, because a process that only pickles a reader needs no client.
-        from barnabas.client.blocking import RangeReader
+        from barnabas.client.consumer.blocking_range_reader import RangeReader
         from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES
 
         options = self._options
@@ -123,7 +124,7 @@ class LogView:
             raise
         _readers.give_back((config, timeout_ms), reader)
 
-    def _ask(self, call: Callable[[blocking.Admin], T]) -> T:
+    def _ask(self, call: Callable[[Admin], T]) -> T:
         """Call with an open admin; again if that fails for the moment."""
         options = self._options
         pauses = Backoff(options.fetch_offset_retry_interval_ms, options.fetch_offset_retry_interval_ms)
@@ -148,15 +149,15 @@ class LogView:
                 time.sleep(pause_s)
         raise AssertionError("the last attempt returns or raises")
 
-    def _open_admin(self) -> blocking.Admin:
+    def _open_admin(self) -> Admin:
         if self._admin is None:
-            from barnabas.client import blocking
+            from barnabas.client.admin.blocking import Admin
 
-            self._admin = blocking.Admin(self._config)
+            self._admin = Admin(self._config)
         return self._admin
 
 
-_readers: IdleClients[tuple[ClientConfig, int], blocking.RangeReader] = IdleClients()
+_readers: IdleClients[tuple[ClientConfig, int], RangeReader] = IdleClients()
 
 OpenView = Callable[[SourceOptions], LogView]
 """Opens a view of the cluster that the options name.

@@ -24,10 +24,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 from barnabas.client.admin.admin import Admin
 from barnabas.client.admin.configs import ConfigResource
 from barnabas.client.admin.transactions import TransactionDescription
-from barnabas.client.blocking import Producer
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig, ProducerConfig
 from barnabas.client.loop_thread import ClientThread
+from barnabas.client.producer.blocking import Producer
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.settings import settings_of
 from barnabas.spark_connector.delivery import Delivered, Delivery

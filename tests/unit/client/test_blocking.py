@@ -20,6 +20,7 @@ from barnabas.client import client as lifecycle
 from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
+from barnabas.client.consumer import blocking_range_reader
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, ErrorCode, NoBrokerReachable
 from barnabas.client.loop_thread import ClientThread
@@ -281,7 +282,7 @@ def test_a_range_waits_for_a_broker_to_come_back(
                 raise failures.pop()
             await super().start()
 
-    monkeypatch.setattr(blocking, "Cluster", Unreachable)
+    monkeypatch.setattr(blocking_range_reader, "Cluster", Unreachable)
     pieces = blocking.read_range(cluster.bootstrap, TopicPartition("t", 0), 0, 1, retry_backoff_ms=1)
     assert len(list(pieces)) == 1
     assert not failures

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from barnabas.client import blocking
+from barnabas.client.admin import blocking as blocking_admin
 from barnabas.client.config import AdminConfig, ClientConfig
+from barnabas.client.consumer import blocking_range_reader
 from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.metadata import PartitionInfo, TopicInfo
@@ -69,7 +70,7 @@ def admins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[FakeAdmin, li
             configs.append(config)
             return admin
 
-        monkeypatch.setattr(blocking, "Admin", connect)
+        monkeypatch.setattr(blocking_admin, "Admin", connect)
         return admin, configs
 
     return make
@@ -125,7 +126,7 @@ class Reader:
 
 @pytest.fixture
 def readers(monkeypatch: pytest.MonkeyPatch) -> list[Reader]:
-    monkeypatch.setattr(blocking, "RangeReader", Reader)
+    monkeypatch.setattr(blocking_range_reader, "RangeReader", Reader)
     monkeypatch.setattr(Reader, "made", [])
     monkeypatch.setattr(log_view, "_readers", IdleClients())
     return Reader.made
@@ -244,7 +245,7 @@ def test_a_failure_to_connect_is_repeated_too(monkeypatch: pytest.MonkeyPatch) -
         attempts.append(config)
         raise LOST
 
-    monkeypatch.setattr(blocking, "Admin", connect)
+    monkeypatch.setattr(blocking_admin, "Admin", connect)
     with pytest.raises(ConnectionClosed):
         LogView(parse_options(GIVEN)).end_offsets([T0])
     assert len(attempts) == 4

@@ -1,0 +1,132 @@
+"""Reading ranges of offsets, for programs of threads: `range_reader.read_range` on a thread of its own.
+
+A `RangeReader` keeps its connections from one range to the next. One thread at a time may use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Unpack
+
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import BootstrapServers, ClientConfig, ConnectionSettings
+from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
+from barnabas.client.consumer.range_reader import read_range as _read_range
+from barnabas.client.errors import NoBrokerReachable
+from barnabas.client.isolation import IsolationLevel
+from barnabas.client.loop_thread import ClientThread
+from barnabas.client.metadata import MetadataCache
+from barnabas.protocol.backoff import Retries
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
+
+
+class RangeReader:
+    """Reads ranges of offsets, one after another, over connections that it makes at the first step.
+
+    For the use of one thread. Close it, also after an error and when a range is left before its end.
+    """
+
+    def __init__(self, config: ClientConfig, stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS) -> None:
+        self._config = config
+        self._stall_timeout_ms = stall_timeout_ms
+        self._thread = ClientThread("barnabas-range-reader")
+        self._cluster: Cluster | None = None
+
+    def read(
+        self,
+        tp: TopicPartition,
+        start_offset: int,
+        end_offset: int,
+        *,
+        fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
+        reuse_buffers: bool = False,
+        isolation_level: str = "read_uncommitted",
+        topic_id: TopicId = NO_TOPIC_ID,
+    ) -> Iterator[memoryview]:
+        """As `range_reader.read_range`.
+
+        If no broker is reachable for ``stall_timeout_ms``, it raises NoBrokerReachable.
+        """
+        isolation = IsolationLevel.parse(isolation_level)
+        cluster = self._thread.call(lambda: self._connect(tp, topic_id))
+        pieces = _read_range(
+            cluster,
+            tp,
+            start_offset,
+            end_offset,
+            fetch_max_bytes=fetch_max_bytes,
+            stall_timeout_ms=self._stall_timeout_ms,
+            reuse_buffers=reuse_buffers,
+            isolation_level=isolation,
+            topic_id=topic_id,
+        )
+        while (piece := self._thread.call(lambda: _next_or_none(pieces))) is not None:
+            yield piece
+
+    async def _connect(self, tp: TopicPartition, topic_id: TopicId) -> Cluster:
+        if self._cluster is not None and _is_outdated(self._cluster.cache, tp, topic_id):
+            self._cluster.close()
+            self._cluster = None
+        if self._cluster is None:
+            retries = self._config.make_retries(self._stall_timeout_ms)
+            self._cluster = await _start_cluster(self._config, retries)
+        return self._cluster
+
+    def close(self) -> None:
+        """Disconnect and end the thread. Idempotent."""
+        if self._thread.closed_reason is None:
+            if self._cluster is not None:
+                self._thread.loop.call_soon_threadsafe(self._cluster.close)
+            self._thread.stop("the range reader is closed")
+
+
+def read_range(
+    bootstrap_servers: BootstrapServers,
+    tp: TopicPartition,
+    start_offset: int,
+    end_offset: int,
+    *,
+    fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
+    stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
+    reuse_buffers: bool = False,
+    isolation_level: str = "read_uncommitted",
+    topic_id: TopicId = NO_TOPIC_ID,
+    **client_settings: Unpack[ConnectionSettings],
+) -> Iterator[memoryview]:
+    """As `RangeReader.read`, with connections of its own."""
+    config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_settings})
+    reader = RangeReader(config, stall_timeout_ms)
+    try:
+        yield from reader.read(
+            TopicPartition(*tp),
+            start_offset,
+            end_offset,
+            fetch_max_bytes=fetch_max_bytes,
+            reuse_buffers=reuse_buffers,
+            isolation_level=isolation_level,
+            topic_id=topic_id,
+        )
+    finally:
+        reader.close()
+
+
+def _is_outdated(cache: MetadataCache, tp: TopicPartition, topic_id: TopicId) -> bool:
+    """Whether what an earlier range learnt is from before the topic was made again or got this partition."""
+    known = cache.topic_id(tp.topic)
+    is_another = NO_TOPIC_ID not in (known, topic_id) and known != topic_id
+    return is_another or cache.no_such_partition(tp) is not None
+
+
+async def _start_cluster(config: ClientConfig, retries: Retries) -> Cluster:
+    while True:
+        cluster = Cluster(config)
+        try:
+            await cluster.start()
+        except NoBrokerReachable as error:
+            await retries.wait_after(error)
+        else:
+            return cluster
+
+
+async def _next_or_none(pieces: AsyncIterator[memoryview]) -> memoryview | None:
+    return await anext(pieces, None)
