@@ -18,7 +18,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.log_view import LogView, OpenView, Topic
 from barnabas.spark_connector.option_kinds import LATEST
 from barnabas.spark_connector.options import SourceOptions
-from barnabas.spark_connector.packages import check_packages, freeze_imports_once
+from barnabas.spark_connector.packages import check_packages, freeze_imports
 from barnabas.spark_connector.ranges import (
     OffsetRange,
     bound_offsets,
@@ -73,6 +73,7 @@ def read_part(
     if not isinstance(partition, RangePartition):
         return
     check_packages()
+    freeze_imports()
     # Only in the workers: planning needs neither.
     from barnabas.spark_connector.columns.arrow import schema_of
     from barnabas.spark_connector.reader import read_range
@@ -81,7 +82,6 @@ def read_part(
     with open_view(options) as view:
         for part in partition.ranges:
             yield from read_range(view, part, columns, fail_on_data_loss=options.fail_on_data_loss)
-    freeze_imports_once()
 
 
 def plan_tasks(options: SourceOptions, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from importlib.util import find_spec
 
-_frozen = False
+_tasks = 0
 
 
 def check_packages() -> None:
@@ -15,14 +15,14 @@ def check_packages() -> None:
         raise ImportError(f"format('barnabas') needs {' and '.join(missing)}: pip install 'barnabas[spark]'")
 
 
-def freeze_imports_once() -> None:
-    """Exempt imported objects from garbage collection. In workers, after their imports.
+def freeze_imports() -> None:
+    """Exempt imported objects from garbage collection. In workers, at the start of every task.
 
-    Spark's workers collect garbage after every task; scanning the objects of pyarrow and numpy each time
-    costs more than a small task.
+    Spark's workers collect garbage after a task; scanning the objects of pyarrow and numpy each time costs
+    more than a small task. At the start of the second one they are all imported, and the garbage of the first
+    is gone.
     """
-    global _frozen
-    if not _frozen:
-        _frozen = True
-        gc.collect()
+    global _tasks
+    _tasks += 1
+    if _tasks == 2:
         gc.freeze()

@@ -25,11 +25,12 @@ from barnabas.spark_connector.batch_reader import RangePartition, plan_tasks, re
 from barnabas.spark_connector.options import SourceOptions
 from barnabas.spark_connector.schema import check_schema
 from barnabas.spark_connector.stream_offsets import StreamOffset, parse_offset
-from barnabas.spark_connector.stream_planner import StreamPlanner
 from barnabas.spark_connector.stream_view import OpenStreamView, StreamView
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from barnabas.spark_connector.stream_planner import StreamPlanner
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +143,9 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> StreamPlanner:
         if self._planner is None:
+            # Only in the process that plans: the others would spend 0.1 s on it.
+            from barnabas.spark_connector.stream_planner import StreamPlanner
+
             self._view = self._open_view(self._options).__enter__()
             self._planner = StreamPlanner(self._options, self._view)
             if self._options.group_id is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from barnabas.spark_connector.packages import freeze_imports_once
+from barnabas.spark_connector.packages import freeze_imports
 from barnabas.spark_connector.sink_options import SinkOptions, encoder_limits
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def write_task(
     Raises the errors of the delivery, MESSAGE_TOO_LARGE for a record, and InvalidConfiguration for a row that
     cannot be written.
     """
+    freeze_imports()
     from barnabas.spark_connector.columns.encode import BatchEncoder
     from barnabas.spark_connector.delivery import Delivered
 
@@ -56,7 +57,6 @@ def write_task(
                 encoder = BatchEncoder(
                     columns, options.topic, delivery.find_topic, encoder_limits(config), config.compression
                 )
-                freeze_imports_once()
             for encoded in encoder.encode(batch):
                 delivery.send(encoded)
         if delivery is None or encoder is None:

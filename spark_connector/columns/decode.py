@@ -1,15 +1,17 @@
 """Decoding record batches in bulk: raw bytes from a fetch become columns, with no Python work per record.
 
 Batches are checked (format, CRC) and gathered into groups of a bounded number of rows and bytes. A group is
-decoded at once, by a compiled loop if llvmlite is installed and else by `protocol.records`; both give the
-same columns. Control batches are skipped. Malformed bytes never cause a read or write out of bounds.
+decoded at once, by a compiled loop if llvmlite is installed, and else, or if it is small, by
+`protocol.records`; both give the same columns. Control batches are skipped. Malformed bytes never cause a
+read or write out of bounds.
 
 A decoder belongs to one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final
 
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer
@@ -17,10 +19,13 @@ from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.record_batch import check_batch
 from barnabas.spark_connector.columns import Column, RecordColumns, compiled, fallback
 from barnabas.spark_connector.columns.compiled import PlacedBatch
-from barnabas.spark_connector.columns.loops import Engine, choose_loops
+from barnabas.spark_connector.columns.loops import Engine, Loops, choose_loops
 
 DEFAULT_GROUP_ROWS: Final = 32 * 1024
 DEFAULT_GROUP_BYTES: Final = 4 * 1024 * 1024
+
+SMALL_GROUP_ROWS: Final = 100
+"""A group of so few rows takes as long either way, and a new worker 0.2 s to load the loops."""
 
 _INT64_MAX: Final = (1 << 63) - 1
 
@@ -46,8 +51,9 @@ class BulkDecoder:
         """`decode` returns the records with offsets in [first_offset, end_offset).
 
         A group ends before it exceeds `group_rows` or `group_bytes`, compressed or not, unless a single batch
-        does; `max_batch_bytes` limits the decompressed size of a batch. Without llvmlite, engine "compiled"
-        raises ImportError, and "auto" uses "python".
+        does; `max_batch_bytes` limits the decompressed size of a batch. Engine "auto" is "compiled" for
+        groups of more than `SMALL_GROUP_ROWS`, else "python". Without llvmlite, "compiled" raises
+        ImportError and "auto" is "python".
         """
         if group_rows < 1 or group_bytes < 1:
             raise InvalidConfiguration(
@@ -59,7 +65,10 @@ class BulkDecoder:
         self._group_rows = group_rows
         self._group_bytes = group_bytes
         self._max_batch_bytes = max_batch_bytes
-        self._loops = choose_loops(engine, "records are decoded one by one")
+        self._engine: Engine = engine
+        if engine != "auto":
+            # Raises an error of the engine before anything is read.
+            _ = self._loops
         self.next_offset = 0
 
     def decode(self, buffers: Iterable[Buffer]) -> Iterator[RecordColumns]:
@@ -107,17 +116,28 @@ class BulkDecoder:
             return False
         return header.base_offset < self._end_offset and header.last_offset >= self._first_offset
 
+    def _loops_for(self, group: Sequence[PlacedBatch]) -> Loops | None:
+        rows = sum(placed.header.record_count for placed in group)
+        if self._engine == "auto" and rows <= SMALL_GROUP_ROWS:
+            return None
+        return self._loops
+
+    @cached_property
+    def _loops(self) -> Loops | None:
+        return choose_loops(self._engine, "records are decoded one by one")
+
     def _decode_group(self, group: list[PlacedBatch]) -> Iterator[RecordColumns]:
         if not group:
             return
         bounds = (self._columns, self._first_offset, self._end_offset)
         max_bytes, group_bytes = self._max_batch_bytes, self._group_bytes
-        if self._loops is None:
+        loops = self._loops_for(group)
+        if loops is None:
             batches = ((buffer[position:], header) for buffer, position, header in group)
             columns = fallback.decode_groups(batches, *bounds, max_bytes=max_bytes, group_bytes=group_bytes)
         else:
             columns = compiled.decode_groups(
-                self._loops, group, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
+                loops, group, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
             )
         for records in columns:
             if records.row_count:

@@ -23,7 +23,7 @@ from barnabas.protocol.record_batch import (
 from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
 from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, loops
-from barnabas.spark_connector.columns.decode import BulkDecoder, Engine
+from barnabas.spark_connector.columns.decode import SMALL_GROUP_ROWS, BulkDecoder, Engine
 from tests.support.gaps import keeping
 from tests.support.soak import searched
 
@@ -303,8 +303,13 @@ def test_without_llvmlite_the_python_engine_decodes_and_logs_a_warning(
 
     monkeypatch.setattr(loops, "load_loops", absent)
     decoder = BulkDecoder()
-    assert "one by one" in caplog.text
-    batch = bytes(build_batch([(b"k", b"v")] * 3))
+    batch = bytes(build_batch([(b"k", b"v")] * SMALL_GROUP_ROWS))
     assert [row for group in decoder.decode([batch]) for row in rows_of(group)] == expected_rows(batch)
+    # A small group needs no loops.
+    assert "one by one" not in caplog.text
+    decoder = BulkDecoder()
+    batch = bytes(build_batch([(b"k", b"v")] * (SMALL_GROUP_ROWS + 1)))
+    assert [row for group in decoder.decode([batch]) for row in rows_of(group)] == expected_rows(batch)
+    assert "one by one" in caplog.text
     with pytest.raises(ImportError):
         BulkDecoder(engine="compiled")
