@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     from barnabas.spark_connector.batch_reader import BarnabasReader
     from barnabas.spark_connector.sink_options import SinkOptions
-    from barnabas.spark_connector.stream_reader import BarnabasStreamReader
+    from barnabas.spark_connector.stream_reader import BarnabasStreamReader, RefusedStream
     from barnabas.spark_connector.writer import BarnabasStreamWriter, BarnabasWriter
 
 
@@ -46,15 +46,19 @@ class BarnabasSource(DataSource):
         check_packages()
         return BarnabasReader(parse_options(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> BarnabasStreamReader:
-        """Raises ImportError as `reader`, and InvalidConfiguration for a limit that this PySpark lacks."""
+    def streamReader(self, schema: StructType) -> BarnabasStreamReader | RefusedStream:
+        """Errors of `reader`, and a limit that this PySpark lacks, are raised when Spark asks for offsets."""
+        from barnabas.protocol.errors import BarnabasError
         from barnabas.spark_connector.options import parse_options
         from barnabas.spark_connector.packages import check_packages
-        from barnabas.spark_connector.stream_reader import BarnabasStreamReader, check_limits
+        from barnabas.spark_connector.stream_reader import BarnabasStreamReader, RefusedStream, check_limits
 
-        check_packages()
-        check_limits(self.options)
-        return BarnabasStreamReader(parse_options(self.options, streaming=True), schema)
+        try:
+            check_packages()
+            check_limits(self.options)
+            return BarnabasStreamReader(parse_options(self.options, streaming=True), schema)
+        except (BarnabasError, ImportError) as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> BarnabasWriter:
         """Raises InvalidConfiguration, UNKNOWN_TOPIC_OR_PARTITION, NoBrokerReachable, and as `reader`."""

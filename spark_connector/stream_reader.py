@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -151,6 +151,28 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.group_id is not None:
                 self._commits = GroupCommits(self._options.group_id, self._view)
         return self._planner
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Takes the place of a reader that cannot be made, and raises the reason when Spark asks for offsets.
+
+    Spark 4.0 to 4.3 end the text of an error of `streamReader` itself with one of their own code.
+    """
+
+    def __init__(self, reason: Exception) -> None:
+        self._reason = reason
+
+    def initialOffset(self) -> NoReturn:
+        raise self._reason
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> NoReturn:
+        raise self._reason
+
+    def partitions(self, start: Any, end: Any) -> NoReturn:
+        raise self._reason
+
+    def read(self, partition: Any) -> NoReturn:
+        raise self._reason
 
 
 class GroupCommits:

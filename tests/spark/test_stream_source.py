@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,3 +221,13 @@ def test_a_running_query_wakes_for_records_and_outlives_a_broker(
         spark_cluster.start_broker(2)
     assert query.isActive
     assert admin.list_offsets({TopicPartition(topic, 0): "latest"})[TopicPartition(topic, 0)].offset == 6
+
+
+def test_a_query_that_cannot_begin_ends_with_the_reason(streams: Streams, make_topic: MakeTopic) -> None:
+    topic = make_topic(1)
+    query = streams.start(topic, endingOffsets="latest")
+    with pytest.raises(Exception, match="endingOffsets") as caught:
+        query.awaitTermination(_TIMEOUT_S)
+    # After it come the frames of the JVM.
+    python, *_ = re.split(r"\n\s*(?:SQLSTATE|at )", str(caught.value))
+    assert "endingOffsets='latest': expected no end" in python.strip().splitlines()[-1]

@@ -538,7 +538,7 @@ def test_limits_need_a_pyspark_that_asks_for_them(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(stream_reader, "HAS_LIMITS", False)
     monkeypatch.setattr("pyspark.__version__", "4.0.0")
     with pytest.raises(InvalidConfiguration, match=r"'maxOffsetsPerTrigger' needs PySpark 4\.2 .* 4\.0\.0"):
-        BarnabasSource(given).streamReader(source_schema(include_headers=False))
+        BarnabasSource(given).streamReader(source_schema(include_headers=False)).initialOffset()
 
 
 def test_the_schema_serves_batches_and_streams() -> None:
