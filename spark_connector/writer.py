@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from barnabas.spark_connector.packages import freeze_imports
+from barnabas.spark_connector.packages import check_packages, freeze_imports
 from barnabas.spark_connector.sink_options import SinkOptions, encoder_limits
 
 if TYPE_CHECKING:
@@ -38,9 +38,10 @@ def write_task(
 ) -> WriterCommitMessage:
     """Write the rows of a task. Without rows nothing is opened.
 
-    Raises the errors of the delivery, MESSAGE_TOO_LARGE for a record, and InvalidConfiguration for a row that
-    cannot be written.
+    Raises ImportError as `check_packages`, the errors of the delivery, MESSAGE_TOO_LARGE for a record, and
+    InvalidConfiguration for a row that cannot be written.
     """
+    check_packages()
     freeze_imports()
     from barnabas.spark_connector.columns.encode import BatchEncoder
     from barnabas.spark_connector.delivery import Delivered
