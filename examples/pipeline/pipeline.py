@@ -42,7 +42,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--input", default="flights", help="the topic that is read (default: %(default)s)")
     parser.add_argument("--output", default="delays", help="the topic that is written (default: %(default)s)")
     parser.add_argument("--checkpoint", required=True, help="a directory; the query goes on from it")
-    parser.add_argument("--master", default="local[2]", help="Spark's master (default: %(default)s)")
+    # Spark's own default for tasks on a cluster, four attempts; on local[2] the first failure ends the query.
+    parser.add_argument("--master", default="local[2,4]", help="Spark's master (default: %(default)s)")
     parser.add_argument("--remote", help="a Spark Connect server, instead of a master")
     parser.add_argument("--wire", default="native", choices=("native", "kafka"))
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="settings of Spark")

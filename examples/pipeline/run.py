@@ -250,7 +250,7 @@ class Run:
         options = self._options
         place = ["--master", self._spark.master] if self._spark is not None else []
         if options.mode == "connect":
-            place = ["--remote", "local[2]"]
+            place = ["--remote", "local[2,4]"]
         words = [
             self._cluster.bootstrap,
             "--checkpoint",
