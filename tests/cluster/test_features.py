@@ -25,10 +25,12 @@ def cluster(shared_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """At level 0."""
     with ClusterView(shared_cluster).zookeeper() as zookeeper:
         before, _ = zookeeper.get(PATH)
-        set_level(shared_cluster, 0)
+        level = set_level(shared_cluster, 0)
         yield shared_cluster
         # A test may leave a node that no broker accepts.
         zookeeper.set(PATH, before)
+        # The next test asks a broker for the level, which must not be that of this test.
+        wait_for_level(shared_cluster, level)
 
 
 def features(cluster: LocalCluster, *words: str) -> str:
