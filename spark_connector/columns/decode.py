@@ -25,7 +25,8 @@ DEFAULT_GROUP_ROWS: Final = 32 * 1024
 DEFAULT_GROUP_BYTES: Final = 4 * 1024 * 1024
 
 SMALL_GROUP_ROWS: Final = 100
-"""A group of so few rows takes as long either way, and a new worker 0.15 s to load the loops."""
+SMALL_GROUP_BYTES: Final = 64 * 1024
+"""A group of at most both takes no longer without the loops, which a new worker needs 0.15 s to load."""
 
 _INT64_MAX: Final = (1 << 63) - 1
 
@@ -51,9 +52,9 @@ class BulkDecoder:
         """`decode` returns the records with offsets in [first_offset, end_offset).
 
         A group ends before it exceeds `group_rows` or `group_bytes`, compressed or not, unless a single batch
-        does; `max_batch_bytes` limits the decompressed size of a batch. Engine "auto" is "compiled" for
-        groups of more than `SMALL_GROUP_ROWS`, else "python". Without llvmlite, "compiled" raises
-        ImportError and "auto" is "python".
+        does; `max_batch_bytes` limits the decompressed size of a batch. Engine "auto" is "python" for
+        groups of at most `SMALL_GROUP_ROWS` and `SMALL_GROUP_BYTES`, else "compiled". Without llvmlite,
+        "compiled" raises ImportError and "auto" is "python".
         """
         if group_rows < 1 or group_bytes < 1:
             raise InvalidConfiguration(
@@ -118,9 +119,9 @@ class BulkDecoder:
 
     def _loops_for(self, group: Sequence[PlacedBatch]) -> Loops | None:
         rows = sum(placed.header.record_count for placed in group)
-        if self._engine == "auto" and rows <= SMALL_GROUP_ROWS:
-            return None
-        return self._loops
+        size_bytes = sum(placed.header.size_bytes for placed in group)
+        is_small = rows <= SMALL_GROUP_ROWS and size_bytes <= SMALL_GROUP_BYTES
+        return None if self._engine == "auto" and is_small else self._loops
 
     @cached_property
     def _loops(self) -> Loops | None:

@@ -30,7 +30,7 @@ def environment(tmp_path: Path) -> Path:
 
 
 def _path_of(environment: Path, *path: Path) -> list[Path]:
-    """What is left of a Python path."""
+    """Run the command with these entries as its Python path; returns the entries that Python gets."""
     done = subprocess.run(
         [environment / "bin" / "barnabas-python", "-c", _REPORT],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(map(str, path))},

@@ -23,7 +23,7 @@ from barnabas.protocol.record_batch import (
 from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
 from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, loops
-from barnabas.spark_connector.columns.decode import SMALL_GROUP_ROWS, BulkDecoder, Engine
+from barnabas.spark_connector.columns.decode import SMALL_GROUP_BYTES, SMALL_GROUP_ROWS, BulkDecoder, Engine
 from tests.support.gaps import keeping
 from tests.support.soak import searched
 
@@ -295,21 +295,27 @@ def test_wrong_settings_are_refused_by_name() -> None:
         BulkDecoder(group_rows=0)
 
 
-def test_without_llvmlite_the_python_engine_decodes_and_logs_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("records", "is_small"),
+    [
+        ([(b"k", b"v")] * SMALL_GROUP_ROWS, True),
+        ([(b"k", b"v")] * (SMALL_GROUP_ROWS + 1), False),
+        ([(b"k", bytes(SMALL_GROUP_BYTES))], False),
+    ],
+)
+def test_without_llvmlite_the_python_engine_decodes_and_only_larger_groups_cause_a_warning(
+    records: list[tuple[bytes, bytes]],
+    is_small: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def absent() -> None:
         raise ImportError("No module named 'llvmlite'")
 
     monkeypatch.setattr(loops, "load_loops", absent)
+    batch = bytes(build_batch(records))
     decoder = BulkDecoder()
-    batch = bytes(build_batch([(b"k", b"v")] * SMALL_GROUP_ROWS))
     assert [row for group in decoder.decode([batch]) for row in rows_of(group)] == expected_rows(batch)
-    # A small group needs no loops.
-    assert "one by one" not in caplog.text
-    decoder = BulkDecoder()
-    batch = bytes(build_batch([(b"k", b"v")] * (SMALL_GROUP_ROWS + 1)))
-    assert [row for group in decoder.decode([batch]) for row in rows_of(group)] == expected_rows(batch)
-    assert "one by one" in caplog.text
+    assert ("one by one" in caplog.text) is not is_small
     with pytest.raises(ImportError):
         BulkDecoder(engine="compiled")
