@@ -19,12 +19,12 @@ from typing import Final
 import uvloop
 
 from barnabas.broker.coordinators.coordinator_log import last_records, without_collection
-from barnabas.broker.coordinators.hosted import Hosted
-from barnabas.broker.coordinators.transaction import Transaction
-from barnabas.broker.coordinators.transaction_effects import TransactionLimits
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata, TransactionRecord, to_bytes
-from barnabas.broker.coordinators.transaction_shard import transactions_of
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.machine_shard import Hosted
+from barnabas.broker.coordinators.transactions.effects import TransactionLimits
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord, to_bytes
+from barnabas.broker.coordinators.transactions.shard import transactions_of
+from barnabas.broker.coordinators.transactions.state import TransactionState
+from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader

@@ -18,31 +18,31 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.auto_topics import AutoTopicCreation, make_creator
 from barnabas.broker.background import BackgroundWork
-from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.base.limits import MAX_WAITING_FOR_TOPICS
+from barnabas.broker.base.purgatory import Purgatory, Reaper
+from barnabas.broker.base.slow_work import SlowWork
+from barnabas.broker.cluster.features import NEW_CLUSTER, SUPPORTED
+from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
 from barnabas.broker.config.settings import RACK_AWARE_SELECTOR, BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.coordination import Coordination
-from barnabas.broker.coordinators.transaction_verification import VERIFICATION, TransactionVerification
-from barnabas.broker.features import NEW_CLUSTER, SUPPORTED
+from barnabas.broker.coordinators.transactions.verification import VERIFICATION, TransactionVerification
+from barnabas.broker.handlers.auto_topics import AutoTopicCreation, make_creator
 from barnabas.broker.handlers.dispatcher import Dispatcher, in_turn, lane_of
 from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_WAITING_FOR_TOPICS
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership, request_controlled_shutdown
-from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.server import CannotBind, SocketServer
-from barnabas.broker.producer_ids import ProducerIds
-from barnabas.broker.purgatory import Purgatory, Reaper
-from barnabas.broker.replication.fetcher import FetcherManager
-from barnabas.broker.replication.following import FetcherSettings
+from barnabas.broker.replication.fetcher_state import FetcherSettings
+from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.slow_work import SlowWork
 from barnabas.controller.controller import Controller
 from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin

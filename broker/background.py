@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.common.threads import make_thread
 from barnabas.protocol.invariants import InvariantViolation
-from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from barnabas.broker.auto_topics import AutoTopicCreation
-from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.base.purgatory import Reaper
+from barnabas.broker.base.slow_work import SlowWork, SlowWorkRefused
+from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.broker_links import BrokerLinks
 from barnabas.broker.coordinators.effects import Clock
-from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls
-from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
-from barnabas.broker.coordinators.transaction_verification import TransactionVerification
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.producer_ids import ProducerIds
-from barnabas.broker.purgatory import Reaper
+from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
+from barnabas.broker.coordinators.transactions.verification import TransactionVerification
+from barnabas.broker.handlers.auto_topics import AutoTopicCreation
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC

@@ -19,7 +19,8 @@ from functools import partial
 from typing import Final
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.protocol.channel import Channel
+from barnabas.common.channel import Channel
+from barnabas.common.threads import make_thread
 from barnabas.protocol.errors import ErrorCode, LocalError
 from barnabas.protocol.ids import (
     NO_BROKER_EPOCH,
@@ -30,7 +31,6 @@ from barnabas.protocol.ids import (
     Endpoint,
 )
 from barnabas.protocol.messages.inter_broker import ControlledShutdownRequest
-from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.paths import broker_id

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.client.config import ClientConfig
+from barnabas.common.settings import INT_MAX, Double, Integer, parse_key_values
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import STATE_FILE, ZOOKEEPER, read_record
 from barnabas.protocol.ids import Endpoint, parse_endpoints
-from barnabas.protocol.settings import INT_MAX, Double, Integer, parse_key_values
 
 if TYPE_CHECKING:
     from barnabas.client.admin.admin import Admin

@@ -10,8 +10,8 @@ from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, key_
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import print_json, print_table
 from barnabas.client.admin.admin import Admin, Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
+from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
-from barnabas.protocol.suggestions import did_you_mean
 
 _SOURCES = {
     ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",

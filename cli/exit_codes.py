@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import (
     ApiError,
     BarnabasError,
@@ -25,7 +26,6 @@ from barnabas.protocol.errors import (
     RequestTimedOutLocally,
     Unencodable,
 )
-from barnabas.protocol.suggestions import did_you_mean
 
 OK: Final = 0
 FAILED: Final = 1

@@ -9,7 +9,7 @@ from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import print_json, print_table
 from barnabas.client.admin.admin import Admin, UpgradeType
 from barnabas.client.admin.features import FeatureLevels
-from barnabas.protocol.suggestions import did_you_mean
+from barnabas.common.suggestions import did_you_mean
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.broker.compaction.choice import assess
 from barnabas.broker.compaction.cleaner import figures_of
 from barnabas.broker.compaction.cleaning import clean
@@ -32,7 +32,6 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import COMPACT, LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog
 from barnabas.broker.log.storage_errors import CheckpointDamaged
-from barnabas.broker.log.verification import scan_to_verify
 from barnabas.cli.arguments import (
     add_bootstrap_argument,
     add_set_argument,
@@ -45,6 +44,7 @@ from barnabas.cli.log_cluster import cluster_of
 from barnabas.cli.log_verify import locked, log_dir_of
 from barnabas.cli.output import bytes_progress, count, print_json
 from barnabas.client.admin.admin import ConfigResource
+from barnabas.logtools.verification import scan_to_verify
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 

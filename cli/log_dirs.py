@@ -20,9 +20,9 @@ from barnabas.cli.exit_codes import (
 )
 from barnabas.cli.output import print_json, print_table, progress
 from barnabas.client.admin.admin import Admin, BrokerLogDirs, TopicPartitionReplica
+from barnabas.common.settings import INT_MAX
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.settings import INT_MAX
 
 _LOOK_S: Final = 0.2
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from barnabas.broker.coordinators.group_records import GroupRecord, OffsetRecord, from_bytes
+from barnabas.broker.coordinators.groups.records import GroupRecord, OffsetRecord, from_bytes
 from barnabas.broker.log.checkpoints import encode_topic_id
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.cli.log_entries import DumpedBatch

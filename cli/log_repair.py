@@ -22,14 +22,14 @@ from typing import Any, Final
 
 from barnabas.broker.log.file_system import FILE_SYSTEM, MAX_NAME_BYTES, TXN_INDEX_SUFFIX
 from barnabas.broker.log.log_dir import LogDir
-from barnabas.broker.log.transaction_check import Replay, index_path, rebuild_index
-from barnabas.broker.log.verification import LogVerdict, scan_to_verify
 from barnabas.cli.arguments import add_bootstrap_argument, named_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.log_cluster import cluster_of
 from barnabas.cli.log_verify import describe, locked, verify_all
 from barnabas.cli.output import print_json
 from barnabas.client.metadata import PartitionInfo
+from barnabas.logtools.transaction_check import Replay, index_path, rebuild_index
+from barnabas.logtools.verification import LogVerdict, scan_to_verify
 from barnabas.protocol.ids import TopicPartition
 
 DAMAGED_SUFFIX: Final = "-damaged"

@@ -24,16 +24,18 @@ from typing import Any, Final, NamedTuple, cast
 
 from barnabas.broker.log.file_system import parse_partition_name
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
-from barnabas.broker.log.replica_comparison import Replica, compare_replicas
-from barnabas.broker.log.segment_check import (
+from barnabas.broker.log.storage_errors import StorageError
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.output import bytes_progress, count, print_json
+from barnabas.logtools.replica_comparison import Replica, compare_replicas
+from barnabas.logtools.segment_check import (
     Finding,
     SegmentReport,
     SegmentTask,
     Severity,
     check_segment,
 )
-from barnabas.broker.log.storage_errors import StorageError
-from barnabas.broker.log.verification import (
+from barnabas.logtools.verification import (
     LogVerdict,
     is_log_folder,
     scan_to_verify,
@@ -42,8 +44,6 @@ from barnabas.broker.log.verification import (
     verify_checkpoints,
     verify_log,
 )
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
-from barnabas.cli.output import bytes_progress, count, print_json
 from barnabas.protocol.ids import Offset, TopicPartition
 
 _BYTES_FOR_PROCESSES: Final = 64 * 1024 * 1024

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from barnabas.cli import exit_codes
 from barnabas.cli.output import errors_alone, escape_unencodable, is_utf_8
+from barnabas.common.suggestions import did_you_mean, suggestion
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.suggestions import did_you_mean, suggestion
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("up", "start a cluster on this machine: ZooKeeper and brokers"),

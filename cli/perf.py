@@ -32,9 +32,9 @@ from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
+from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.settings import LONG_MAX
 
 _SAMPLE_EVERY: Final = 97
 _CHECK_EVERY: Final = 1024

@@ -36,10 +36,10 @@ from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, Par
 from barnabas.client.errors import TopicErrors
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.placement_plan import Move, Placement, plan
+from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType
-from barnabas.protocol.settings import LONG_MAX
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _LOOK_S: Final = 0.2

@@ -23,10 +23,10 @@ from typing import Any, Final, TypeVar
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
 from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
-from barnabas.protocol.backoff import Retries
-from barnabas.protocol.channel import Answer, Channel
+from barnabas.common.backoff import Retries
+from barnabas.common.channel import Answer, Channel
+from barnabas.common.dialects import NO_FEATURES
 from barnabas.protocol.codec_msgpack import check_values
-from barnabas.protocol.dialects import NO_FEATURES
 from barnabas.protocol.errors import (
     BarnabasError,
     ConnectionClosed,

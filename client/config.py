@@ -15,12 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypedDict, cast
 
 from barnabas.client.isolation import ISOLATION_LEVELS, IsolationLevel
-from barnabas.protocol.backoff import Backoff, Retries
-from barnabas.protocol.compression import Compression
-from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
-from barnabas.protocol.ids import Endpoint, parse_endpoints
-from barnabas.protocol.settings import (
+from barnabas.common.backoff import Backoff, Retries
+from barnabas.common.settings import (
     INT_MAX,
     Boolean,
     Choice,
@@ -35,7 +31,11 @@ from barnabas.protocol.settings import (
     setting,
     settings_of,
 )
-from barnabas.protocol.suggestions import suggestion
+from barnabas.common.suggestions import suggestion
+from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import InvalidConfiguration
+from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
+from barnabas.protocol.ids import Endpoint, parse_endpoints
 
 _MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}

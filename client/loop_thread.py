@@ -21,7 +21,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from barnabas.client.client import Client
 from barnabas.client.errors import ClientClosed
-from barnabas.protocol.threads import LoopThread
+from barnabas.common.threads import LoopThread
 
 C = TypeVar("C", bound=Client)
 C_co = TypeVar("C_co", bound=Client, covariant=True)

@@ -13,6 +13,7 @@ from barnabas.client.arguments import check_mapping
 from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders
 from barnabas.client.cluster import Cluster
 from barnabas.client.isolation import IsolationLevel
+from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition, by_topic
 from barnabas.protocol.messages.fetch import CONSUMER_REPLICA_ID
@@ -31,7 +32,6 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from barnabas.protocol.settings import LONG_MAX
 
 T = TypeVar("T")
 

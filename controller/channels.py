@@ -20,12 +20,13 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
+from barnabas.common.backoff import doubled
+from barnabas.common.channel import Channel
+from barnabas.common.threads import LoopThread
 from barnabas.controller.events import ChannelsFailed, FromChannel, LinkFailed
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector, try_connect
 from barnabas.controller.link_queue import LinkQueue
 from barnabas.controller.request_batch import BrokerBatch, ControllerRequest
-from barnabas.protocol.backoff import doubled
-from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ErrorCode,
@@ -34,7 +35,6 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint
 from barnabas.protocol.schema import RequestOf
-from barnabas.protocol.threads import LoopThread
 
 log = logging.getLogger("barnabas.controller")
 

@@ -19,9 +19,10 @@ from typing import Final
 
 from kazoo.exceptions import KazooException
 
+from barnabas.common.backoff import doubled
+from barnabas.common.threads import make_thread
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels, ControllerChannels
-from barnabas.controller.election import ElectionKind
 from barnabas.controller.events import (
     Asked,
     Event,
@@ -33,13 +34,12 @@ from barnabas.controller.events import (
     ShutdownDone,
 )
 from barnabas.controller.failure_detector import FailureDetector
+from barnabas.controller.leader_choice import ElectionKind
 from barnabas.controller.partition_state import ElectionFigures
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.controller.term import ControllerSettings, ControllerTerm
-from barnabas.protocol.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
-from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved, SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.json_nodes import MalformedZnode

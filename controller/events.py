@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.controller.election import ElectionKind
+from barnabas.controller.leader_choice import ElectionKind
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (

@@ -3,7 +3,7 @@
 The moves are a table; an illegal one raises before anything is changed. A partition goes online by an
 election: its result is written by compare-and-set, taken into the context and added to the brokers' batches.
 A partition without an eligible leader stays in its state. Runs on the controller's event thread; the
-elections are the pure functions of `barnabas.controller.election`.
+elections are the pure functions of `barnabas.controller.leader_choice`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from barnabas.common.recent_times import RecentTimes
 from barnabas.controller.context import (
     ControllerContext,
     IllegalTransition,
@@ -20,7 +21,7 @@ from barnabas.controller.context import (
     Replica,
     ReplicaState,
 )
-from barnabas.controller.election import (
+from barnabas.controller.leader_choice import (
     Election,
     ElectionKind,
     elect_for_controlled_shutdown,
@@ -29,11 +30,10 @@ from barnabas.controller.election import (
     elect_offline,
     elect_preferred,
 )
-from barnabas.controller.leadership import Leadership
 from barnabas.controller.request_batch import RequestBatch
+from barnabas.controller.state_znodes import Leadership
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
-from barnabas.protocol.recent_times import RecentTimes
 from barnabas.zookeeper.znodes import LeadershipState
 
 state_change_log = logging.getLogger("barnabas.state_change")

@@ -21,8 +21,8 @@ from dataclasses import replace
 from typing import Final
 
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
-from barnabas.controller.election import ElectionKind
 from barnabas.controller.events import Outcomes
+from barnabas.controller.leader_choice import ElectionKind
 from barnabas.controller.partition_state import PartitionStateMachine
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error

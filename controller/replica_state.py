@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from barnabas.controller.context import ControllerContext, IllegalTransition, Replica, ReplicaState
-from barnabas.controller.election import without_replicas
-from barnabas.controller.leadership import Leadership
+from barnabas.controller.leader_choice import without_replicas
 from barnabas.controller.request_batch import RequestBatch
+from barnabas.controller.state_znodes import Leadership
 from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
 from barnabas.zookeeper.znodes import LeadershipState
 

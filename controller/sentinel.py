@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from barnabas.common.backoff import doubled
+from barnabas.common.connection import end_with_silent_host
+from barnabas.common.threads import make_thread
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector, connect
-from barnabas.protocol.backoff import doubled
-from barnabas.protocol.connection import end_with_silent_host
 from barnabas.protocol.ids import BrokerEpoch, Endpoint
-from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper.session import Threads
 from barnabas.zookeeper.znodes import ControllerNode
 

@@ -17,14 +17,14 @@ from typing import Final
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
-from barnabas.controller.election import ElectionKind
 from barnabas.controller.events import Event
-from barnabas.controller.leader_elections import LeaderElections
-from barnabas.controller.leadership import Leadership
+from barnabas.controller.leader_choice import ElectionKind
 from barnabas.controller.partition_state import ElectionFigures, PartitionStateMachine
+from barnabas.controller.preferred_leaders import LeaderElections
 from barnabas.controller.reassignment import Reassignments
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import RequestBatch
+from barnabas.controller.state_znodes import Leadership
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.errors import ErrorCode

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from barnabas.controller.context import ControllerContext
-from barnabas.controller.leadership import Leadership
+from barnabas.controller.state_znodes import Leadership
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.json_nodes import MalformedZnode

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from barnabas.common.channel import Channel
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import is_serving
-from barnabas.protocol.channel import Channel
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import BrokerId, Endpoint
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse

@@ -14,7 +14,7 @@ from barnabas.broker.config.dynamic import DYNAMIC_NAMES
 from barnabas.broker.config.settings import SETTINGS, TOPIC_SETTINGS
 from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS, THROTTLED_REPLICAS
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
-from barnabas.protocol.settings import INT_MAX, LONG_MAX, NoDefault, Setting, setting_text, settings_of
+from barnabas.common.settings import INT_MAX, LONG_MAX, NoDefault, Setting, setting_text, settings_of
 from barnabas.spark_connector.options import SourceOptions
 
 PAGE = Path(__file__).parent / "settings.md"

@@ -1,1 +1,1 @@
-"""Bytes and their meaning: ids, errors, messages, codecs, frames, record batches, and the one RPC channel."""
+"""Bytes and their meaning: ids, errors, messages, codecs, frames and record batches. Opens no socket."""

@@ -17,9 +17,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from barnabas.common.settings import parsed, settings_of
+from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.protocol.settings import parsed, settings_of
-from barnabas.protocol.suggestions import did_you_mean
 
 logger = logging.getLogger(__name__)
 

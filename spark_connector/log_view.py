@@ -13,7 +13,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
-from barnabas.protocol.backoff import Backoff
+from barnabas.common.backoff import Backoff
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.spark_connector.idle_clients import IdleClients

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from barnabas.common.settings import LONG_MAX, Choice, Kind, Refused
 from barnabas.protocol.ids import TopicPartition, parse_endpoints
-from barnabas.protocol.settings import LONG_MAX, Choice, Kind, Refused
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -20,9 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from barnabas.client.config import AdminConfig, ClientConfig
 from barnabas.client.isolation import ISOLATION_LEVELS
-from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.settings import (
+from barnabas.common.settings import (
     LONG_MAX,
     Boolean,
     Choice,
@@ -33,7 +31,9 @@ from barnabas.protocol.settings import (
     setting,
     settings_of,
 )
-from barnabas.protocol.suggestions import suggestion
+from barnabas.common.suggestions import suggestion
+from barnabas.protocol.errors import InvalidConfiguration
+from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.client_settings import FETCH_SIZES, KAFKA_PREFIX, SOURCE_CLIENT, client_settings
 from barnabas.spark_connector.option_kinds import (
     EARLIEST,

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.client.isolation import ISOLATION_LEVELS
+from barnabas.common.suggestions import suggestion
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.suggestions import suggestion
 from barnabas.spark_connector.option_kinds import EARLIEST, LATEST, PartitionNumbers
 from barnabas.spark_connector.options import Bound, SourceOptions
 

@@ -16,8 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from barnabas.common.suggestions import suggestion
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.protocol.suggestions import suggestion
 
 _HEADERS: Final = "headers"
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])

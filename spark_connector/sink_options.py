@@ -30,9 +30,9 @@ from pyspark.sql.types import (
 
 from barnabas.client.config import ProducerConfig
 from barnabas.client.producer.partitioners import MURMUR2, STICKY
+from barnabas.common.settings import Boolean, Choice, Optional, Text, parsed, setting, settings_of
+from barnabas.common.suggestions import suggestion
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.protocol.settings import Boolean, Choice, Optional, Text, parsed, setting, settings_of
-from barnabas.protocol.suggestions import suggestion
 from barnabas.spark_connector.client_settings import KAFKA_PREFIX, SINK_CLIENT, client_settings
 from barnabas.spark_connector.option_kinds import Servers
 from barnabas.spark_connector.options import OPTIONS as SOURCE_OPTIONS

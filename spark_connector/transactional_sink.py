@@ -28,8 +28,8 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig, ProducerConfig
 from barnabas.client.loop_thread import ClientThread
 from barnabas.client.producer.blocking import Producer
+from barnabas.common.settings import settings_of
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
-from barnabas.protocol.settings import settings_of
 from barnabas.spark_connector.delivery import Delivered, Delivery
 from barnabas.spark_connector.exactly_once import Coordination, TaskResult, open_attempt
 from barnabas.spark_connector.sink_options import SinkOptions

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
+from barnabas.common.threads import make_thread
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
 from barnabas.zookeeper.json_nodes import MalformedZnode

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from barnabas.common.threads import make_thread
 from barnabas.protocol.errors import ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.threads import make_thread
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
 from barnabas.zookeeper.json_nodes import MalformedZnode

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from barnabas.protocol.channel import Channel
+from barnabas.common.channel import Channel
 from barnabas.protocol.errors import ConnectionClosed, MalformedFrame, RequestTimedOutLocally
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest

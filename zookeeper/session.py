@@ -28,8 +28,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry, RetryFailedError
 
-from barnabas.protocol.recent_times import RecentTimes
-from barnabas.protocol.threads import make_thread
+from barnabas.common.recent_times import RecentTimes
+from barnabas.common.threads import make_thread
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.multi_read import Client
 

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.base.clocks import wall_clock_ms
+from barnabas.broker.base.pacing import IoThrottle, Pace, Stopped
 from barnabas.broker.compaction.choice import (
     Assessment,
     LogFigures,
@@ -40,11 +41,10 @@ from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.pacing import IoThrottle, Pace, Stopped
+from barnabas.common.threads import make_thread
 from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, parse_header
-from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 

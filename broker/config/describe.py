@@ -19,16 +19,7 @@ from barnabas.broker.config.settings import (
     topic_setting_names,
 )
 from barnabas.broker.config.stored_settings import ReplicaList
-from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.messages.configs import (
-    ConfigOperation,
-    ConfigResourceType,
-    ConfigSource,
-    ConfigType,
-    DescribeConfigsResourceResult,
-    DescribeConfigsSynonym,
-)
-from barnabas.protocol.settings import (
+from barnabas.common.settings import (
     INT_MAX,
     Boolean,
     Double,
@@ -38,7 +29,16 @@ from barnabas.protocol.settings import (
     TextList,
     setting_text,
 )
-from barnabas.protocol.suggestions import did_you_mean
+from barnabas.common.suggestions import did_you_mean
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.messages.configs import (
+    ConfigOperation,
+    ConfigResourceType,
+    ConfigSource,
+    ConfigType,
+    DescribeConfigsResourceResult,
+    DescribeConfigsSynonym,
+)
 
 _SHORT_MAX: Final = 2**15 - 1
 

@@ -20,9 +20,9 @@ from barnabas.broker.config.listeners import Addresses, check_listeners, make_ad
 from barnabas.broker.config.load import parse_setting
 from barnabas.broker.config.settings import ALIASES, SETTINGS, TOPIC_SETTINGS, BrokerConfig, SettingValue
 from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.common.settings import NoDefault, setting_text
+from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.messages.configs import ConfigSource
-from barnabas.protocol.settings import NoDefault, setting_text
-from barnabas.protocol.suggestions import did_you_mean
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity, EntityKind
 from barnabas.zookeeper.znodes import StoredConfig
 

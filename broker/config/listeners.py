@@ -9,8 +9,8 @@ import socket
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from barnabas.common.settings import Kind
 from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.settings import Kind
 
 PLAINTEXT: Final = "PLAINTEXT"
 SECURITY_PROTOCOLS: Final = (PLAINTEXT,)

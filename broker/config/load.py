@@ -24,11 +24,11 @@ from barnabas.broker.config.settings import (
     topic_setting,
     topic_setting_names,
 )
+from barnabas.common.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
+from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import parse_endpoints
 from barnabas.protocol.schema import MAX_STRING_BYTES
-from barnabas.protocol.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
-from barnabas.protocol.suggestions import did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "BARNABAS_"
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.protocol.settings import (
+from barnabas.common.settings import (
     DERIVED,
     INT_MAX,
     LONG_MAX,

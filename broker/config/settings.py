@@ -23,8 +23,7 @@ from barnabas.broker.config.log_settings import (
     LogSettings,
 )
 from barnabas.broker.config.stored_settings import TOPIC_ONLY_SETTINGS
-from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.settings import (
+from barnabas.common.settings import (
     DERIVED,
     INT_MAX,
     LONG_MAX,
@@ -38,6 +37,7 @@ from barnabas.protocol.settings import (
     setting,
     settings_of,
 )
+from barnabas.protocol.ids import BrokerId
 
 SettingValue = int | float | bool | str | tuple[str, ...]
 """The type of a topic-level setting."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from barnabas.protocol.settings import AlwaysFalse, Kind, Setting, TextList
+from barnabas.common.settings import AlwaysFalse, Kind, Setting, TextList
 
 
 class ReplicaList(TextList):

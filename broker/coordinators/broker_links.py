@@ -17,13 +17,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.protocol.channel import Channel
+from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.common.channel import Channel
+from barnabas.common.threads import LoopThread
 from barnabas.protocol.errors import ConnectionClosed, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.schema import RequestOf
-from barnabas.protocol.threads import LoopThread
 
 logger = logging.getLogger(__name__)
 

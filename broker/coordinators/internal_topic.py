@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerId, Endpoint, TopicId
 from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicConfig

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 
+from barnabas.broker.base.purgatory import Reaper
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, KeyValue, LastRecords, RunAside
 from barnabas.broker.coordinators.effects import Moment
-from barnabas.broker.coordinators.hosted import Leadership, Machine, MachineShard
 from barnabas.broker.coordinators.internal_topic import InternalTopic
-from barnabas.broker.coordinators.led_shards import LedShards, ShardState
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import Reaper
+from barnabas.broker.coordinators.machine_shard import Leadership, Machine, MachineShard
+from barnabas.broker.coordinators.shard_loading import LedShards, ShardState
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.ids import LeaderEpoch, TopicId

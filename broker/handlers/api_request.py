@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVarTuple
 
-from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.base.clocks import monotonic_ms
+from barnabas.broker.base.purgatory import DelayedCall, Purgatory
+from barnabas.broker.base.slow_work import SlowWork, SlowWorkRefused
 from barnabas.broker.handlers.error_counts import ErrorCounts, error_counts
 from barnabas.broker.network.request import Request
-from barnabas.broker.purgatory import DelayedCall, Purgatory
-from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.errors import MessageTooComplex, Unencodable
 from barnabas.protocol.invariants import InvariantViolation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.replication.record_deletion import DeletionOutcome
+from barnabas.broker.replication.delayed_delete import DeletionOutcome
 from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.broker.clocks import wall_clock_ms
-from barnabas.broker.coordinators.transaction import Transaction
-from barnabas.broker.coordinators.transaction_state import IDLE, TransactionState
+from barnabas.broker.base.clocks import wall_clock_ms
+from barnabas.broker.coordinators.transactions.state import IDLE, TransactionState
+from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode

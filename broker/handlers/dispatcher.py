@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.handlers import api_versions
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS, Handler
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.codec_kafka import UnsupportedVersion

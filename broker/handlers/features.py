@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from barnabas.broker.features import updated
+from barnabas.broker.cluster.features import updated
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError

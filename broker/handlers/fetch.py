@@ -10,24 +10,24 @@ import uuid
 from collections.abc import Iterable
 from typing import Final
 
+from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.network.request import Lane
+from barnabas.broker.replication.delayed_fetch import (
+    FetchItem,
+    FetchOutcome,
+    FetchParams,
+    FetchResult,
+    FixedItems,
+)
 from barnabas.broker.replication.fetch_sessions import (
     FetchSession,
     FetchSessions,
     SessionKey,
     SessionRequest,
     key_of,
-)
-from barnabas.broker.replication.fetch_wait import (
-    FetchItem,
-    FetchOutcome,
-    FetchParams,
-    FetchResult,
-    FixedItems,
 )
 from barnabas.broker.replication.replica_views import Isolation
 from barnabas.protocol.compression import Compression

@@ -1,6 +1,6 @@
 """Metadata: the brokers, the controller and the leaders that this broker knows.
 
-A request for an unknown topic may create it; see `barnabas.broker.auto_topics`. Versions below 4 have no
+A request for an unknown topic may create it; see `auto_topics`. Versions below 4 have no
 field to refuse that, so they always may.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final
 
+from barnabas.broker.base.purgatory import Purgatory
+from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataCache
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.metadata_cache import ClusterMetadata, MetadataCache
-from barnabas.broker.purgatory import Purgatory
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition

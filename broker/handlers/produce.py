@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from barnabas.broker.coordinators.transaction_verification import Outcome, Question
+from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD, MAX_PRODUCED_BATCHES
+from barnabas.broker.coordinators.transactions.verification import Outcome, Question
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_ON_NETWORK_THREAD, MAX_PRODUCED_BATCHES
 from barnabas.broker.log.appending import ProducedBatches, count_batches, parse_produced
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards

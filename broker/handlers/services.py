@@ -10,18 +10,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from barnabas.broker.auto_topics import AutoTopicCreation
+from barnabas.broker.base.purgatory import Purgatory
+from barnabas.broker.base.slow_work import SlowWork
+from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
-from barnabas.broker.coordinators.transaction_verification import TransactionVerification
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.producer_ids import ProducerIds
-from barnabas.broker.purgatory import Purgatory
+from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
+from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
+from barnabas.broker.coordinators.transactions.verification import TransactionVerification
+from barnabas.broker.handlers.auto_topics import AutoTopicCreation
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.slow_work import SlowWork
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     NO_CONTROLLER_EPOCH,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
+from barnabas.broker.base.limits import MAX_NEW_CONFIGS_BYTES
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.limits import MAX_NEW_CONFIGS_BYTES
-from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ApiError, ErrorCode, ErrorTexts
 from barnabas.protocol.ids import NO_BROKER, TopicId
 from barnabas.protocol.messages.topics import (

@@ -14,7 +14,7 @@ from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
+from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import by_topic, named_once
 from barnabas.protocol.messages.transactions import (

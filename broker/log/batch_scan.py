@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from barnabas.broker.limits import MAX_UNPOOLED_BYTES, POOLED_LARGE_BLOCKS, POOLED_SMALL_BLOCKS
+from barnabas.broker.base.limits import MAX_UNPOOLED_BYTES, POOLED_LARGE_BLOCKS, POOLED_SMALL_BLOCKS
 from barnabas.broker.log.epoch_cache import EpochStart
 from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
 from barnabas.broker.log.open_files import NotCached

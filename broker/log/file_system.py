@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.open_files import OPEN_FILES
+from barnabas.common.recent_times import RecentTimes
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.recent_times import RecentTimes
 
 LOG_SUFFIX: Final = ".log"
 OFFSET_INDEX_SUFFIX: Final = ".index"

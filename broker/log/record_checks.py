@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from barnabas.broker.base.pacing import Rests
 from barnabas.broker.log.appending import Appendable, ProducedBatches, parse_produced
 from barnabas.broker.log.log_config import LogConfig
-from barnabas.broker.pacing import Rests
 from barnabas.protocol.compression import (
     MAX_EXPANSION,
     Buffer,

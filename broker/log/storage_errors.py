@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar, Final
 
-from barnabas.broker.limited_log import LimitedLog
+from barnabas.broker.base.limited_log import LimitedLog
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 from prometheus_client.core import Metric
 
-from barnabas.broker.metadata_cache import ClusterMetadata
+from barnabas.broker.cluster.metadata_cache import ClusterMetadata
 from barnabas.broker.metrics.families import counters, gauges, recent_times
-from barnabas.protocol.recent_times import RecentTimes
+from barnabas.common.recent_times import RecentTimes
 
 
 class Elections(Protocol):

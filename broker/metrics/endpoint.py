@@ -23,8 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from barnabas.broker.network.server import CannotBind
+from barnabas.common.threads import make_thread
 from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from barnabas.protocol.recent_times import RecentTimes
+from barnabas.common.recent_times import RecentTimes
 
 QUANTILES: Final = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.99": 0.99, "0.999": 0.999}
 """The label → the share; the JMX exporter makes such labels of Kafka's percentiles."""

@@ -21,8 +21,8 @@ from typing import Final, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.rebalance import GroupState
+from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.metrics.families import gauges
 from barnabas.protocol.ids import Offset, TopicPartition
 

@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from barnabas.broker.compaction.cleaner import CleanerFigures
 from barnabas.broker.log.log import Log
 from barnabas.broker.metrics.families import Room, counters, gauges, recent_times
-from barnabas.protocol.recent_times import RecentTimes
+from barnabas.common.recent_times import RecentTimes
 
 _LOG: Final = {
     "size": "The bytes of a log's segments.",

@@ -7,10 +7,10 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from barnabas.broker.base.purgatory import Purgatory
 from barnabas.broker.metrics.families import gauges
 from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.server import SocketServer
-from barnabas.broker.purgatory import Purgatory
 
 _HANDLERS: Final = "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count"
 

@@ -15,11 +15,11 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from barnabas.broker.metadata_cache import MetadataCache
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.replica_views import Isolation, Role
-from barnabas.protocol.channel import Channel
+from barnabas.common.channel import Channel
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, Offset, TopicPartition, by_topic
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition

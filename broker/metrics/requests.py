@@ -15,16 +15,16 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
+from barnabas.broker.base.topic_metrics import TopicTraffic, Traffic
 from barnabas.broker.metrics.families import QUANTILES, Room, Summary, counters, gauges
 from barnabas.broker.network.request import RequestKind
-from barnabas.broker.network.request_times import (
+from barnabas.broker.network.request_metrics import (
     STAGES,
     ApiTimes,
     RequestTimes,
     percentiles_bytes,
     percentiles_ms,
 )
-from barnabas.broker.traffic import TopicTraffic, Traffic
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.schema import ApiKey
 

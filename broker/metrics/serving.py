@@ -26,13 +26,14 @@ from prometheus_client import (
 )
 from prometheus_client.registry import Collector
 
-from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.base.purgatory import Purgatory
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
+from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.log.file_system import FLUSH_TIMES
-from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.metrics.cluster import ControllerCollector, ControllerView, SessionCollector
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
 from barnabas.broker.metrics.groups import GroupCollector
@@ -43,9 +44,8 @@ from barnabas.broker.metrics.replicas import ReplicaCollector
 from barnabas.broker.metrics.requests import RequestCollector, TopicCollector
 from barnabas.broker.metrics.transactions import TransactionCollector
 from barnabas.broker.network.server import SocketServer
-from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.protocol.recent_times import RecentTimes
+from barnabas.common.recent_times import RecentTimes
 
 FRESH_MS: Final = 1_000
 

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from barnabas.broker.coordinators.transaction import Transaction
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.state import TransactionState
+from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.broker.metrics.families import gauges
 from barnabas.broker.replication.partition import Partition
 

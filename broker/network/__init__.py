@@ -1,1 +1,1 @@
-"""Sockets, network threads, the request queue and the purgatory. Knows no logs."""
+"""Sockets, network threads and the request queue. Knows no logs."""

@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from barnabas.protocol.threads import make_thread
+from barnabas.common.threads import make_thread
 
 logger = logging.getLogger(__name__)
 

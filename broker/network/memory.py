@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from barnabas.broker.limits import ConnectionLimits
+from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.protocol.frames import Frame, FrameReceiver
 
 _TICK_S: Final = 0.02

@@ -24,16 +24,16 @@ from typing import Any, Final, cast
 
 import uvloop
 
-from barnabas.broker.limits import ConnectionLimits
+from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.busy_time import BusyTime
-from barnabas.broker.network.lanes import Lanes, RequestQueue
 from barnabas.broker.network.memory import MemoryShare, RequestMemory
 from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, Pipeline
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request
-from barnabas.broker.network.request_times import RequestTimes
+from barnabas.broker.network.request_metrics import RequestTimes
+from barnabas.broker.network.request_queue import Lanes, RequestQueue
+from barnabas.common.threads import make_thread
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, FrameReceiver
-from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from enum import Enum, auto
 from itertools import islice
 from typing import Final
 
-from barnabas.broker.limits import ConnectionLimits
+from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.request import Buffers, Lane, Request
 from barnabas.protocol.invariants import InvariantViolation, invariant
 

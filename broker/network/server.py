@@ -15,23 +15,23 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from barnabas.broker.config.listeners import Listener
-from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.limits import (
+from barnabas.broker.base.limits import (
     CONTROL_WORKERS,
     DISK_WORKERS,
     RECORDS_WORKERS,
     ConnectionLimits,
 )
+from barnabas.broker.config.listeners import Listener
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
 from barnabas.broker.network.busy_time import BusyTime
-from barnabas.broker.network.lanes import Lanes, RequestQueue
 from barnabas.broker.network.network_thread import Connection, NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request
+from barnabas.broker.network.request_queue import Lanes, RequestQueue
+from barnabas.common.settings import LONG_MAX
+from barnabas.common.threads import make_thread
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.frames import BufferPool
-from barnabas.protocol.settings import LONG_MAX
-from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 

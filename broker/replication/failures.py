@@ -26,10 +26,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from barnabas.broker.base.work_thread import WorkThread
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.isr_changes import IsrStore
-from barnabas.broker.replication.work_thread import WorkThread
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation

@@ -28,9 +28,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from barnabas.broker.limits import MAX_PARTITIONS_OF_SESSION, MAX_SESSION_PARTITIONS
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.replication.fetch_wait import FetchItem, FetchOutcome, FetchSource
+from barnabas.broker.base.limits import MAX_PARTITIONS_OF_SESSION, MAX_SESSION_PARTITIONS
+from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.replication.delayed_fetch import FetchItem, FetchOutcome, FetchSource
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch

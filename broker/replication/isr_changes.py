@@ -25,9 +25,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
+from barnabas.broker.base.work_thread import WorkThread
+from barnabas.broker.replication.followers import CommittedIsr, PendingIsr
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.work_thread import WorkThread
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.zookeeper.errors import (

@@ -19,14 +19,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.base.clocks import wall_clock_ms
+from barnabas.broker.base.pacing import IoThrottle
 from barnabas.broker.log.file_system import MAX_NAME_BYTES, future_name
 from barnabas.broker.log.future_log import FutureLog
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.pacing import IoThrottle
+from barnabas.common.threads import make_thread
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.threads import make_thread
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.log.appending import AppendResult, ProducedBatches, first_base_offset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.record_checks import prepare_records
 from barnabas.broker.replication import rules
-from barnabas.broker.replication.isr import (
+from barnabas.broker.replication.followers import (
     CommittedIsr,
     IsrState,
     NearConsumer,

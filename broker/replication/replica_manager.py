@@ -12,17 +12,17 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from barnabas.broker.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
+from barnabas.broker.base.purgatory import Cancel, DelayedOperation, Purgatory, Reaper
+from barnabas.broker.base.topic_metrics import Traffic
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.record_checks import RecordsRefused, are_quickly_prepared
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import Cancel, DelayedOperation, Purgatory, Reaper
-from barnabas.broker.replication.failures import DiskFailures
-from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
-from barnabas.broker.replication.fetch_wait import (
+from barnabas.broker.replication.delayed_delete import RecordDeletions
+from barnabas.broker.replication.delayed_fetch import (
     DelayedFetch,
     FetchParams,
     FetchReader,
@@ -30,17 +30,17 @@ from barnabas.broker.replication.fetch_wait import (
     FetchSource,
     refusing_to_wait,
 )
-from barnabas.broker.replication.fetcher import FetcherManager
-from barnabas.broker.replication.isr import NearConsumer
+from barnabas.broker.replication.failures import DiskFailures
+from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
+from barnabas.broker.replication.fetcher_thread import FetcherManager
+from barnabas.broker.replication.followers import NearConsumer
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
-from barnabas.broker.replication.markers import TransactionMarkers
+from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.record_deletion import RecordDeletions
 from barnabas.broker.replication.replica_views import EVER
 from barnabas.broker.replication.replication_quota import ReplicationQuotas
 from barnabas.broker.replication.roles import Fence, RoleChanges
 from barnabas.broker.replication.sliced_checks import SlicedChecks
-from barnabas.broker.traffic import Traffic
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse, RecordError

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from barnabas.broker.replication.isr import FollowerStates
+from barnabas.broker.replication.followers import FollowerStates
 from barnabas.broker.replication.replica_views import EVER, Role
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import (

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.transaction_index import AbortedTransaction
-from barnabas.broker.replication.isr import IsrState, PendingIsr
+from barnabas.broker.replication.followers import IsrState, PendingIsr
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Collection
 from typing import Final
 
+from barnabas.broker.base.pacing import IoThrottle
 from barnabas.broker.config.topic_settings import TopicSettingsTable
-from barnabas.broker.pacing import IoThrottle
+from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.settings import LONG_MAX
 
 EVERY_REPLICA: Final = "*"
 _LONGEST_WAIT_S: Final = 1.0

@@ -17,14 +17,14 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import for_each
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog, StorageCallFailed
 from barnabas.broker.replication.failures import DiskFailures, FailedReplicas
-from barnabas.broker.replication.fetcher import FollowedLeader
+from barnabas.broker.replication.fetcher_thread import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Role
 from barnabas.broker.replication.slow_disks import SlowDisks

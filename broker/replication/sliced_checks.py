@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from barnabas.broker.limits import MAX_ON_NETWORK_THREAD
-from barnabas.broker.purgatory import DelayedOperation, Purgatory
-from barnabas.broker.replication.work_thread import WorkThread
+from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
+from barnabas.broker.base.purgatory import DelayedOperation, Purgatory
+from barnabas.broker.base.work_thread import WorkThread
 
 _SLICE: Final = 16
 _SLICE_PARTITIONS: Final = 100

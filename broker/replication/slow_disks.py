@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.base.clocks import monotonic_ms
 
 SLOW_APPEND_MS: Final = 100.0
 """An append that takes longer shows a slow disk."""

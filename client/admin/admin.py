@@ -90,6 +90,7 @@ from barnabas.client.offsets import (
     partition_of,
     partitions_in,
 )
+from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigSource
@@ -99,7 +100,6 @@ from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
 )
-from barnabas.protocol.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from barnabas.client.producer.transactions import PreparedTransaction

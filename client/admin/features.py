@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from barnabas.client.admin.topics import ask_controller, broker_timeout_ms
 from barnabas.client.cluster import Cluster
-from barnabas.protocol.dialects import SOFTWARE_NAME, SOFTWARE_VERSION
+from barnabas.common.dialects import SOFTWARE_NAME, SOFTWARE_VERSION
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpgradeType

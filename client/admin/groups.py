@@ -16,7 +16,7 @@ from barnabas.client.consumer.group_calls import GroupCalls
 from barnabas.client.consumer.group_membership import Api, Membership, Reaction, Timing, reaction_to
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import GroupErrors
-from barnabas.protocol.backoff import Retries
+from barnabas.common.backoff import Retries
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic

@@ -18,7 +18,7 @@ from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.consumer.partition_state import received_records
 from barnabas.client.isolation import IsolationLevel
-from barnabas.protocol.channel import Answer
+from barnabas.common.channel import Answer
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -15,7 +15,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from barnabas.client.arguments import check_mapping, several
 from barnabas.client.cluster import Cluster
-from barnabas.protocol.backoff import Retries
+from barnabas.common.backoff import Retries
 from barnabas.protocol.errors import (
     ApiError,
     BarnabasError,

@@ -18,7 +18,7 @@ from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionState, Reset, reset_of
 from barnabas.client.errors import BarnabasError, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
-from barnabas.protocol.backoff import Retries
+from barnabas.common.backoff import Retries
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.loop_thread import ClientThread
 from barnabas.client.metadata import MetadataCache
-from barnabas.protocol.backoff import Retries
+from barnabas.common.backoff import Retries
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 
 

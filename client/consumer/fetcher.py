@@ -39,7 +39,7 @@ from barnabas.client.consumer.partition_state import (
 from barnabas.client.errors import LogTruncated, OffsetUnknown, report_bug
 from barnabas.client.metadata import LEADERSHIP_ERRORS, Leader
 from barnabas.client.offsets import EpochToEnd, ListedOffset, ask_for_epoch_ends, ask_for_offsets
-from barnabas.protocol.channel import Answer
+from barnabas.common.channel import Answer
 from barnabas.protocol.errors import (
     ApiError,
     BarnabasError,

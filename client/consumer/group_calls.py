@@ -14,7 +14,7 @@ from typing import TypeVar
 from barnabas.client.cluster import MAIN_LANE, Cluster
 from barnabas.client.consumer.group_membership import Api, Membership, Reaction, reaction_to
 from barnabas.client.coordinators import find_coordinator
-from barnabas.protocol.backoff import Retries
+from barnabas.common.backoff import Retries
 from barnabas.protocol.errors import (
     BarnabasError,
     ConnectionClosed,

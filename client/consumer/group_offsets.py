@@ -35,7 +35,7 @@ from barnabas.client.consumer.group_membership import (
 )
 from barnabas.client.errors import CommitFailed, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
-from barnabas.protocol.dialects import Wire
+from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import (
     BarnabasError,
     ErrorCode,

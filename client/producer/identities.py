@@ -14,7 +14,7 @@ from typing import Final
 from barnabas.client.cluster import Cluster
 from barnabas.client.errors import report_bug
 from barnabas.client.producer.sequences import ProducerIdentity
-from barnabas.protocol.backoff import Retries
+from barnabas.common.backoff import Retries
 from barnabas.protocol.errors import BarnabasError, ErrorCode, raise_for
 from barnabas.protocol.messages.produce import NOT_YET_CONFIRMED, InitProducerIdRequest
 

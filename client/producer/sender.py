@@ -32,7 +32,7 @@ from barnabas.client.producer.transactions import (
     TransactionMachine,
     kind_of,
 )
-from barnabas.protocol.backoff import doubled, jittered
+from barnabas.common.backoff import doubled, jittered
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.produce import (

@@ -25,7 +25,7 @@ from barnabas.client.producer.transactions import (
     PreparedTransaction,
     kind_of,
 )
-from barnabas.protocol.backoff import Backoff, Retries
+from barnabas.common.backoff import Backoff, Retries
 from barnabas.protocol.errors import (
     ApiError,
     BarnabasError,

@@ -52,8 +52,8 @@ from barnabas.client.producer.transactions import (
     TransactionMachine,
     kind_of,
 )
-from barnabas.protocol.backoff import Retries
-from barnabas.protocol.dialects import Wire
+from barnabas.common.backoff import Retries
+from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant

@@ -101,7 +101,7 @@ def _arguments(test: pytest.Item, name: str) -> Mapping[str, Any] | None:
 
 
 def _wrong_argument(marker: pytest.Mark) -> str | None:
-    from barnabas.protocol.suggestions import suggestion
+    from barnabas.common.suggestions import suggestion
 
     names = _MARKERS[marker.name]
     for value in marker.args:

@@ -10,29 +10,44 @@ import pytest
 from .sources import ROOT, source, sources_in
 
 ANY = frozenset(
-    {"protocol", "zookeeper", "broker", "controller", "client", "spark_connector", "deploy", "cli"}
+    {
+        "protocol",
+        "common",
+        "zookeeper",
+        "broker",
+        "logtools",
+        "controller",
+        "client",
+        "spark_connector",
+        "deploy",
+        "cli",
+    }
 )
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset(),
-    "zookeeper": frozenset({"protocol"}),
-    "controller": frozenset({"protocol", "zookeeper"}),
-    "client": frozenset({"protocol"}),
-    "broker": frozenset({"protocol", "zookeeper", "controller"}),
-    "spark_connector": frozenset({"client", "protocol"}),
+    "common": frozenset({"protocol"}),
+    "zookeeper": frozenset({"protocol", "common"}),
+    "controller": frozenset({"protocol", "common", "zookeeper"}),
+    "client": frozenset({"protocol", "common"}),
+    "broker": frozenset({"protocol", "common", "zookeeper", "controller"}),
+    "logtools": frozenset({"protocol", "common", "broker"}),
+    "spark_connector": frozenset({"client", "protocol", "common"}),
     "deploy": ANY - {"cli"},
     "cli": ANY,
 }
 """Package → the other packages of ours that it may import."""
 
 MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
-    "log": frozenset(),
-    "network": frozenset(),
-    "compaction": frozenset({"log"}),
-    "replication": frozenset({"log"}),
-    "coordinators": frozenset({"replication", "log"}),
-    "handlers": frozenset({"network", "coordinators", "replication", "compaction", "log"}),
-    "metrics": frozenset({"network", "coordinators", "replication", "compaction", "log"}),
+    "base": frozenset(),
+    "cluster": frozenset({"base"}),
+    "log": frozenset({"base"}),
+    "network": frozenset({"base"}),
+    "compaction": frozenset({"base", "log"}),
+    "replication": frozenset({"base", "cluster", "log"}),
+    "coordinators": frozenset({"base", "cluster", "replication", "log"}),
+    "handlers": frozenset({"base", "cluster", "network", "coordinators", "replication", "compaction", "log"}),
+    "metrics": frozenset({"base", "cluster", "network", "coordinators", "replication", "compaction", "log"}),
 }
 """Folder of broker/ → the other folders of broker/ that it may import: downward only."""
 
@@ -58,7 +73,9 @@ all. Replication gets the store from the composition root, as a protocol.
 
 NO_ZOOKEEPER = (
     "protocol",
+    "common",
     "client",
+    "logtools",
     "spark_connector",
     "broker/network",
     "broker/log",
@@ -156,7 +173,18 @@ def test_zookeeper_is_unknown_to(folder: str) -> None:
     assert problems == []
 
 
-@pytest.mark.parametrize("package", ["protocol", "zookeeper", "broker", "controller"])
+def test_the_protocol_opens_no_socket() -> None:
+    """Bytes only: the one RPC channel is in common/."""
+    problems = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sources_in(ROOT / "protocol")
+        for line, name in source(path).imported
+        if name.split(".")[0] in {"asyncio", "socket", "select", "selectors"}
+    ]
+    assert problems == []
+
+
+@pytest.mark.parametrize("package", ["protocol", "common", "zookeeper", "broker", "controller"])
 def test_the_brokers_side_imports_nothing_heavy(package: str) -> None:
     problems = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.configs import (
     ALL_BROKERS,

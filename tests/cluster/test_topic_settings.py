@@ -11,8 +11,8 @@ from barnabas.broker.config.dynamic import DYNAMIC_NAMES
 from barnabas.broker.config.settings import TOPIC_SETTINGS, topic_setting_names
 from barnabas.client import ConfigResource
 from barnabas.client.blocking import Producer
+from barnabas.common.settings import LONG_MAX
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.settings import LONG_MAX
 from tests.support.waiting import wait_for
 
 from .test_settings import values

@@ -28,7 +28,7 @@ from typing import Final
 import pytest
 
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from barnabas.broker.coordinators.transaction_verification import VERIFICATION
+from barnabas.broker.coordinators.transactions.verification import VERIFICATION
 from barnabas.cli.log_entries import Damage, read_batches
 from barnabas.client import ConfigResource, NewTopic
 from barnabas.deploy.local import LocalCluster

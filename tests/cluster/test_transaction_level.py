@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.features import NEW_CLUSTER
+from barnabas.broker.cluster.features import NEW_CLUSTER
 from barnabas.client import Producer
 from barnabas.client.errors import TransactionAbortable
 from barnabas.deploy.local import LocalCluster

@@ -17,7 +17,7 @@ from typing import Final
 from .clients import NEWEST_JAVA
 
 FULLY: Final = ("confluent-kafka", NEWEST_JAVA)
-SUBJECTS: Final = ("protocol", "broker/handlers", "broker/coordinators", "tests/compat")
+SUBJECTS: Final = ("protocol", "common", "broker/handlers", "broker/coordinators", "tests/compat")
 _VARIABLES: Final = ("COMPAT_FULL", "CHAOS_SECONDS", "COMPAT_RESULTS", "COMPAT_BOOTSTRAP")
 _ROOT: Final = Path(__file__).resolve().parents[2]
 

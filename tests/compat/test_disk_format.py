@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata, TransactionRecord, to_bytes
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord, to_bytes
+from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import ScannedLog
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
-from barnabas.broker.log.segment_check import check_segment
-from barnabas.broker.log.verification import segment_tasks, verify_log
 from barnabas.cli.log_entries import Damage, DumpedBatch, base_offset_of, read_batches, read_entries
+from barnabas.logtools.segment_check import check_segment
+from barnabas.logtools.verification import segment_tasks, verify_log
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import ProducerEpoch, ProducerId, TopicPartition
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, TimestampType

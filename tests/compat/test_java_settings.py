@@ -15,9 +15,9 @@ from barnabas.broker.config.describe import describe_broker, describe_topic
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
 from barnabas.broker.config.settings import SETTINGS, topic_setting
 from barnabas.broker.config.stored_settings import ReplicaList
+from barnabas.common.settings import DERIVED, AlwaysFalse, Boolean, Choice, Double, Integer, Kind, TextList
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.messages.configs import ConfigSource, DescribeConfigsResourceResult
-from barnabas.protocol.settings import DERIVED, AlwaysFalse, Boolean, Choice, Double, Integer, Kind, TextList
 from tests.support.defaults import make_config
 from tests.support.names import fresh_name
 from tests.support.waiting import wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.coordinators.transaction_verification import VERIFICATION
+from barnabas.broker.coordinators.transactions.verification import VERIFICATION
 from barnabas.client import ConfigResource
 from barnabas.client.blocking import Producer
 from barnabas.deploy.local import LocalCluster

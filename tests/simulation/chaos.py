@@ -7,7 +7,7 @@ fault, so that some histories are nearly calm and others are full of one kind of
 import random
 from collections.abc import Callable
 
-from barnabas.broker.replication.isr import PendingIsr
+from barnabas.broker.replication.followers import PendingIsr
 from barnabas.protocol.errors import ConnectionClosed, ConnectionRefused, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from tests.simulation.broker import SimBroker

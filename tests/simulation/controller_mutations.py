@@ -9,12 +9,12 @@ from barnabas.broker.handlers.services import RequestOrder
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.stray_logs import StrayLogs
-from barnabas.broker.replication import fetch_wait
+from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.broker.replication.roles import RoleChanges
 from barnabas.controller import events, partition_state, replica_state, topic_admin
 from barnabas.controller.context import ControllerContext, Replica
 from barnabas.controller.controller import Controller
-from barnabas.controller.election import Election
+from barnabas.controller.leader_choice import Election
 from barnabas.controller.reassignment import Reassignments
 from barnabas.controller.replica_state import ReplicaStateMachine
 from barnabas.controller.request_batch import BrokerBatch

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata, read_key, read_value
-from barnabas.broker.coordinators.transaction_rules import present_producer
-from barnabas.broker.coordinators.transaction_state import IDLE, NEXT_STATES, TransactionState
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata, read_key, read_value
+from barnabas.broker.coordinators.transactions.rules import present_producer
+from barnabas.broker.coordinators.transactions.state import IDLE, NEXT_STATES, TransactionState
 from tests.simulation.coordinated_world import STATES, CoordinatedWorld
 from tests.simulation.promises import Promise, PromiseKeeper
 

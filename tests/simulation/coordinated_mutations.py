@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from barnabas.broker.cluster.metadata_cache import MetadataCache, _TopicChanges
 from barnabas.broker.compaction import cleaning
 from barnabas.broker.compaction.batch_filter import AbortedTransactions
-from barnabas.broker.coordinators import transaction_markers
-from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
-from barnabas.broker.metadata_cache import MetadataCache, _TopicChanges
+from barnabas.broker.coordinators.transactions import marker_queue as transaction_markers
+from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.replication import replica_manager
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol import schema

@@ -18,14 +18,16 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from barnabas.broker.coordinators import group as group_module
-from barnabas.broker.coordinators import transaction_coordinator
+from barnabas.broker.base.purgatory import Purgatory
+from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.coordinators.effects import Clock
-from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
-from barnabas.broker.coordinators.group_shard import GroupShard
+from barnabas.broker.coordinators.groups import group as group_module
+from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
+from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
-from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
-from barnabas.broker.coordinators.transaction_verification import TransactionVerification
+from barnabas.broker.coordinators.transactions import coordinator as transaction_coordinator
+from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
+from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.handlers import (
     groups,
     init_producer_id,
@@ -36,8 +38,6 @@ from barnabas.broker.handlers import (
     write_txn_markers,
 )
 from barnabas.broker.handlers.metadata import wake_requests
-from barnabas.broker.producer_ids import ProducerIds
-from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ConnectionClosed, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition

@@ -5,8 +5,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 
-from barnabas.broker.pacing import Stopped
-from barnabas.broker.replication.isr import PendingIsr
+from barnabas.broker.base.pacing import Stopped
+from barnabas.broker.replication.followers import PendingIsr
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from tests.simulation.broker import SimBroker
 from tests.simulation.disk import Fault

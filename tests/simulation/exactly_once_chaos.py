@@ -8,9 +8,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata, TransactionRecord, to_bytes
-from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord, to_bytes
+from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH
+from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.log.appending import parse_produced
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.protocol.batch_builder import RecordBatchBuilder

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from barnabas.broker.coordinators.group_records import OffsetRecord, from_bytes
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata
-from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH
-from barnabas.broker.coordinators.transaction_state import DECIDED, TransactionState
+from barnabas.broker.coordinators.groups.records import OffsetRecord, from_bytes
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata
+from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH
+from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, TopicPartition
 from barnabas.protocol.messages.offsets import OffsetFetchRequest

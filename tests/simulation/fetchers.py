@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
-from barnabas.broker.replication.fetcher import FetcherTable, FollowedLeader
-from barnabas.broker.replication.following import FollowedPartition, LeaderFetches
+from barnabas.broker.replication.fetcher_state import FollowedPartition, LeaderFetches
+from barnabas.broker.replication.fetcher_thread import FetcherTable, FollowedLeader
 from barnabas.protocol.errors import LocalError, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_records import (
+from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.rebalance import GroupState
+from barnabas.broker.coordinators.groups.records import (
     GroupMetadataValue,
     GroupRecord,
     OffsetRecord,
     Record,
     from_bytes,
 )
-from barnabas.broker.coordinators.led_shards import ShardState
-from barnabas.broker.coordinators.rebalance import GroupState
+from barnabas.broker.coordinators.shard_loading import ShardState
 from barnabas.protocol.consumer_protocol import decode_subscription
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition

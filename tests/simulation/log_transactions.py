@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.producer_state import AppendOrigin
-from barnabas.broker.replication.markers import MarkerOutcome, TransactionMarker
+from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse

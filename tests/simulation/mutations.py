@@ -12,10 +12,12 @@ from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.log import batch_scan, log, recovery
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from barnabas.broker.replication import fetch_wait, following, rules
+from barnabas.broker.replication import delayed_fetch as fetch_wait
+from barnabas.broker.replication import fetcher_state as following
 from barnabas.broker.replication import partition as partition_module
-from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions, LeaderFetches
-from barnabas.broker.replication.isr import FollowerStates, PendingIsr
+from barnabas.broker.replication import rules
+from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions, LeaderFetches
+from barnabas.broker.replication.followers import FollowerStates, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, Role

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from barnabas.broker.coordinators.rebalance import GroupState
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.groups.rebalance import GroupState
+from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.transactions import EndTxnRequest

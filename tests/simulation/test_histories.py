@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.broker.replication.isr import CommittedIsr
+from barnabas.broker.replication.followers import CommittedIsr
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import InvariantViolation

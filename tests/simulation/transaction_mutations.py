@@ -11,18 +11,18 @@ from barnabas.broker.coordinators import (
     transaction_shard,
 )
 from barnabas.broker.coordinators.effects import Moment
-from barnabas.broker.coordinators.offsets import GroupOffsets
-from barnabas.broker.coordinators.transaction import Transaction
-from barnabas.broker.coordinators.transaction_markers import MarkerQueue
-from barnabas.broker.coordinators.transaction_records import NO_EPOCH, TransactionMetadata
-from barnabas.broker.coordinators.transaction_state import DECIDED, TransactionState
-from barnabas.broker.coordinators.transaction_verification import TransactionVerification
+from barnabas.broker.coordinators.groups.offsets import GroupOffsets
+from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
+from barnabas.broker.coordinators.transactions.records import NO_EPOCH, TransactionMetadata
+from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState
+from barnabas.broker.coordinators.transactions.transaction import Transaction
+from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.log import recovery
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_transactions import LogTransactions
 from barnabas.broker.log.producer_state import ProducerState, ProducerStates
-from barnabas.broker.replication import markers
-from barnabas.broker.replication.markers import TransactionMarker
+from barnabas.broker.replication import marker_writer as markers
+from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, Offset

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.purgatory import Reaper
-from barnabas.broker.replication.fetch_wait import FetchItem, FetchParams, FetchResult, FixedItems
-from barnabas.broker.replication.fetcher import FollowedLeader
+from barnabas.broker.base.purgatory import Reaper
+from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.replication.delayed_fetch import FetchItem, FetchParams, FetchResult, FixedItems
+from barnabas.broker.replication.fetcher_thread import FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.replication.replica_views import FollowerProgress, Isolation

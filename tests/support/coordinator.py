@@ -9,7 +9,7 @@ assert coordinator.group("g").state == "Stable"
 
 from __future__ import annotations
 
-from barnabas.broker.coordinators.group import Group
+from barnabas.broker.coordinators.groups.group import Group
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.groups import LeaveGroupRequest, MemberIdentity
 from barnabas.protocol.messages.offsets import (

@@ -2,7 +2,7 @@
 
 import uuid
 
-from barnabas.broker.coordinators.group_records import (
+from barnabas.broker.coordinators.groups.records import (
     Record,
     from_bytes,
 )

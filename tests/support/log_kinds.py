@@ -8,7 +8,7 @@ from typing import Any
 
 from barnabas.broker.compaction.cleaning import clean
 from barnabas.broker.compaction.offset_map import OffsetMap
-from barnabas.broker.coordinators.group_records import (
+from barnabas.broker.coordinators.groups.records import (
     GroupMetadataMember,
     GroupMetadataValue,
     GroupRecord,

@@ -23,25 +23,25 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from barnabas.broker.auto_topics import AutoTopicCreation, Create
-from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.base.clocks import monotonic_ms
+from barnabas.broker.base.purgatory import Purgatory
+from barnabas.broker.base.slow_work import SlowWorkRefused
+from barnabas.broker.cluster.features import SUPPORTED
+from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.effects import Moment
-from barnabas.broker.coordinators.group_coordinator import GroupCoordinator
+from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls
-from barnabas.broker.coordinators.transaction_coordinator import TransactionCoordinator
-from barnabas.broker.coordinators.transaction_markers import Links
-from barnabas.broker.coordinators.transaction_verification import TransactionVerification
-from barnabas.broker.features import SUPPORTED
+from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
+from barnabas.broker.coordinators.transactions.marker_queue import Links
+from barnabas.broker.coordinators.transactions.verification import TransactionVerification
+from barnabas.broker.handlers.auto_topics import AutoTopicCreation, Create
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
 from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.handlers.services import OutcomesAnswer, ReassignmentsAnswer, Services
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
-from barnabas.broker.producer_ids import ProducerIds
-from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
-from barnabas.broker.slow_work import SlowWorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ApiError, ErrorCode

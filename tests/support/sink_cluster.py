@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.client.admin.transactions import TransactionDescription, TransactionListing
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ProducerFenced

@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from barnabas.broker.limits import ConnectionLimits
+from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import SocketServer
 from tests.support.defaults import make_config

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from barnabas.broker.coordinators.effects import Clock, Moment
-from barnabas.broker.coordinators.transaction import Transaction
-from barnabas.broker.coordinators.transaction_effects import (
+from barnabas.broker.coordinators.transactions.effects import (
     WAIT_MS,
     AddPartitions,
     Append,
@@ -22,8 +21,9 @@ from barnabas.broker.coordinators.transaction_effects import (
     TransactionLimits,
     VerifyPartitions,
 )
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata
+from barnabas.broker.coordinators.transactions.state import TransactionState
+from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from tests.support.grouping import WALL_MS

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from barnabas.broker.auto_topics import MAX_IN_PROGRESS, AutoTopicCreation, make_creator
+from barnabas.broker.handlers.auto_topics import MAX_IN_PROGRESS, AutoTopicCreation, make_creator
 from barnabas.protocol.errors import ConnectionClosed, ErrorCode
 from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicResult
 from tests.support.defaults import make_config

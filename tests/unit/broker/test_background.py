@@ -10,13 +10,13 @@ from typing import cast
 import pytest
 
 from barnabas.broker import background as background_module
-from barnabas.broker import slow_work
 from barnabas.broker.background import BackgroundWork, Scheduler
-from barnabas.broker.clocks import wall_clock_ms
+from barnabas.broker.base import slow_work
+from barnabas.broker.base.clocks import wall_clock_ms
+from barnabas.broker.base.slow_work import SlowWork, SlowWorkRefused
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.slow_work import SlowWork, SlowWorkRefused
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation, invariant

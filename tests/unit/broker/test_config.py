@@ -17,9 +17,9 @@ from barnabas.broker.config.load import (
 )
 from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, BrokerConfig
 from barnabas.broker.log.log_config import LogConfig
+from barnabas.common.settings import LONG_MAX, Integer
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.settings import LONG_MAX, Integer
 from tests.support.defaults import REQUIRED, make_config
 
 

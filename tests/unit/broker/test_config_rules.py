@@ -27,6 +27,7 @@ from barnabas.broker.config.stored_settings import (
     TOPIC_ONLY_SETTINGS,
     ReplicaList,
 )
+from barnabas.common.settings import Double, Integer, NoDefault
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
     ConfigOperation,
@@ -35,7 +36,6 @@ from barnabas.protocol.messages.configs import (
     ConfigType,
     DescribeConfigsResourceResult,
 )
-from barnabas.protocol.settings import Double, Integer, NoDefault
 from tests.support.defaults import make_config
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from barnabas.broker.features import SUPPORTED, updated
+from barnabas.broker.cluster.features import SUPPORTED, updated
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.features import TRANSACTION_VERSION as NAME

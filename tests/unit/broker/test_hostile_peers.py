@@ -11,7 +11,7 @@ import pytest
 from barnabas.broker.handlers.dispatcher import in_turn, lane_of
 from barnabas.broker.log import segment
 from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES, ReadBuffers
-from barnabas.broker.replication import fetch_wait
+from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import LENGTH_BYTES

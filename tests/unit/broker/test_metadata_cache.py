@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.metadata_cache import MetadataAnswers, MetadataCache
+from barnabas.broker.cluster.metadata_cache import MetadataAnswers, MetadataCache
 from barnabas.protocol.ids import (
     NO_BROKER,
     NO_LEADER_EPOCH,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from barnabas.broker.pacing import (
+from barnabas.broker.base.pacing import (
     MOST_RESTS,
     REST_S,
     UNDISTURBED_S,

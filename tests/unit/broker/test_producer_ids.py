@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from barnabas.broker.producer_ids import MAX_WAITING, RETRY, ProducerIds
+from barnabas.broker.cluster.producer_ids import MAX_WAITING, RETRY, ProducerIds
 from barnabas.protocol.errors import ErrorCode
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.serving import Inline, QueuedWork

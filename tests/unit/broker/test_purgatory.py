@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from barnabas.broker.limited_log import INTERVAL_MS
-from barnabas.broker.purgatory import DelayedCall, DelayedOperation, Purgatory, Reaper, Watched
+from barnabas.broker.base.limited_log import INTERVAL_MS
+from barnabas.broker.base.purgatory import DelayedCall, DelayedOperation, Purgatory, Reaper, Watched
 from barnabas.protocol.invariants import InvariantViolation
 from tests.support.building import Clock
 from tests.support.errors import Fatal

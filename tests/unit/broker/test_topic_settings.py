@@ -4,8 +4,8 @@ import pytest
 
 from barnabas.broker.config import topic_settings
 from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError
-from barnabas.protocol.settings import LONG_MAX
 from tests.support.defaults import make_config
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from barnabas.broker.traffic import TopicTraffic, Traffic
+from barnabas.broker.base.topic_metrics import TopicTraffic, Traffic
 from barnabas.protocol.errors import ErrorCode
 
 THREADS, ADDITIONS = 8, 5_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.group_records import (
+from barnabas.broker.coordinators.groups.records import (
     GroupRecord,
     OffsetAndMetadata,
     OffsetRecord,

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from barnabas.client import Admin, Consumer, Producer, blocking, config
-from barnabas.protocol.settings import settings_of
+from barnabas.common.settings import settings_of
 
 ROOT = Path(__file__).parents[3]
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.controller.election import (
+from barnabas.controller.leader_choice import (
     Election,
     elect_for_controlled_shutdown,
     elect_offline,

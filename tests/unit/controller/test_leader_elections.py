@@ -3,7 +3,7 @@
 import pytest
 
 from barnabas.controller import events
-from barnabas.controller.election import ElectionKind
+from barnabas.controller.leader_choice import ElectionKind
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.zookeeper import admin_requests, paths

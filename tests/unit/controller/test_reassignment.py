@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from barnabas.controller import events
 from barnabas.controller.context import Replica, ReplicaState
-from barnabas.controller.election import elect_for_reassignment
+from barnabas.controller.leader_choice import elect_for_reassignment
 from barnabas.controller.reassignment import Target
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from barnabas.common.channel import Channel
+from barnabas.common.dialects import Wire
 from barnabas.protocol import codec_kafka, codec_msgpack
-from barnabas.protocol.channel import Channel
-from barnabas.protocol.dialects import Wire
 from barnabas.protocol.errors import ConnectionClosed, RequestTimedOutLocally
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse

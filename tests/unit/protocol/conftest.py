@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.protocol.channel import Channel
-from barnabas.protocol.dialects import Wire
+from barnabas.common.channel import Channel
+from barnabas.common.dialects import Wire
 from barnabas.protocol.ids import Endpoint
 
 from .channel_server import Server

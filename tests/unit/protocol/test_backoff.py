@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from barnabas.protocol import backoff
-from barnabas.protocol.backoff import Backoff, Retries
+from barnabas.common import backoff
+from barnabas.common.backoff import Backoff, Retries
 from barnabas.protocol.errors import BarnabasError, ConnectionClosed, LocalError, RequestTimedOutLocally
 
 

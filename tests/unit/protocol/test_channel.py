@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from barnabas.protocol import connection as connection_module
-from barnabas.protocol.channel import Channel
-from barnabas.protocol.connection import Connection, open_connection
-from barnabas.protocol.dialects import Wire
+from barnabas.common import connection as connection_module
+from barnabas.common.channel import Channel
+from barnabas.common.connection import Connection, open_connection
+from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ConnectionRefused,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from barnabas.common.channel import Channel
+from barnabas.common.dialects import Features, Wire
 from barnabas.protocol import codec_kafka
-from barnabas.protocol.channel import Channel
-from barnabas.protocol.dialects import Features, Wire
 from barnabas.protocol.errors import (
     ApiError,
     ConnectionClosed,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.protocol.recent_times import RecentTimes
+from barnabas.common.recent_times import RecentTimes
 
 
 def test_percentiles_are_of_the_last_thousand_times_and_the_count_of_all() -> None:

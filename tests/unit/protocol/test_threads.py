@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from barnabas.protocol.threads import LoopThread, make_thread
+from barnabas.common.threads import LoopThread, make_thread
 from tests.support.waiting import DEADLINE_S, wait_for
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from barnabas.client.config import ConsumerConfig, ProducerConfig
+from barnabas.common.settings import settings_of
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.protocol.settings import settings_of
 from barnabas.spark_connector.client_settings import (
     KAFKA_NAMES,
     SINK_CLIENT,

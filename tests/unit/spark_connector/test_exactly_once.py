@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import TransactionOutcomeUnknown
 from barnabas.client.producer.transactions import PreparedTransaction

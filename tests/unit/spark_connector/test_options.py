@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 
+from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.settings import LONG_MAX
 from barnabas.spark_connector.option_kinds import EARLIEST, LATEST
 from barnabas.spark_connector.options import OPTIONS, SourceOptions, parse_options
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.base.pacing import Pace
 from barnabas.broker.compaction import cleaner as cleaner_module
 from barnabas.broker.compaction.choice import LogFigures
 from barnabas.broker.compaction.cleaner import figures_of
@@ -27,7 +28,6 @@ from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import CleanedFilesFailed, LogDirFailure, LogGone, StorageCallFailed
-from barnabas.broker.pacing import Pace
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.invariants import InvariantViolation
 from tests.support.cleaner import SETTINGS, CleanerRig

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.base.pacing import Pace
 from barnabas.broker.log.file_system import CLEANED_SUFFIX, SWAP_SUFFIX, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.pacing import Pace
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from tests.support.cleaner import SETTINGS, CleanerRig

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.coordinators import broker_links
 from barnabas.broker.coordinators.broker_links import BrokerLinks
-from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.protocol.errors import ConnectionClosed
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.inter_broker import (

@@ -13,7 +13,7 @@ from barnabas.broker.coordinators.coordinator_log import (
     Settled,
 )
 from barnabas.broker.coordinators.effects import TransactionalProducer
-from barnabas.broker.coordinators.group_records import (
+from barnabas.broker.coordinators.groups.records import (
     GroupRecord,
     OffsetAndMetadata,
     OffsetRecord,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.rebalance import NEXT_STATES, GroupState, IllegalTransition, moved
+from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.rebalance import NEXT_STATES, GroupState, IllegalTransition, moved
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.groups import MemberIdentity
 from tests.support.grouping import STATIC, GroupRig, subscription

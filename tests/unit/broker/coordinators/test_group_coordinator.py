@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators import group_coordinator, led_shards
+from barnabas.broker.coordinators import shard_loading as led_shards
 from barnabas.broker.coordinators.effects import Moment
-from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_records import (
+from barnabas.broker.coordinators.groups import coordinator as group_coordinator
+from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.records import (
     OffsetAndMetadata,
     OffsetRecord,
     to_bytes,
 )
-from barnabas.broker.coordinators.group_shard import GroupShard
-from barnabas.broker.coordinators.led_shards import RETRY_MS, ShardState
+from barnabas.broker.coordinators.groups.shard import GroupShard
+from barnabas.broker.coordinators.shard_loading import RETRY_MS, ShardState
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition

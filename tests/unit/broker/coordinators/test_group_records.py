@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from barnabas.broker.coordinators.group_records import (
+from barnabas.broker.coordinators.groups.records import (
     NO_TIMESTAMP,
     GroupMetadataMember,
     GroupMetadataValue,

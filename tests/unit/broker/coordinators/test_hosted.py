@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog
 from barnabas.broker.coordinators.effects import Append, Effects, Moment
-from barnabas.broker.coordinators.hosted import FENCED_RETRY_MS, Leadership, MachineShard, MachineTimer
-from barnabas.broker.coordinators.led_shards import ShardState
-from barnabas.broker.purgatory import Reaper
+from barnabas.broker.coordinators.machine_shard import FENCED_RETRY_MS, Leadership, MachineShard, MachineTimer
+from barnabas.broker.coordinators.shard_loading import ShardState
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 

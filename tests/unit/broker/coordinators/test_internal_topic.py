@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.coordinators.internal_topic import (
     TOO_FEW_EVERY_MS,
     CoordinatorAddress,
@@ -17,7 +18,6 @@ from barnabas.broker.coordinators.internal_topic import (
     new_transactions_topic,
     partition_of,
 )
-from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.protocol.errors import ApiError, ErrorCode
 from tests.support.defaults import make_config
 

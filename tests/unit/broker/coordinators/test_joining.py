@@ -2,11 +2,11 @@
 
 import pytest
 
-from barnabas.broker.coordinators import group
-from barnabas.broker.coordinators.group_effects import JoinOptions
-from barnabas.broker.coordinators.members import MAX_PENDING_MEMBERS
-from barnabas.broker.coordinators.rebalance import GroupState
-from barnabas.broker.limits import MAX_MEMBER_PROTOCOLS
+from barnabas.broker.base.limits import MAX_MEMBER_PROTOCOLS
+from barnabas.broker.coordinators.groups import group
+from barnabas.broker.coordinators.groups.effects import JoinOptions
+from barnabas.broker.coordinators.groups.members import MAX_PENDING_MEMBERS
+from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode
 from tests.support.grouping import NEW_CLIENT, OLD_CLIENT, STATIC, GroupRig, subscription
 

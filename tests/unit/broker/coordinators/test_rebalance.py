@@ -5,9 +5,9 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from barnabas.broker.coordinators.group import Group
-from barnabas.broker.coordinators.group_records import NO_TIMESTAMP, GroupMetadataValue
-from barnabas.broker.coordinators.rebalance import GroupState
+from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.rebalance import GroupState
+from barnabas.broker.coordinators.groups.records import NO_TIMESTAMP, GroupMetadataValue
 from barnabas.protocol.errors import ErrorCode
 from tests.support.grouping import NEW_CLIENT, STATIC, WALL_MS, GroupRig, subscription
 

@@ -3,17 +3,17 @@
 import pytest
 
 from barnabas.broker.coordinators.effects import MAX_CLOCK_SKEW_MS
-from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS
-from barnabas.broker.coordinators.transaction_effects import (
+from barnabas.broker.coordinators.transactions.effects import (
     MAX_WAITING,
     WAIT_MS,
     Ended,
     MarkersToWrite,
     ProducerGiven,
 )
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata, read_value, to_bytes
-from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH
-from barnabas.broker.coordinators.transaction_state import IllegalTransition, TransactionState
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata, read_value, to_bytes
+from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH
+from barnabas.broker.coordinators.transactions.state import IllegalTransition, TransactionState
+from barnabas.broker.coordinators.transactions.transaction import APPEND_RETRY_MS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.support.transacting import (

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from barnabas.broker.coordinators.transaction import APPEND_RETRY_MS, MAX_APPEND_RETRY_MS
-from barnabas.broker.coordinators.transaction_effects import Ended, ProducerGiven
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata
-from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.effects import Ended, ProducerGiven
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata
+from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH
+from barnabas.broker.coordinators.transactions.state import TransactionState
+from barnabas.broker.coordinators.transactions.transaction import APPEND_RETRY_MS, MAX_APPEND_RETRY_MS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerId, TopicPartition
 from tests.support.transacting import (

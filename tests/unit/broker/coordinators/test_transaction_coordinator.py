@@ -6,9 +6,9 @@ import pytest
 
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog
 from barnabas.broker.coordinators.effects import Moment
-from barnabas.broker.coordinators.transaction import Transaction
-from barnabas.broker.coordinators.transaction_effects import LOADING_WAIT_MS
-from barnabas.broker.coordinators.transaction_shard import TransactionShard
+from barnabas.broker.coordinators.transactions.effects import LOADING_WAIT_MS
+from barnabas.broker.coordinators.transactions.shard import TransactionShard
+from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.describe_transactions import DescribeTransactionsRequest

@@ -2,10 +2,10 @@
 
 import math
 
-from barnabas.broker.coordinators.transaction_effects import Ended, ProducerGiven
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata
-from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH, NO_TIMEOUT_MS
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.effects import Ended, ProducerGiven
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata
+from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH, NO_TIMEOUT_MS
+from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import ProducerEpoch, ProducerId
 from tests.support.transacting import (

@@ -2,14 +2,14 @@
 
 import pytest
 
-from barnabas.broker.coordinators.transaction_records import (
+from barnabas.broker.coordinators.transactions.records import (
     TransactionMetadata,
     TransactionRecord,
     read_key,
     read_value,
     to_bytes,
 )
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.ids import ProducerEpoch, ProducerId, TopicPartition
 

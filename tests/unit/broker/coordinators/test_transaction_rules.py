@@ -2,10 +2,10 @@
 
 import pytest
 
-from barnabas.broker.coordinators.transaction_effects import Request
-from barnabas.broker.coordinators.transaction_records import NO_PARTITIONS, TransactionMetadata
-from barnabas.broker.coordinators.transaction_rules import LAST_EPOCH, NO_TIMEOUT_MS
-from barnabas.broker.coordinators.transaction_state import (
+from barnabas.broker.coordinators.transactions.effects import Request
+from barnabas.broker.coordinators.transactions.records import NO_PARTITIONS, TransactionMetadata
+from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH, NO_TIMEOUT_MS
+from barnabas.broker.coordinators.transactions.state import (
     TransactionState,
 )
 from barnabas.protocol.errors import ErrorCode

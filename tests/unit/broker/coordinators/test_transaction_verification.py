@@ -2,10 +2,10 @@
 
 import pytest
 
-from barnabas.broker.coordinators import transaction_verification
 from barnabas.broker.coordinators.effects import TransactionalProducer
-from barnabas.broker.coordinators.transaction_effects import AddPartitions, VerifyPartitions
-from barnabas.broker.coordinators.transaction_verification import (
+from barnabas.broker.coordinators.transactions import verification as transaction_verification
+from barnabas.broker.coordinators.transactions.effects import AddPartitions, VerifyPartitions
+from barnabas.broker.coordinators.transactions.verification import (
     MAX_IN_FLIGHT,
     Outcome,
     Question,

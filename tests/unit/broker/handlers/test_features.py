@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.features import SUPPORTED
+from barnabas.broker.cluster.features import SUPPORTED
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.features import TRANSACTION_VERSION as NAME

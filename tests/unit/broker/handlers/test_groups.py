@@ -5,9 +5,9 @@ The rules of groups and of their coordinator are tested in `tests/unit/broker/co
 
 import pytest
 
-from barnabas.broker.coordinators import group_shard
-from barnabas.broker.coordinators.group_memory import GROUP_BYTES, MEMBER_BYTES
-from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
+from barnabas.broker.coordinators.groups import shard as group_shard
+from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, MEMBER_BYTES
+from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, OffsetRecord
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition

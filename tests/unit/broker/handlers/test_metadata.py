@@ -4,9 +4,9 @@ import uuid
 
 import pytest
 
+from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataAnswers, MetadataCache
 from barnabas.broker.handlers import metadata as handler
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from barnabas.broker.metadata_cache import ClusterMetadata, MetadataAnswers, MetadataCache
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.metadata import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.base.limits import MAX_PRODUCED_BATCHES
 from barnabas.broker.handlers import produce as produce_handler
-from barnabas.broker.limits import MAX_PRODUCED_BATCHES
 from barnabas.broker.log import appending
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.network.request import Lane, Request

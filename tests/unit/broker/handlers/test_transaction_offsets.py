@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from barnabas.broker.coordinators.effects import TransactionalProducer
-from barnabas.broker.coordinators.group_records import OffsetAndMetadata, OffsetRecord
-from barnabas.broker.replication.markers import TransactionMarker
+from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, OffsetRecord
+from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import ListGroupsRequest

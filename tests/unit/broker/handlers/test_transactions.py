@@ -8,8 +8,8 @@ import uuid
 
 import pytest
 
-from barnabas.broker.coordinators.transaction_effects import AddPartitions, VerifyPartitions
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.effects import AddPartitions, VerifyPartitions
+from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.describe_transactions import (

@@ -21,8 +21,8 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CheckpointDamaged
-from barnabas.broker.log.verification import scan_to_verify, verify_checkpoints
 from barnabas.cli.log_verify import verify_all
+from barnabas.logtools.verification import scan_to_verify, verify_checkpoints
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import check_batch, iter_batches, parse_header

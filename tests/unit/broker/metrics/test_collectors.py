@@ -8,8 +8,10 @@ from typing import Any, Protocol, cast
 import pytest
 from prometheus_client.core import Metric
 
+from barnabas.broker.base.purgatory import Purgatory
+from barnabas.broker.base.topic_metrics import Traffic
+from barnabas.broker.cluster.metadata_cache import ClusterMetadata, TopicMetadata
 from barnabas.broker.log.log import Log
-from barnabas.broker.metadata_cache import ClusterMetadata, TopicMetadata
 from barnabas.broker.metrics.cluster import ControllerCollector, SessionCollector
 from barnabas.broker.metrics.families import Room
 from barnabas.broker.metrics.groups import GroupCollector
@@ -19,17 +21,15 @@ from barnabas.broker.metrics.replicas import ReplicaCollector
 from barnabas.broker.metrics.requests import RequestCollector, TopicCollector, api_name
 from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.request import Request, RequestKind
-from barnabas.broker.network.request_times import WINDOW_NS, RequestTimes
+from barnabas.broker.network.request_metrics import WINDOW_NS, RequestTimes
 from barnabas.broker.network.server import SocketServer
-from barnabas.broker.purgatory import Purgatory
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.traffic import Traffic
+from barnabas.common.recent_times import RecentTimes
 from barnabas.controller.partition_state import ElectionFigures
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
-from barnabas.protocol.recent_times import RecentTimes
 from barnabas.protocol.schema import ApiKey, replace
 from tests.support.building import TOPIC_ID, follower_of, leader_of, led_by, state
 from tests.support.grouping import GroupRig

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from barnabas.broker.compaction.cleaner import CleanerFigures, Totals
-from barnabas.broker.coordinators.group_records import OffsetAndMetadata
+from barnabas.broker.coordinators.groups.records import OffsetAndMetadata
 from barnabas.broker.metrics.groups import Ends, GroupCollector, snapshot_of
 from barnabas.broker.metrics.logs import CleanerCollector
 from barnabas.broker.metrics.serving import FRESH_MS, Page

@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 from prometheus_client.core import Metric
 
-from barnabas.broker.coordinators.transaction import Transaction
-from barnabas.broker.coordinators.transaction_effects import TransactionLimits
-from barnabas.broker.coordinators.transaction_records import TransactionMetadata
-from barnabas.broker.coordinators.transaction_rules import NO_TIMEOUT_MS
-from barnabas.broker.coordinators.transaction_state import TransactionState
+from barnabas.broker.coordinators.transactions.effects import TransactionLimits
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata
+from barnabas.broker.coordinators.transactions.rules import NO_TIMEOUT_MS
+from barnabas.broker.coordinators.transactions.state import TransactionState
+from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.metrics.transactions import LATE_AFTER_MS, TransactionCollector

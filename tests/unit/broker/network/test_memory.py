@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.config.listeners import Listener
-from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.network.memory import MemoryShare, RequestMemory
 from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol.frames import BufferPool, FrameReceiver

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.limits import ConnectionLimits
-from barnabas.broker.network import busy_time, lanes, network_thread
-from barnabas.broker.network.lanes import Lanes, RequestQueue
+from barnabas.broker.base.limits import ConnectionLimits
+from barnabas.broker.network import busy_time, network_thread
+from barnabas.broker.network import request_queue as lanes
 from barnabas.broker.network.network_thread import Connection, NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request, RequestKind
-from barnabas.broker.network.request_times import STAGES, percentiles_ms
+from barnabas.broker.network.request_metrics import STAGES, percentiles_ms
+from barnabas.broker.network.request_queue import Lanes, RequestQueue
 from barnabas.broker.network.server import _work
 from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.schema import ApiKey

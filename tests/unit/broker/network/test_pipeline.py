@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from barnabas.broker.limits import ConnectionLimits
+from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.pipeline import ENDED, Event, Phase, Pipeline
 from barnabas.broker.network.request import Lane, Peer, Request
 from barnabas.protocol.frames import Frame

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from barnabas.broker.network import busy_time
 from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.request import Request
-from barnabas.broker.network.request_times import (
+from barnabas.broker.network.request_metrics import (
     STAGES,
     WINDOW_NS,
     ApiTimes,

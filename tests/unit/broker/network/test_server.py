@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.load import config_from
-from barnabas.broker.limits import ConnectionLimits
 from barnabas.broker.network import server as server_module
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import CannotBind, SocketServer

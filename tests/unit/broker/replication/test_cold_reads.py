@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.base.purgatory import Cancel
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.purgatory import Cancel
-from barnabas.broker.replication import fetch_wait
-from barnabas.broker.replication.fetch_wait import FetchParams, FetchReader, FetchResult
+from barnabas.broker.replication import delayed_fetch as fetch_wait
+from barnabas.broker.replication.delayed_fetch import FetchParams, FetchReader, FetchResult
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error

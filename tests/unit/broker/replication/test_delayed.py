@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.replication import sliced_checks
-from barnabas.broker.replication.fetch_wait import FetchResult, FixedItems
+from barnabas.broker.replication.delayed_fetch import FetchResult, FixedItems
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, fetch_item, fetch_params, state

@@ -17,7 +17,7 @@ from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
-from barnabas.broker.replication.fetch_wait import FetchResult
+from barnabas.broker.replication.delayed_fetch import FetchResult
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.replication import fetch_sessions
+from barnabas.broker.replication.delayed_fetch import FetchItem, FetchOutcome
 from barnabas.broker.replication.fetch_sessions import (
     EVICTION_MS,
     ConsumerSessions,
@@ -17,7 +18,6 @@ from barnabas.broker.replication.fetch_sessions import (
     SessionRequest,
     key_of,
 )
-from barnabas.broker.replication.fetch_wait import FetchItem, FetchOutcome
 from barnabas.broker.replication.replica_views import PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ErrorCode

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.clocks import monotonic_ms
+from barnabas.broker.base.clocks import monotonic_ms
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS, Handler
 from barnabas.broker.handlers.services import Services
@@ -19,13 +20,12 @@ from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.broker.metadata_cache import MetadataCache
 from barnabas.broker.network.server import SocketServer
-from barnabas.broker.replication import following
-from barnabas.broker.replication.fetcher import FetcherManager, FollowedLeader
-from barnabas.broker.replication.following import FetcherSettings
+from barnabas.broker.replication import fetcher_state as following
+from barnabas.broker.replication.fetcher_state import FetcherSettings
+from barnabas.broker.replication.fetcher_thread import FetcherManager, FollowedLeader
 from barnabas.broker.replication.partition import Partition
-from barnabas.protocol.channel import Channel
+from barnabas.common.channel import Channel
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerEpoch, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchResponse

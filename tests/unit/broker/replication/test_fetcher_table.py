@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from barnabas.broker.replication.fetcher import FetcherTable, FollowedLeader
-from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions
+from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions
+from barnabas.broker.replication.fetcher_thread import FetcherTable, FollowedLeader
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from tests.support.building import THREE, TP, TWO, follower_of
 

@@ -15,9 +15,9 @@ import pytest
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication import fetch_sessions
+from barnabas.broker.replication.delayed_fetch import FetchOutcome
 from barnabas.broker.replication.fetch_sessions import PartitionListeners, SessionPartition
-from barnabas.broker.replication.fetch_wait import FetchOutcome
-from barnabas.broker.replication.following import FollowedPartition, FollowedPartitions, apply_answer
+from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions, apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition

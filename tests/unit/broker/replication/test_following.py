@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.broker.metadata_cache import MetadataCache
-from barnabas.broker.replication import following
-from barnabas.broker.replication.following import (
+from barnabas.broker.replication import fetcher_state as following
+from barnabas.broker.replication.fetcher_state import (
     Failed,
     FetcherSettings,
     FollowedPartition,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 
-from barnabas.broker.replication.isr import CommittedIsr, PendingIsr
+from barnabas.broker.replication.followers import CommittedIsr, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode

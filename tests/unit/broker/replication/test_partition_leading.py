@@ -13,7 +13,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.replication import partition as partition_module
 from barnabas.broker.replication import slow_disks
-from barnabas.broker.replication.isr import CommittedIsr
+from barnabas.broker.replication.followers import CommittedIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_views import Isolation, PartitionRead, Role
 from barnabas.broker.replication.rules import EpochEnd

@@ -2,10 +2,10 @@
 
 import pytest
 
-from barnabas.broker.replication.fetch_wait import FetchReader
+from barnabas.broker.replication.delayed_fetch import FetchReader
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replication_quota import ReplicationQuota
-from barnabas.protocol.settings import LONG_MAX
+from barnabas.common.settings import LONG_MAX
 from tests.support.building import ME, THREE, TP, TWO, fatal, fetch_item, fetch_params, leader_of
 
 ALL = ("*",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from barnabas.broker.replication.work_thread import WorkThread
+from barnabas.broker.base.work_thread import WorkThread
 from tests.support.waiting import DEADLINE_S, wait_for
 
 

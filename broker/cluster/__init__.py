@@ -1,0 +1,1 @@
+"""The broker's knowledge of its cluster: metadata, features and producer ids."""

@@ -1,0 +1,1 @@
+"""The group coordinator: members, rebalances and committed offsets."""

@@ -1,0 +1,538 @@
+"""One group, pure: requests and time go in; answers, records and deadlines come out.
+
+How to drive it (under one lock per group; nothing here blocks, reads a clock or does I/O):
+
+- Every event returns `Effects`: queue its appends in order before the lock is released, pass the outcome of
+  each numbered append to `appended` exactly once, and send the answers.
+- A request without an answer in the effects waits in the group. A later event answers it.
+- `next_deadline_ms` is the latest time of the next `tick`, and cheap to read. Heartbeats never make it
+  earlier; read it again after every other event. A tick that is early or repeated does no harm.
+- When `is_dead`, drop the object: the group was deleted, has expired or was unloaded. Still report the
+  outcomes of its appends, so that commits are answered.
+
+An unknown group answers as a new one does. But a commit of generation 0 or more gets ILLEGAL_GENERATION,
+DeleteGroups and OffsetDelete get GROUP_ID_NOT_FOUND, and it is described as Dead.
+
+The guarantees of `rebalance` hold. A commit is accepted only from a member of the current generation, or
+from outside while there are no members; it is valid when it is replicated. A commit in a transaction is
+valid when the transaction is committed; from outside it is accepted at any time, because producers of old
+versions do not name their member.
+
+Source: Kafka 3.9's classic group coordinator for errors and their order; KIP-345 (static members), KIP-389
+(group.max.size), KIP-394 (required member ids), KIP-447 (members that commit in transactions), KIP-814 (a
+static leader that skips the assignment).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from barnabas.broker.base.limits import MAX_GROUP_METADATA_BYTES, MAX_MEMBER_PROTOCOLS
+from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators.effects import Moment, Token
+from barnabas.broker.coordinators.groups.effects import (
+    Client,
+    Commit,
+    Effects,
+    JoinOptions,
+    Outbox,
+    TransactionEnd,
+)
+from barnabas.broker.coordinators.groups.members import Member, Members
+from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, GroupMemory
+from barnabas.broker.coordinators.groups.offsets import CommittedOffset, GroupOffsets, OpenTransactions
+from barnabas.broker.coordinators.groups.rebalance import GroupState, Rebalance, join_refused
+from barnabas.broker.coordinators.groups.records import GroupMetadataValue, GroupRecord, Record
+from barnabas.broker.coordinators.groups.static_members import StaticMembers
+from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.groups import (
+    NO_MEMBER,
+    DescribedGroup,
+    DescribedGroupMember,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupResponse,
+    ListedGroup,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from barnabas.protocol.messages.offsets import OffsetFetchResponsePartition
+
+GROUP_TYPE: Final = "classic"
+_LATEST: Final = JoinOptions()
+_NAME_CHARS_IN_ID: Final = 255
+"""How many characters of the client's or the instance's name a member id begins with."""
+
+
+class OffsetDeletion(NamedTuple):
+    """The result of OffsetDelete: an ``error`` for the request, or else one for each partition."""
+
+    error: ErrorCode
+    partitions: dict[TopicPartition, ErrorCode]
+    effects: Effects
+
+
+class Group:
+    """``new_id`` makes a suffix that no other member id has. ``transactions``: see `GroupOffsets`.
+
+    ``memory`` is what all groups hold together; ``counted_bytes`` is what the shard has counted for this one.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        config: BrokerConfig,
+        now: Moment,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        transactions: OpenTransactions | None = None,
+        memory: GroupMemory | None = None,
+    ) -> None:
+        self.group_id = group_id
+        self.counted_bytes = 0
+        self._memory = memory or GroupMemory()
+        self._config = config
+        self._new_id = new_id
+        self._outbox = Outbox(group_id)
+        self._members = Members()
+        self._rebalance = Rebalance(group_id, config, self._members, self._outbox, now)
+        self._static_members = StaticMembers(group_id, self._members, self._rebalance, self._outbox)
+        self.offsets = GroupOffsets(
+            group_id,
+            config.offset_metadata_max_bytes,
+            self._outbox,
+            OpenTransactions() if transactions is None else transactions,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        group_id: str,
+        stored: GroupMetadataValue | None,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        coordinator_epoch: int,
+        config: BrokerConfig,
+        now: Moment,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        pending: Mapping[int, Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({}),
+        transactions: OpenTransactions | None = None,
+        memory: GroupMemory | None = None,
+    ) -> Group:
+        """A group from the log; ``stored`` is None if the log only has offsets. All sessions restart.
+
+        ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic. ``pending`` are the
+        offsets of transactions without a marker, by producer id.
+        """
+        group = cls(group_id, config, now, new_id, transactions, memory)
+        for partition, committed in offsets.items():
+            group.offsets.load(partition, committed)
+        for producer_id, of_producer in pending.items():
+            for partition, committed in of_producer.items():
+                group.offsets.load_pending(producer_id, partition, committed)
+        group.offsets.loaded(now)
+        if stored is not None:
+            group._rebalance.load(stored, coordinator_epoch, now)
+        return group
+
+    @property
+    def state(self) -> GroupState:
+        return self._rebalance.state
+
+    @property
+    def generation_id(self) -> int:
+        return self._rebalance.generation_id
+
+    @property
+    def is_dead(self) -> bool:
+        return self._rebalance.state is GroupState.DEAD
+
+    @property
+    def member_count(self) -> int:
+        return len(self._members)
+
+    @property
+    def held_bytes(self) -> int:
+        """About what the group takes in memory without its offsets."""
+        return GROUP_BYTES + len(self.group_id) + self._members.held_bytes
+
+    @property
+    def next_deadline_ms(self) -> float:
+        """By the monotonic clock; infinite without a deadline. Nothing need be due at that time."""
+        return self._rebalance.next_deadline_ms
+
+    def describe(self) -> DescribedGroup:
+        """The answer of DescribeGroups; metadata and assignments only while Stable."""
+        rebalance = self._rebalance
+        protocol = rebalance.protocol_name if rebalance.state is GroupState.STABLE else None
+        return DescribedGroup(
+            group_id=self.group_id,
+            group_state=rebalance.state.value,
+            protocol_type=rebalance.protocol_type or "",
+            protocol_data=protocol or "",
+            members=[
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.instance_id,
+                    client_id=member.client.client_id,
+                    client_host=member.client.client_host,
+                    member_metadata=member.metadata(protocol) if protocol is not None else b"",
+                    member_assignment=member.assignment if protocol is not None else b"",
+                )
+                for member in self._members
+            ],
+        )
+
+    def listed(self) -> ListedGroup:
+        """The entry in ListGroups."""
+        return ListedGroup(
+            group_id=self.group_id,
+            protocol_type=self._rebalance.protocol_type or "",
+            group_state=self._rebalance.state.value,
+            group_type=GROUP_TYPE,
+        )
+
+    # ---- JoinGroup
+
+    def join(
+        self,
+        request: JoinGroupRequest,
+        client: Client,
+        token: Token,
+        now: Moment,
+        options: JoinOptions = _LATEST,
+    ) -> Effects:
+        """Answered by a JoinGroupResponse; older versions send its ``protocol_name`` None as empty."""
+        candidate = Member(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client=client,
+            protocols=request.protocols,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms
+            if request.rebalance_timeout_ms > 0
+            else request.session_timeout_ms,
+            is_new=True,
+            join_token=token,
+        )
+        error = self._join_error(candidate, request.protocol_type)
+        if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
+            self._turn_away(candidate.member_id, now)
+            self._outbox.answer(token, join_refused(error, NO_MEMBER))
+        elif error is not ErrorCode.NONE:
+            self._outbox.answer(token, join_refused(error, candidate.member_id))
+        elif candidate.member_id != NO_MEMBER:
+            self._join_again(candidate, request.protocol_type, now)
+        elif candidate.instance_id is not None:
+            self._join_static(candidate, candidate.instance_id, request.protocol_type, options, now)
+        elif options.requires_known_member_id:
+            member_id = self._make_member_id(client.client_id)
+            self._members.add_pending(member_id, now.monotonic_ms + candidate.session_timeout_ms)
+            self._outbox.answer(token, join_refused(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._admit(candidate, self._make_member_id(client.client_id), request.protocol_type, now)
+        self._rebalance.complete_join_if_all_have(now)
+        return self._outbox.take()
+
+    def _make_member_id(self, name: str) -> str:
+        """People recognise it by the name. The whole name might make it longer than a string may be."""
+        return f"{name[:_NAME_CHARS_IN_ID]}-{self._new_id()}"
+
+    def _join_error(self, candidate: Member, protocol_type: str) -> ErrorCode:
+        least_ms = self._config.group_min_session_timeout_ms
+        most_ms = self._config.group_max_session_timeout_ms
+        if not least_ms <= candidate.session_timeout_ms <= most_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        if self.is_dead:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if len(candidate.protocols) > MAX_MEMBER_PROTOCOLS:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        former = self._former(candidate)
+        if not self._has_room_for(candidate.member_id) or not self._has_room_for_metadata(candidate, former):
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if not self._supports(protocol_type, candidate.protocols):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not self._memory.has_room(candidate.held_bytes - (0 if former is None else former.held_bytes)):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    def _former(self, candidate: Member) -> Member | None:
+        """The member that joins again."""
+        former_id = candidate.member_id
+        if former_id == NO_MEMBER and candidate.instance_id is not None:
+            former_id = self._members.id_of_instance(candidate.instance_id) or NO_MEMBER
+        return self._members.find(former_id)
+
+    def _has_room_for(self, member_id: str) -> bool:
+        """While a rebalance is prepared only members that have joined count, so that a group that is too
+        large shrinks to the first ones."""
+        state, max_size = self.state, self._config.group_max_size
+        if state is GroupState.EMPTY:
+            return True
+        member = self._members.find(member_id)
+        if state is GroupState.PREPARING_REBALANCE:
+            has_joined = member is not None and member.join_token is not None
+            return has_joined or self._members.awaiting_join < max_size
+        return member is not None or len(self._members) < max_size
+
+    def _has_room_for_metadata(self, candidate: Member, former: Member | None) -> bool:
+        kept_bytes = self._members.metadata_bytes - (0 if former is None else former.metadata_bytes)
+        return kept_bytes + candidate.metadata_bytes <= MAX_GROUP_METADATA_BYTES
+
+    def _turn_away(self, member_id: str, now: Moment) -> None:
+        member = self._members.find(member_id)
+        if member is not None:
+            self._rebalance.remove(member, f"there is no room for member {member_id}", now)
+        else:
+            self._members.remove(member_id)
+
+    def _supports(self, protocol_type: str, protocols: list[JoinGroupRequestProtocol]) -> bool:
+        if self.state is GroupState.EMPTY:
+            return protocol_type != "" and len(protocols) > 0
+        return self._rebalance.protocol_type == protocol_type and self._members.support_one_of(protocols)
+
+    def _admit(self, candidate: Member, member_id: str, protocol_type: str, now: Moment) -> None:
+        candidate.member_id = member_id
+        self._rebalance.admit(candidate, protocol_type, now)
+
+    def _join_again(self, candidate: Member, protocol_type: str, now: Moment) -> None:
+        """The JoinGroup of a member, or the first one with a pending id."""
+        member_id = candidate.member_id
+        if member_id in self._members.pending and candidate.instance_id is None:
+            self._admit(candidate, member_id, protocol_type, now)
+            return
+        error = self._members.error_of(member_id, candidate.instance_id)
+        if error is not ErrorCode.NONE:
+            self._outbox.answer(candidate.join_token, join_refused(error, member_id))
+            return
+        member = self._members[member_id]
+        # A member with the same protocols may have missed the answer to its last JoinGroup. But the leader of
+        # a Stable group has a reason that its metadata does not show, such as more partitions.
+        is_leader = self._members.leader_id == member_id
+        if member.protocols == candidate.protocols and (
+            self.state is GroupState.COMPLETING_REBALANCE
+            or (self.state is GroupState.STABLE and not is_leader)
+        ):
+            self._rebalance.keep_alive(member, now)
+            self._outbox.answer(candidate.join_token, self._rebalance.joined(member))
+            return
+        self._members.update(member, candidate)
+        self._rebalance.wait_for_join(member, candidate.join_token)
+        self._rebalance.prepare(f"member {member_id} joins again", now)
+
+    def _join_static(
+        self, candidate: Member, instance_id: str, protocol_type: str, options: JoinOptions, now: Moment
+    ) -> None:
+        new_id = self._make_member_id(instance_id)
+        former_id = self._members.id_of_instance(instance_id)
+        if former_id is None:
+            self._admit(candidate, new_id, protocol_type, now)
+        else:
+            self._static_members.replace(self._members[former_id], new_id, candidate, options, now)
+
+    # ---- SyncGroup, Heartbeat, LeaveGroup
+
+    def _caller_error(self, member_id: str, instance_id: str | None, generation_id: int) -> ErrorCode:
+        """NONE for a member of the current generation, else the error for the caller."""
+        if self.is_dead:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error = self._members.error_of(member_id, instance_id)
+        if error is ErrorCode.NONE and generation_id != self.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+        return error
+
+    def sync(self, request: SyncGroupRequest, token: Token, now: Moment) -> Effects:
+        """Answered by a SyncGroupResponse."""
+        error = self._sync_error(request)
+        if error is not ErrorCode.NONE:
+            self._outbox.answer(token, SyncGroupResponse(error_code=error))
+        else:
+            assignments = {entry.member_id: entry.assignment for entry in request.assignments}
+            self._rebalance.sync(self._members[request.member_id], assignments, token, now)
+        return self._outbox.take()
+
+    def _sync_error(self, request: SyncGroupRequest) -> ErrorCode:
+        rebalance = self._rebalance
+        error = self._caller_error(request.member_id, request.group_instance_id, request.generation_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if request.protocol_type is not None and request.protocol_type != rebalance.protocol_type:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if request.protocol_name is not None and request.protocol_name != rebalance.protocol_name:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if rebalance.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        former_bytes = sum(len(member.assignment) for member in self._members) if request.assignments else 0
+        if not self._memory.has_room(
+            sum(len(entry.assignment) for entry in request.assignments) - former_bytes
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    def heartbeat(self, request: HeartbeatRequest, now: Moment) -> ErrorCode:
+        """Keep a member alive; REBALANCE_IN_PROGRESS tells it to join again."""
+        error = self._caller_error(request.member_id, request.group_instance_id, request.generation_id)
+        if error is not ErrorCode.NONE:
+            return error
+        self._rebalance.keep_alive(self._members[request.member_id], now)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def restart_sessions(self, now: Moment) -> Effects:
+        """Restart all sessions after a time without heartbeats, as while groups are loaded."""
+        for member in self._members:
+            self._rebalance.keep_alive(member, now)
+        self._members.find_deadline()
+        return self._outbox.take()
+
+    def leave(self, leaving: Sequence[MemberIdentity], token: Token, now: Moment) -> Effects:
+        """Answered by a LeaveGroupResponse with one entry for each leaving member."""
+        if self.is_dead:
+            response = LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            members = [
+                MemberResponse(
+                    member_id=identity.member_id,
+                    group_instance_id=identity.group_instance_id,
+                    error_code=self._leave(identity, now),
+                )
+                for identity in leaving
+            ]
+            response = LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
+        self._outbox.answer(token, response)
+        return self._outbox.take()
+
+    def _leave(self, identity: MemberIdentity, now: Moment) -> ErrorCode:
+        member_id, instance_id = identity.member_id, identity.group_instance_id
+        if member_id == NO_MEMBER and instance_id is not None:
+            # An operator removes a static member without knowing its member id.
+            member_id = self._members.id_of_instance(instance_id) or NO_MEMBER
+        elif member_id in self._members.pending:
+            self._rebalance.remove_pending(member_id, now)
+            return ErrorCode.NONE
+        error = self._members.error_of(member_id, instance_id)
+        if error is ErrorCode.NONE:
+            reason = f"member {member_id} leaves ({identity.reason})"
+            self._rebalance.remove(self._members[member_id], reason, now)
+        return error
+
+    # ---- time, outcomes, the end
+
+    def tick(self, now: Moment) -> Effects:
+        """Act on every deadline that has passed."""
+        self._rebalance.tick(now)
+        return self._outbox.take()
+
+    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
+        """The outcome of an append: replicated at ``base_offset``, or the error of the log."""
+        self._outbox.settle(number, error, base_offset, now)
+        return self._outbox.take()
+
+    def unload(self, now: Moment) -> Effects:
+        """The group has moved to another coordinator: refuse the waiting requests."""
+        self._rebalance.die(ErrorCode.NOT_COORDINATOR, now)
+        return self._outbox.take()
+
+    # ---- offsets
+
+    def commit(self, commit: Commit, token: Token, now: Moment) -> Effects:
+        """Answered by a `CommitResponse`: at once if all is refused, else when the log has it."""
+        error = self._commit_error(commit)
+        if error is not ErrorCode.NONE:
+            self._outbox.answer(token, dict.fromkeys(commit.offsets, error))
+        else:
+            # The producer of a transaction does not show that the member is alive.
+            if self.state is not GroupState.EMPTY and commit.producer is None:
+                self._rebalance.keep_alive(self._members[commit.member_id], now)
+            self.offsets.commit(commit.offsets, token, commit.producer)
+        return self._outbox.take()
+
+    def _commit_error(self, commit: Commit) -> ErrorCode:
+        in_transaction = commit.producer is not None
+        is_unnamed = commit.member_id == NO_MEMBER and commit.instance_id is None
+        may_be_unnamed = self.state is GroupState.EMPTY or (in_transaction and is_unnamed)
+        if commit.generation_id < 0 and may_be_unnamed and not self.is_dead:
+            return ErrorCode.NONE
+        error = self._caller_error(commit.member_id, commit.instance_id, commit.generation_id)
+        is_completing = self.state is GroupState.COMPLETING_REBALANCE
+        if error is ErrorCode.NONE and is_completing and not in_transaction:
+            # The member does not know yet which partitions it owns in the new generation.
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return error
+
+    def transaction_ended(self, end: TransactionEnd) -> Effects:
+        """The marker of a producer's transaction is replicated in the partition of the offsets topic."""
+        self.offsets.transaction_ended(end)
+        return self._outbox.take()
+
+    def fetch(
+        self, partitions: Iterable[TopicPartition] | None, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetFetchResponsePartition]:
+        """The answer of OffsetFetch, for some partitions or (None) for all committed ones."""
+        names = self.offsets if partitions is None else partitions
+        return {partition: self.offsets.fetch(partition, require_stable) for partition in names}
+
+    def delete_offsets(self, partitions: Sequence[TopicPartition], now: Moment) -> OffsetDeletion:
+        """OffsetDelete: not of topics that consumers of the group are subscribed to."""
+        rebalance = self._rebalance
+        if self.is_dead:
+            return OffsetDeletion(ErrorCode.GROUP_ID_NOT_FOUND, {}, Effects())
+        outcome = dict.fromkeys(partitions, ErrorCode.NONE)
+        if rebalance.state is not GroupState.EMPTY:
+            if rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
+                return OffsetDeletion(ErrorCode.NON_EMPTY_GROUP, {}, Effects())
+            subscribed = rebalance.subscribed_topics
+            for partition in partitions:
+                if subscribed is None or partition.topic in subscribed:
+                    outcome[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        deleted = [partition for partition, error in outcome.items() if error is ErrorCode.NONE]
+        return OffsetDeletion(ErrorCode.NONE, outcome, self.remove_offsets(deleted, now))
+
+    def remove_offsets(self, partitions: Iterable[TopicPartition], now: Moment) -> Effects:
+        """Remove offsets, as of deleted topics; a group without members and offsets dies."""
+        if self.is_dead:
+            return Effects()
+        tombstones = self.offsets.remove(partitions)
+        if self.state is GroupState.EMPTY and self.offsets.is_empty and not self._members.pending:
+            tombstones += self._die(now)
+        self._outbox.append_tombstones(tombstones)
+        return self._outbox.take()
+
+    def expire_offsets(self, now: Moment, retention_ms: int) -> Effects:
+        """Remove offsets that have exceeded their retention; call it periodically.
+
+        The retention of a group without members counts since it became Empty; of a group that only stores
+        offsets, since each commit. A Stable group of consumers loses offsets of topics that it does not read.
+        """
+        rebalance = self._rebalance
+        since_ms, still_read = None, frozenset[str]()
+        if rebalance.state is GroupState.EMPTY:
+            since_ms = rebalance.state_since_ms if rebalance.protocol_type is not None else None
+        elif rebalance.state is GroupState.STABLE and rebalance.subscribed_topics is not None:
+            still_read = rebalance.subscribed_topics
+        else:
+            return Effects()
+        expired = self.offsets.expired(now, retention_ms, since_ms, still_read)
+        return self.remove_offsets(expired, now)
+
+    def delete(self, now: Moment) -> tuple[ErrorCode, Effects]:
+        """DeleteGroups: NONE if the group died."""
+        if self.is_dead:
+            return ErrorCode.GROUP_ID_NOT_FOUND, Effects()
+        if self.state is not GroupState.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP, Effects()
+        tombstones = self.offsets.remove(self.offsets.all_partitions())
+        self._outbox.append_tombstones(tombstones + self._die(now))
+        return ErrorCode.NONE, self._outbox.take()
+
+    def _die(self, now: Moment) -> list[Record]:
+        """Returns the group's own tombstone, unless it only stored offsets and has no record."""
+        self._rebalance.die(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
+        return [GroupRecord(self.group_id, None)] if self._rebalance.generation_id > 0 else []

@@ -1,0 +1,404 @@
+"""State machines of one partition of an internal topic, while this broker leads it in one leader epoch.
+
+Every event of a machine is handled under that machine's lock: its rules return the effects, the records are
+queued for the log in that order, and the timer is set. Writing and answering follow without the lock. So
+machines wait neither for each other nor for the disk.
+
+A shard loads, then serves, and closes permanently when the leadership ends. Waiting requests then get
+NOT_COORDINATOR, and the log refuses records that are still queued, because it knows the shard's leader epoch.
+While the broker is fenced, the shard gets no requests and no deadline of a machine has an effect.
+
+Called on the threads that handle requests, the purgatory's reaper (timers), the threads that settle appends,
+and the coordinator's own. Only those that handle requests, and the coordinator's, write records themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from barnabas.broker.base.purgatory import DelayedOperation, Reaper
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Removed
+from barnabas.broker.coordinators.effects import Append, Effects, Moment
+from barnabas.broker.coordinators.shard_loading import ShardState
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation, invariant
+
+logger = logging.getLogger(__name__)
+
+FENCED_RETRY_MS: Final = 500
+"""The shortest time after which an overdue machine checks again whether the broker is fenced."""
+
+
+AnyEffects = Effects[Any, Any]
+Flush = Callable[[], None]
+"""A method of the log, which has the queued records written as the caller's thread may."""
+
+
+class Machine(Protocol):
+    """A state machine, as far as its shard uses it."""
+
+    @property
+    def next_deadline_ms(self) -> float:
+        """By the monotonic clock; infinite without a deadline. Nothing need be due at that time."""
+        ...
+
+    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> AnyEffects:
+        """Take the outcome of an append, once, and return the effects."""
+        ...
+
+    def tick(self, now: Moment) -> AnyEffects:
+        """Act on the deadlines that have passed. A tick that is early or repeated has no effect."""
+        ...
+
+    def unload(self, now: Moment) -> AnyEffects:
+        """Answer all waiting requests with NOT_COORDINATOR; returned as effects."""
+        ...
+
+
+M = TypeVar("M", bound=Machine)
+T = TypeVar("T")
+
+
+class Hosted(Generic[M]):
+    """A machine with its lock and its timer."""
+
+    __slots__ = ("is_gone", "is_started", "key", "lock", "machine", "timer")
+
+    def __init__(self, key: str, machine: M, *, is_started: bool = True) -> None:
+        self.key = key
+        # Set under the lock. False for a loaded machine before its first event.
+        self.is_started = is_started
+        self.machine = machine
+        self.lock = threading.Lock()
+        # Under the lock. Then the machine is in no table, and a caller that waited for the lock looks again.
+        self.is_gone = False
+        self.timer: MachineTimer | None = None
+
+
+class MachineTimer(DelayedOperation):
+    """Calls ``expired`` at a deadline unless it is cancelled before by `force_complete`."""
+
+    def __init__(self, deadline_ms: float, reaper: Reaper, expired: Callable[[], None]) -> None:
+        super().__init__(deadline_ms)
+        self._reaper = reaper
+        self._expired = expired
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_expiration(self) -> None:
+        self._expired()
+
+    def on_complete(self) -> None:
+        self._reaper.completed()
+
+
+class Leadership(NamedTuple):
+    """One leadership of this broker, of a partition of an internal topic.
+
+    ``topic_id`` and ``since`` identify it: after a topic was recreated while this broker was away, only the
+    id differs. ``is_fenced`` says whether this broker may not act for the partition at present.
+    """
+
+    partition: TopicPartition
+    topic_id: TopicId | None
+    since: LeaderEpoch
+    log: CoordinatorLog[Any]
+    reaper: Reaper
+    now: Callable[[], Moment]
+    is_fenced: Callable[[], bool]
+
+
+class MachineShard(ABC, Generic[M]):
+    """A shard of machines of one kind, as `led_shards.Shard` describes; abstract methods define the kind."""
+
+    KIND: ClassVar[str]
+    """The name of one machine in logs and errors, in the singular."""
+    MAX_MACHINES: ClassVar[int] = 100_000
+    """The machines of one partition that requests may create."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self.partition = leadership.partition
+        self.topic_id = leadership.topic_id
+        self.since = leadership.since
+        self._log = leadership.log
+        self._reaper = leadership.reaper
+        self._now = leadership.now
+        self._is_fenced = leadership.is_fenced
+        # Comes after a machine's lock in the order of locks.
+        self._lock = threading.Lock()
+        self._hosted: dict[str, Hosted[M]] = {}
+        self.state = ShardState.LOADING
+
+    # ---- what differs between kinds of machines
+
+    @abstractmethod
+    def _make(self, key: str, now: Moment) -> M:
+        """A machine that requests create."""
+
+    @abstractmethod
+    def _is_done(self, machine: M) -> bool:
+        """True if the machine is dead, or equal to a new one, and can be forgotten."""
+
+    @abstractmethod
+    def _started(self, machine: M, now: Moment) -> AnyEffects:
+        """The first event of a machine that was loaded, before all others."""
+
+    @abstractmethod
+    def _postponed(self, machine: M, now: Moment) -> None:
+        """A deadline passed while the broker is fenced."""
+
+    def _request(self, hosted: Hosted[M], request: Any) -> None:
+        """Carry out a request to others, without the machine's lock; for machines that make requests."""
+        invariant(False, "a %s makes no requests", self.KIND)
+
+    def _finish_loading(self, machines: Mapping[str, M]) -> None:
+        """Change loaded machines for the last time before requests reach them; under the lock."""
+
+    # ---- from loading to the end, as `led_shards.Shard` describes it
+
+    def check_serving(self) -> None:
+        if self.state is ShardState.LOADING:
+            raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.partition} is being loaded")
+        if self.state is ShardState.FAILED:
+            raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.partition} could not be loaded")
+        if self.state is ShardState.CLOSED:
+            raise api_error(ErrorCode.NOT_COORDINATOR, f"{self.partition} is led by another broker now")
+
+    def serve(self, machines: Mapping[str, M]) -> bool:
+        """Serve these machines from now on; False if the shard was closed meanwhile. Then `start_loaded`."""
+        loaded = {key: Hosted(key, machine, is_started=False) for key, machine in machines.items()}
+        with self._lock:
+            if self.state is not ShardState.LOADING:
+                return False
+            self._finish_loading(machines)
+            self._hosted = loaded
+            self.state = ShardState.SERVING
+        return True
+
+    def start_loaded(self) -> None:
+        with self._lock:
+            all_hosted = list(self._hosted.values())
+        for hosted in all_hosted:
+            self._contained(hosted, self._start)
+
+    def fail(self) -> None:
+        with self._lock:
+            if self.state is ShardState.LOADING:
+                self.state = ShardState.FAILED
+
+    def fence(self) -> None:
+        with self._lock:
+            self.state = ShardState.CLOSED
+
+    def close(self) -> None:
+        self.fence()
+        with self._lock:
+            closed, self._hosted = list(self._hosted.values()), {}
+        for hosted in closed:
+            self._contained(hosted, lambda one: self._apply(one, lambda machine, now: machine.unload(now)))
+
+    # ---- events
+
+    def apply(
+        self,
+        key: str,
+        event: Callable[[M, Moment], AnyEffects],
+        *,
+        create: bool = True,
+        removed: Removed | None = None,
+    ) -> bool:
+        """Apply an event to a machine; False if the machine does not exist and must not be created.
+
+        ``removed`` is called with the outcome of the event's tombstones, or NONE without tombstones. Raises
+        as `check_serving`, and COORDINATOR_NOT_AVAILABLE for too many machines.
+        """
+        while (hosted := self._find(key, create)) is not None:
+            if self._apply(hosted, event, removed):
+                return True
+        return False
+
+    def read(self, key: str, view: Callable[[M, Moment], T]) -> T | None:
+        """The result of a call without effects, which may at most extend deadlines; None without the machine.
+
+        Raises as `check_serving`.
+        """
+        while (hosted := self._find(key, create=False)) is not None:
+            with hosted.lock:
+                if not hosted.is_gone:
+                    return view(hosted.machine, self._now())
+        return None
+
+    def machines(self) -> list[M]:
+        """A snapshot. Without a machine's lock, only fields that are a single reference may be read."""
+        with self._lock:
+            return [hosted.machine for hosted in self._hosted.values()]
+
+    def apply_to_all(self, event: Callable[[M, Moment], AnyEffects]) -> None:
+        with self._lock:
+            all_hosted = list(self._hosted.values())
+        for hosted in all_hosted:
+            self._contained(hosted, lambda one: self._apply(one, event))
+
+    def _find(self, key: str, create: bool) -> Hosted[M] | None:
+        self.check_serving()
+        hosted = self._hosted.get(key)
+        if hosted is not None or not create:
+            return hosted
+        with self._lock:
+            self.check_serving()
+            hosted = self._hosted.get(key)
+            if hosted is None:
+                if len(self._hosted) >= self.MAX_MACHINES:
+                    raise api_error(
+                        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                        f"{self.partition} has {self.MAX_MACHINES} {self.KIND}s already",
+                    )
+                hosted = self._hosted[key] = Hosted(key, self._make(key, self._now()))
+            return hosted
+
+    def _contained(self, hosted: Hosted[M], work: Callable[[Hosted[M]], object]) -> None:
+        """Work on one of many machines: an unforeseen error must not keep it from the others."""
+        try:
+            work(hosted)
+        except InvariantViolation:
+            raise
+        except Exception:
+            logger.critical("%s %r failed by an unforeseen error", self.KIND, hosted.key, exc_info=True)
+
+    def _apply(
+        self,
+        hosted: Hosted[M],
+        event: Callable[[M, Moment], AnyEffects],
+        removed: Removed | None = None,
+        flush: Flush | None = None,
+    ) -> bool:
+        """Apply an event and carry out its effects; False if the machine is gone.
+
+        Without ``flush`` the caller's thread may wait for the disk.
+        """
+        if not hosted.is_started:
+            self._start(hosted, flush)
+        with hosted.lock:
+            if hosted.is_gone:
+                return False
+            effects = event(hosted.machine, self._now())
+            refused = self._enqueue(hosted, effects.appends, removed)
+            self._set_timer(hosted)
+            self._drop_if_done(hosted)
+        self._carry_out(hosted, effects, refused, flush)
+        if removed is not None and all(append.number is not None for append in effects.appends):
+            removed(ErrorCode.NONE)
+        return True
+
+    def _start(self, hosted: Hosted[M], flush: Flush | None = None) -> None:
+        """Give a loaded machine its first event, unless it has had it."""
+        with hosted.lock:
+            if hosted.is_started:
+                return
+            hosted.is_started = True
+            effects = self._started(hosted.machine, self._now())
+            refused = self._enqueue(hosted, effects.appends, None)
+            self._set_timer(hosted)
+            self._drop_if_done(hosted)
+        self._carry_out(hosted, effects, refused, flush)
+
+    def _enqueue(
+        self, hosted: Hosted[M], appends: Sequence[Append[Any]], removed: Removed | None
+    ) -> list[Callable[[], None]]:
+        """Queue the appends; returns the calls that report the refused ones, to be made without the lock."""
+        refused: list[Callable[[], None]] = []
+        for append in appends:
+            if append.number is None:
+                self._log.enqueue_removal(append.records, removed or self._removed)
+                continue
+            settled = partial(self._settled, hosted, append.number)
+            if not self._log.enqueue(append.records, settled, append.producer):
+                refused.append(partial(settled, ErrorCode.NOT_ENOUGH_REPLICAS, -1))
+        return refused
+
+    def _settled(self, hosted: Hosted[M], number: int, error: ErrorCode, offset: int) -> None:
+        """Pass the outcome of an append on, also to a machine that is gone: its clients wait."""
+        with hosted.lock:
+            effects = hosted.machine.appended(number, error, offset, self._now())
+            refused = self._enqueue(hosted, effects.appends, None)
+            if not hosted.is_gone:
+                self._set_timer(hosted)
+                self._drop_if_done(hosted)
+        # Usually the batch is still in flight, and what its outcome causes is written after it.
+        self._carry_out(hosted, effects, refused, self._log.flush_aside)
+
+    def _removed(self, error: ErrorCode) -> None:
+        if error != ErrorCode.NONE and self.state is ShardState.SERVING:
+            logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
+
+    def _carry_out(
+        self,
+        hosted: Hosted[M],
+        effects: AnyEffects,
+        refused: list[Callable[[], None]],
+        flush: Flush | None,
+    ) -> None:
+        for token, response in effects.answers:
+            token(response)
+        for report in refused:
+            report()
+        if effects.appends:
+            (flush or self._log.flush)()
+        for request in effects.requests:
+            self._request(hosted, request)
+
+    def _drop_if_done(self, hosted: Hosted[M]) -> None:
+        if not self._is_done(hosted.machine):
+            return
+        hosted.is_gone = True
+        if hosted.timer is not None:
+            hosted.timer.force_complete()
+            hosted.timer = None
+        with self._lock:
+            if self._hosted.get(hosted.key) is hosted:
+                del self._hosted[hosted.key]
+
+    # ---- time
+
+    def _set_timer(self, hosted: Hosted[M], not_before_ms: float = -math.inf) -> None:
+        """Have a timer expire no later than the machine's deadline; an early timer sets the next one."""
+        deadline_ms = max(hosted.machine.next_deadline_ms, not_before_ms)
+        timer = hosted.timer
+        if deadline_ms == math.inf or (timer is not None and timer.deadline_ms <= deadline_ms):
+            return
+        if timer is not None:
+            timer.force_complete()
+        hosted.timer = MachineTimer(deadline_ms, self._reaper, partial(self._timer_expired, hosted))
+        self._reaper.schedule(hosted.timer)
+
+    def _timer_expired(self, hosted: Hosted[M]) -> None:
+        if self._is_fenced():
+            self._postpone(hosted)
+            return
+
+        def tick(machine: M, now: Moment) -> AnyEffects:
+            # A timer that expired before it could be cancelled finds its successor here and leaves it.
+            if hosted.timer is not None and hosted.timer.is_completed:
+                hosted.timer = None
+            return machine.tick(now)
+
+        self._apply(hosted, tick, flush=self._log.flush_aside)
+
+    def _postpone(self, hosted: Hosted[M]) -> None:
+        with hosted.lock:
+            if hosted.is_gone:
+                return
+            now = self._now()
+            self._postponed(hosted.machine, now)
+            if hosted.timer is not None and hosted.timer.is_completed:
+                hosted.timer = None
+            # Other deadlines have passed already, and wait until the broker may act.
+            self._set_timer(hosted, not_before_ms=now.monotonic_ms + FENCED_RETRY_MS)

@@ -1,0 +1,373 @@
+"""Sends the markers of decided transactions to the leaders of their partitions, until each is written.
+
+Markers for partitions that this broker leads are appended without a socket. The others go by WriteTxnMarkers,
+with few requests in flight per broker; what waits meanwhile goes with the next request. A marker that was
+refused or lost is sent again: at once if its partition has another leader by then, otherwise when that
+changes or after a back-off. It is only given up when the shard that sends it is closed, because the next
+coordinator sends all of them again. So a leader may get a marker late or twice, which does no harm.
+
+A partition that the controller neither names nor lists as unreadable is deleted, and its marker counts as
+written. But the former coordinator may have known newer topics: an update since the shard was opened decides.
+
+Any thread; no lock is held while markers are appended or reported. Rules as in Kafka's
+``TransactionMarkerRequestCompletionHandler``, except that no error makes a transaction hang.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.broker.base.purgatory import DelayedCall, Purgatory, Reaper
+from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.coordinators.broker_links import Answer
+from barnabas.broker.coordinators.coordinator_log import RunAside
+from barnabas.broker.coordinators.transactions.effects import MarkersToWrite
+from barnabas.broker.replication.marker_writer import MarkerOutcome, MarkersAnswer, TransactionMarker
+from barnabas.common.backoff import doubled
+from barnabas.protocol.errors import ErrorCode, LocalError, known_code
+from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from barnabas.protocol.schema import RequestOf
+
+logger = logging.getLogger(__name__)
+
+MAX_IN_FLIGHT: Final = 4
+"""Requests to one broker: with one, each transaction would wait for the replication of those before it."""
+MAX_MARKERS: Final = 5_000
+"""Partitions in one request, at most; the first transaction of a request may exceed it."""
+FIRST_PAUSE_MS: Final = 20.0
+LONGEST_PAUSE_MS: Final = 1_000.0
+FENCED_PAUSE_MS: Final = 5_000.0
+"""Another coordinator has taken over, and this broker will hear of it."""
+
+Written = Callable[[Collection[TopicPartition]], None]
+
+_WRITTEN: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""A log with a later epoch of the producer has no transaction of the earlier one left to end."""
+
+
+class Links(Protocol):
+    """`BrokerLinks`; the simulation replaces it."""
+
+    def send(
+        self,
+        broker_id: BrokerId,
+        request: RequestOf[WriteTxnMarkersResponse],
+        answer: Answer[WriteTxnMarkersResponse],
+    ) -> None: ...
+
+
+class MarkerWriter(Protocol):
+    """`replication.markers.TransactionMarkers`."""
+
+    def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool: ...
+
+    def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None: ...
+
+
+class _Leader(NamedTuple):
+    broker_id: BrokerId
+    leader_epoch: LeaderEpoch
+
+
+_UNKNOWN: Final = _Leader(NO_BROKER, LeaderEpoch(-1))
+_DELETED: Final = _Leader(BrokerId(-2), LeaderEpoch(-1))
+
+
+class _Sending:
+    """The markers of one transaction; the partitions are divided among `_Part` objects."""
+
+    __slots__ = ("is_wanted", "markers", "opened_at", "written")
+
+    def __init__(
+        self, markers: MarkersToWrite, opened_at: int, is_wanted: Callable[[], bool], written: Written
+    ) -> None:
+        self.markers = markers
+        self.opened_at = opened_at
+        self.is_wanted = is_wanted
+        self.written = written
+
+    def __str__(self) -> str:
+        end = "commit" if self.markers.committed else "abort"
+        return f"{end} of producer {self.markers.producer_id}, epoch {self.markers.producer_epoch}"
+
+
+class _Part(NamedTuple):
+    """Partitions of one transaction with the same leader, and that leader's epoch in each."""
+
+    sending: _Sending
+    leaders: Mapping[TopicPartition, _Leader]
+    failures: int = 0
+
+    def marker(self) -> TransactionMarker:
+        markers = self.sending.markers
+        return TransactionMarker(
+            markers.producer_id,
+            markers.producer_epoch,
+            markers.committed,
+            markers.coordinator_epoch,
+            tuple(self.leaders),
+            markers.transaction_version,
+        )
+
+
+class _Destination:
+    """The markers for one broker. Guarded by the queue's lock."""
+
+    __slots__ = ("in_flight", "waiting")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.waiting: deque[_Part] = deque()
+
+
+class MarkerQueue:
+    """``timeout_ms`` is how long a leader waits for its followers, locally.
+
+    Markers for this broker's partitions are appended on the caller's thread, except to slow disks, and again
+    on that of all deadlines: then ``run_aside`` has it done.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        metadata: MetadataCache,
+        reaper: Reaper,
+        *,
+        links: Links,
+        writer: MarkerWriter,
+        timeout_ms: int,
+        run_aside: RunAside,
+    ) -> None:
+        self._broker_id = broker_id
+        self._metadata = metadata
+        self._reaper = reaper
+        self._links = links
+        self._writer = writer
+        self._timeout_ms = timeout_ms
+        self._run_aside = run_aside
+        # As many as there are decided transactions: to drop one would make it hang.
+        self._delayed = Purgatory("transaction markers", reaper, max_operations=sys.maxsize)
+        self._is_stopped = False
+        self._lock = threading.Lock()
+        self._destinations: dict[BrokerId, _Destination] = defaultdict(_Destination)
+
+    def listen(self) -> None:
+        """Follow the leaders of partitions from now on."""
+        self._metadata.on_update(self._topics_changed)
+
+    def stop(self) -> None:
+        """Drop all markers. The shards have been closed before."""
+        self._is_stopped = True
+        self._delayed.shut_down()
+
+    def send(
+        self, markers: MarkersToWrite, *, opened_at: int, is_wanted: Callable[[], bool], written: Written
+    ) -> None:
+        """Send the markers until ``written`` has had all partitions; they come in several calls.
+
+        Nothing is sent or reported once ``is_wanted`` is false. ``opened_at`` is `MetadataCache.updates` when
+        the shard was opened.
+        """
+        sending = _Sending(markers, opened_at, is_wanted, written)
+        self._send_all(sending, markers.partitions, 0)
+
+    @property
+    def queued(self) -> int:
+        """The partitions whose markers wait for requests in flight."""
+        with self._lock:
+            return sum(
+                len(part.leaders)
+                for destination in self._destinations.values()
+                for part in destination.waiting
+            )
+
+    @property
+    def delayed(self) -> int:
+        """The groups of partitions whose markers wait for a leader, or for the end of a pause."""
+        return self._delayed.waiting
+
+    # ---- sending
+
+    def _send_all(self, sending: _Sending, partitions: Iterable[TopicPartition], failures: int) -> None:
+        if self._is_stopped or not sending.is_wanted():
+            return
+        by_broker: dict[BrokerId, dict[TopicPartition, _Leader]] = defaultdict(dict)
+        for name in sorted(partitions):
+            leader = self._leader_of(name, sending)
+            by_broker[leader.broker_id][name] = leader
+        for broker_id, leaders in by_broker.items():
+            part = _Part(sending, leaders, failures)
+            if broker_id == _DELETED.broker_id:
+                logger.info("%s: the topics of %s are deleted", sending, _listed(leaders))
+                sending.written(leaders.keys())
+            elif broker_id == NO_BROKER:
+                self._retry(part, leaders, _pause_ms(failures))
+            elif broker_id == self._broker_id and self._writer.wait_for_disk(leaders):
+                self._run_aside(partial(self._write_here, part))
+            elif broker_id == self._broker_id:
+                self._write_here(part)
+            else:
+                with self._lock:
+                    self._destinations[broker_id].waiting.append(part)
+                self._send_next(broker_id)
+
+    def _leader_of(self, name: TopicPartition, sending: _Sending) -> _Leader:
+        current = self._metadata.current
+        state = current.partitions_of(name.topic).get(name.partition)
+        if state is not None:
+            return _Leader(*self._metadata.leader_of(state))
+        is_deleted = current.updates > sending.opened_at and not current.may_exist(name)
+        return _DELETED if is_deleted else _UNKNOWN
+
+    def _write_here(self, part: _Part) -> None:
+        def answer(outcomes: Sequence[MarkerOutcome]) -> None:
+            self._settle(part, outcomes[0])
+
+        try:
+            self._writer.write([part.marker()], self._timeout_ms, answer)
+        except InvariantViolation:
+            raise
+        except Exception:
+            logger.critical("%s: its markers failed by an unforeseen error", part.sending, exc_info=True)
+            self._settle(part, {})
+
+    def _send_next(self, broker_id: BrokerId) -> None:
+        """Send what waits for a broker, unless enough requests are in flight; an answer sends the next."""
+        parts = self._take(broker_id)
+        if parts:
+            request = WriteTxnMarkersRequest(markers=[_to_message(part.marker()) for part in parts])
+            self._links.send(broker_id, request, partial(self._answered, broker_id, parts))
+
+    def _take(self, broker_id: BrokerId) -> list[_Part]:
+        parts: list[_Part] = []
+        partitions = 0
+        with self._lock:
+            destination = self._destinations[broker_id]
+            if destination.in_flight >= MAX_IN_FLIGHT:
+                return []
+            while destination.waiting:
+                partitions += len(destination.waiting[0].leaders)
+                if parts and partitions > MAX_MARKERS:
+                    break
+                part = destination.waiting.popleft()
+                if part.sending.is_wanted():
+                    parts.append(part)
+            destination.in_flight += bool(parts)
+        return parts
+
+    # ---- outcomes
+
+    def _answered(
+        self, broker_id: BrokerId, parts: Sequence[_Part], answer: WriteTxnMarkersResponse | LocalError
+    ) -> None:
+        with self._lock:
+            self._destinations[broker_id].in_flight -= 1
+        # The waiting markers are sent first, because the outcomes cause appends.
+        self._send_next(broker_id)
+        if isinstance(answer, LocalError):
+            logger.debug("no answer to markers from broker %d: %s", broker_id, answer)
+            outcomes: list[MarkerOutcome] = [
+                dict.fromkeys(part.leaders, ErrorCode.NETWORK_EXCEPTION) for part in parts
+            ]
+        else:
+            outcomes = [
+                {
+                    TopicPartition(topic.name, result.partition_index): known_code(result.error_code)
+                    for topic in marker.topics
+                    for result in topic.partitions
+                }
+                for marker in answer.markers
+            ]
+        for index, part in enumerate(parts):
+            try:
+                self._settle(part, outcomes[index] if index < len(outcomes) else {})
+            except InvariantViolation:
+                raise
+            except Exception:
+                logger.critical("%s: its markers failed by an unforeseen error", part.sending, exc_info=True)
+                self._retry(part, part.leaders, LONGEST_PAUSE_MS)
+
+    def _settle(self, part: _Part, outcome: MarkerOutcome) -> None:
+        """A partition that the answer omits is sent again."""
+        errors = {name: outcome.get(name, ErrorCode.UNKNOWN_SERVER_ERROR) for name in part.leaders}
+        written = [name for name, error in errors.items() if error in _WRITTEN]
+        failed = {name: leader for name, leader in part.leaders.items() if errors[name] not in _WRITTEN}
+        if written and part.sending.is_wanted():
+            part.sending.written(written)
+        if not failed:
+            return
+        reasons = {errors[name] for name in failed}
+        pause_ms = _pause_ms(part.failures)
+        if ErrorCode.TRANSACTION_COORDINATOR_FENCED in reasons:
+            pause_ms = FENCED_PAUSE_MS
+        level = logging.WARNING if pause_ms >= LONGEST_PAUSE_MS else logging.DEBUG
+        names = ", ".join(sorted(reason.name for reason in reasons))
+        logger.log(level, "%s: %s refused with %s; sent again", part.sending, _listed(failed), names)
+        self._retry(part, failed, pause_ms)
+
+    def _retry(self, part: _Part, leaders: Mapping[TopicPartition, _Leader], pause_ms: float) -> None:
+        """Send these again: at once if one has another leader by now, else when it has, or after a pause."""
+        again = partial(self._send_all, part.sending, leaders, part.failures + 1)
+        retry = DelayedCall(
+            self._reaper.clock_ms() + pause_ms,
+            lambda: self._has_moved(part.sending, leaders),
+            lambda: self._run_aside(again),
+        )
+        self._delayed.try_complete_else_watch(retry, {name.topic for name in leaders})
+
+    def _topics_changed(self, names: Iterable[str]) -> None:
+        if self._delayed.waiting:
+            for name in names:
+                self._delayed.check_and_complete(name)
+        moved: list[_Part] = []
+        with self._lock:
+            # A broker that is slow to answer must not hold up the markers for partitions that it has lost.
+            for destination in self._destinations.values():
+                waiting, destination.waiting = destination.waiting, deque()
+                for part in waiting:
+                    has_moved = self._has_moved(part.sending, part.leaders)
+                    (moved if has_moved else destination.waiting).append(part)
+        for part in moved:
+            self._send_all(part.sending, part.leaders, part.failures)
+
+    def _has_moved(self, sending: _Sending, leaders: Mapping[TopicPartition, _Leader]) -> bool:
+        return any(self._leader_of(name, sending) != leader for name, leader in leaders.items())
+
+
+def _pause_ms(failures: int) -> float:
+    return doubled(FIRST_PAUSE_MS, failures, LONGEST_PAUSE_MS)
+
+
+def _to_message(marker: TransactionMarker) -> WritableTxnMarker:
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for name in marker.partitions:
+        by_topic[name.topic].append(name.partition)
+    return WritableTxnMarker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transaction_result=marker.committed,
+        topics=[
+            WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+            for topic, indexes in by_topic.items()
+        ],
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+    )
+
+
+def _listed(partitions: Collection[TopicPartition]) -> str:
+    names = [str(name) for name in list(partitions)[:5]]
+    return ", ".join(names) + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")

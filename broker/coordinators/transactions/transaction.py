@@ -1,0 +1,563 @@
+"""One transactional id, pure: requests and time go in; answers, records, markers to write and deadlines out.
+
+How to drive it (under one lock per id; nothing here blocks, reads a clock or does I/O):
+
+- Every event returns `Effects`: queue its appends in order before the lock is released, pass the outcome of
+  each append to `appended` exactly once, send the answers, and carry out the requests to others.
+- A request without an answer in the effects waits in the machine, at most until its deadline.
+- `next_deadline_ms` is the time of the next `tick`; read it again after every event. A tick that is early or
+  repeated does no harm. After `load`, apply `resume` once.
+- When `is_droppable`, drop the object: the log has no record of this id, and no request waits.
+
+It guarantees:
+
+- At most one append is in flight. A change is answered after its record is replicated, and so is a request
+  whose answer rests on a loaded record, because the log may still lose that record.
+- Partitions that several requests add while an append is in flight go into one record; and if that append
+  completes a transaction, they begin the next one in the same batch.
+- A record that may be in the log is not followed by another one: the same record is appended until the log
+  acknowledges it or the leadership ends. So a decision is never reversed.
+- Markers are requested only for a replicated decision, and the completion is written after all of them.
+- The states move as `transaction_state` allows; any other move raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from barnabas.broker.coordinators.effects import TOO_LARGE, Moment, Token, append_error
+from barnabas.broker.coordinators.transactions.effects import (
+    MAX_WAITING,
+    WAIT_MS,
+    AddPartitions,
+    Effects,
+    MarkersToWrite,
+    Outbox,
+    ProducerIdWanted,
+    Request,
+    Response,
+    TransactionLimits,
+    VerifyPartitions,
+    refused,
+)
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord
+from barnabas.broker.coordinators.transactions.rules import (
+    BLANK,
+    Fence,
+    Move,
+    Reply,
+    Wait,
+    WantProducerId,
+    completed,
+    decide,
+    fenced,
+    has_expired,
+    refusal,
+    timeout_at_ms,
+)
+from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState, check_move
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import NO_PRODUCER_ID, LeaderEpoch, ProducerId, TopicPartition
+from barnabas.protocol.messages.describe_transactions import (
+    DescribedTransaction,
+    ListedTransaction,
+    TransactionTopicData,
+)
+
+logger = logging.getLogger(__name__)
+
+APPEND_RETRY_MS: Final = 100
+"""The time before the second append of a record that has to be written; it doubles with each one."""
+MAX_APPEND_RETRY_MS: Final = 1_600
+"""Without enough replicas, all ids of a partition retry."""
+_NOT_APPENDED: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, *TOO_LARGE})
+"""The errors that say for certain that the log does not have the records."""
+_ADDED_BEFORE: Final = Reply(ErrorCode.NONE, is_promise=True)
+
+
+class _Waiting(NamedTuple):
+    request: Request
+    token: Token
+    deadline_ms: float
+
+
+class _Asker(NamedTuple):
+    """The request that a change answers."""
+
+    request: Request
+    token: Token
+    response: Response
+
+
+class _Change:
+    """A record that is being appended; ``target`` None is a tombstone."""
+
+    __slots__ = (
+        "askers",
+        "completion",
+        "is_in_doubt",
+        "must_succeed",
+        "retry_at_ms",
+        "retry_ms",
+        "target",
+    )
+
+    def __init__(
+        self,
+        target: TransactionMetadata | None,
+        askers: list[_Asker],
+        *,
+        must_succeed: bool,
+        completion: TransactionMetadata | None = None,
+    ) -> None:
+        self.target = target
+        self.askers = askers
+        self.must_succeed = must_succeed
+        self.completion = completion
+        """The end of the transaction before, if the target begins the next one: first in the same batch."""
+        self.is_in_doubt = False
+        """The log may have the record."""
+        self.retry_at_ms = math.inf
+        """Infinite while an append is in flight."""
+        self.retry_ms = APPEND_RETRY_MS
+
+
+class _Markers:
+    """The partitions that do not have the markers of the decision yet."""
+
+    __slots__ = ("missing", "number")
+
+    def __init__(self, number: int, partitions: Iterable[TopicPartition]) -> None:
+        self.number = number
+        self.missing = set(partitions)
+
+
+class Transaction:
+    """``coordinator_epoch`` is the leader epoch of the partition of the transaction topic."""
+
+    __slots__ = (
+        "_change",
+        "_coordinator_epoch",
+        "_is_confirmed",
+        "_limits",
+        "_markers",
+        "_markers_number",
+        "_new_producer_id",
+        "_outbox",
+        "_stored",
+        "_timeout_ms",
+        "_used_ms",
+        "_waiting",
+        "_wants_producer_id",
+        "next_deadline_ms",
+        "transactional_id",
+    )
+
+    def __init__(
+        self,
+        transactional_id: str,
+        coordinator_epoch: LeaderEpoch,
+        limits: TransactionLimits,
+        stored: TransactionMetadata = BLANK,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self._coordinator_epoch = coordinator_epoch
+        self._limits = limits
+        self._outbox = Outbox(transactional_id)
+        self._stored = stored
+        # False after loading: the record may be above the high watermark.
+        self._is_confirmed = stored is BLANK
+        # Invariant: at most one of these two is set.
+        self._change: _Change | None = None
+        self._markers: _Markers | None = None
+        self._markers_number = 0
+        self._waiting: list[_Waiting] | None = None
+        self._wants_producer_id = False
+        self._new_producer_id: ProducerId | None = None
+        self._timeout_ms = math.inf
+        """The end of the ongoing transaction, by the monotonic clock."""
+        self._used_ms = stored.last_update_timestamp_ms
+        """The last change, by the wall clock of this broker."""
+        self.next_deadline_ms = math.inf
+
+    @classmethod
+    def load(
+        cls,
+        transactional_id: str,
+        stored: TransactionMetadata,
+        coordinator_epoch: LeaderEpoch,
+        limits: TransactionLimits,
+    ) -> Transaction:
+        """An id from the log. Apply `resume` before anything else."""
+        return cls(transactional_id, coordinator_epoch, limits, stored)
+
+    def resume(self, now: Moment) -> Effects:
+        """Restart the time-out of an ongoing transaction, and complete a decided transaction.
+
+        The record of the decision is appended again first: without the high watermark above it, the next
+        coordinator might not have it, and decide otherwise after some markers.
+        """
+        stored = self._stored
+        if stored.state in DECIDED:
+            self._append(_Change(stored, [], must_succeed=True))
+        elif stored.state is TransactionState.PREPARE_EPOCH_FENCE:
+            ongoing = stored._replace(state=TransactionState.ONGOING)
+            self._append(_Change(fenced(ongoing, now), [], must_succeed=True))
+        self._used_ms = now.latest(stored.last_update_timestamp_ms)
+        self._set_timeout(now, now.latest(stored.start_timestamp_ms))
+        return self._take(now)
+
+    # ---- views
+
+    @property
+    def stored(self) -> TransactionMetadata:
+        """The state that the log has acknowledged."""
+        return self._stored
+
+    @property
+    def state(self) -> TransactionState:
+        return self._stored.state
+
+    @property
+    def is_retrying_append(self) -> bool:
+        """True if a record that must be in the log waits to be appended again; without the lock."""
+        change = self._change
+        return change is not None and change.retry_ms > APPEND_RETRY_MS
+
+    @property
+    def is_droppable(self) -> bool:
+        if self.state is TransactionState.DEAD:
+            return True
+        return self._stored is BLANK and self._change is None and not self._waiting
+
+    def describe(self) -> DescribedTransaction:
+        """The answer of DescribeTransactions; TRANSACTIONAL_ID_NOT_FOUND if the log does not have the id."""
+        stored = self._stored
+        if stored.producer_id == NO_PRODUCER_ID or stored.state is TransactionState.DEAD:
+            return DescribedTransaction(
+                error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=self.transactional_id
+            )
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(stored.partitions):
+            topics.setdefault(topic, []).append(partition)
+        return DescribedTransaction(
+            transactional_id=self.transactional_id,
+            transaction_state=stored.state.value,
+            transaction_timeout_ms=stored.timeout_ms,
+            transaction_start_time_ms=stored.start_timestamp_ms,
+            producer_id=stored.producer_id,
+            producer_epoch=stored.producer_epoch,
+            topics=[TransactionTopicData(topic=name, partitions=ids) for name, ids in topics.items()],
+            is_prepared=stored.is_prepared,
+        )
+
+    def listed(self) -> ListedTransaction:
+        """The entry in ListTransactions."""
+        return ListedTransaction(
+            transactional_id=self.transactional_id,
+            producer_id=self._stored.producer_id,
+            transaction_state=self._stored.state.value,
+        )
+
+    # ---- events
+
+    def handle(self, request: Request, token: Token, now: Moment, wait_ms: float = WAIT_MS) -> Effects:
+        """A request of a producer or a broker; answered with the type that the request documents."""
+        self._handle(_Waiting(request, token, now.monotonic_ms + wait_ms), now)
+        return self._take(now)
+
+    def producer_id_given(self, producer_id: ProducerId, error: ErrorCode, now: Moment) -> Effects:
+        """The outcome of a `ProducerIdWanted`."""
+        self._wants_producer_id = False
+        if error is ErrorCode.NONE:
+            self._new_producer_id = producer_id
+            self._handle_waiting(now)
+        elif self._change is None and self._waiting is not None:
+            for waiting in self._take_waiting():
+                decision = decide(self._stored, waiting.request, self._limits, now, None)
+                if isinstance(decision, WantProducerId):
+                    self._refuse(waiting, error)
+                else:
+                    self._handle(waiting, now)
+        return self._take(now)
+
+    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
+        """The outcome of an append, once."""
+        self._outbox.settle(number, error, base_offset, now)
+        return self._take(now)
+
+    def markers_written(self, number: int, partitions: Iterable[TopicPartition], now: Moment) -> Effects:
+        """These partitions have the markers. A late or repeated report does no harm."""
+        if self._markers is not None and self._markers.number == number:
+            self._markers.missing.difference_update(partitions)
+            self._complete_if_all_have_markers(now)
+        return self._take(now)
+
+    def tick(self, now: Moment) -> Effects:
+        change = self._change
+        if change is not None and change.retry_at_ms <= now.monotonic_ms:
+            self._append(change)
+        if self._waiting is not None:
+            for waiting in self._take_waiting():
+                if waiting.deadline_ms <= now.monotonic_ms:
+                    self._refuse(waiting, ErrorCode.CONCURRENT_TRANSACTIONS)
+                else:
+                    self._wait(waiting)
+        if self._change is None and self._timeout_ms <= now.monotonic_ms:
+            logger.info(
+                "transactional id %r: the transaction of producer %d, epoch %d, has exceeded its %d ms",
+                self.transactional_id,
+                self._stored.producer_id,
+                self._stored.producer_epoch,
+                self._stored.timeout_ms,
+            )
+            self._fence(fenced(self._stored, now, self._stored.producer_epoch))
+        return self._take(now)
+
+    def expire(self, now: Moment) -> Effects:
+        """Remove the id from the log if it has not been used for transactional.id.expiration.ms."""
+        is_busy = self._change is not None or self._markers is not None or self._waiting is not None
+        if is_busy or self._stored is BLANK:
+            return Effects()
+        if has_expired(self._stored, self._limits, self._used_ms, now):
+            self._append(_Change(None, [], must_succeed=False))
+        return self._take(now)
+
+    def unload(self, now: Moment) -> Effects:
+        """This broker is no longer the coordinator: all that wait get NOT_COORDINATOR."""
+        change, self._change, self._markers = self._change, None, None
+        if change is not None:
+            self._refuse_askers(change, ErrorCode.NOT_COORDINATOR)
+        self._stored = self._stored._replace(state=TransactionState.DEAD)
+        for waiting in self._take_waiting():
+            self._refuse(waiting, ErrorCode.NOT_COORDINATOR)
+        self._timeout_ms = math.inf
+        return self._take(now)
+
+    # ---- requests
+
+    def _handle(self, waiting: _Waiting, now: Moment) -> None:
+        request, token, _ = waiting
+        if self.state is TransactionState.DEAD:
+            self._refuse(waiting, ErrorCode.NOT_COORDINATOR)
+            return
+        if self._change is not None:
+            error = refusal(self._stored, request, self._limits)
+            if error is not ErrorCode.NONE:
+                self._refuse(waiting, error)
+            elif self._is_verified(request, self._change):
+                self._outbox.answer(token, refused(request, ErrorCode.NONE))
+            else:
+                self._wait(waiting)
+            return
+        match decide(self._stored, request, self._limits, now, self._new_producer_id):
+            case Reply(response, is_promise):
+                if is_promise and not self._is_confirmed:
+                    self._wait(waiting)
+                    self._append(_Change(self._stored, [], must_succeed=False))
+                else:
+                    self._outbox.answer(token, response)
+            case Move(target, response):
+                self._append(_Change(target, [_Asker(request, token, response)], must_succeed=False))
+            case Fence(target):
+                self._wait(waiting)
+                self._fence(target)
+            case Wait():
+                self._wait(waiting)
+            case WantProducerId():
+                self._wait(waiting)
+                if not self._wants_producer_id:
+                    self._wants_producer_id = True
+                    self._outbox.request(ProducerIdWanted())
+
+    def _wait(self, waiting: _Waiting) -> None:
+        if self._waiting is None:
+            self._waiting = []
+        if len(self._waiting) >= MAX_WAITING:
+            self._refuse(waiting, ErrorCode.CONCURRENT_TRANSACTIONS)
+        else:
+            self._waiting.append(waiting)
+
+    def _refuse(self, waiting: _Waiting, error: ErrorCode) -> None:
+        self._outbox.answer(waiting.token, refused(waiting.request, error))
+
+    def _refuse_askers(self, change: _Change, error: ErrorCode) -> None:
+        askers, change.askers = change.askers, []
+        for asker in askers:
+            self._outbox.answer(asker.token, refused(asker.request, error))
+
+    def _take_waiting(self) -> list[_Waiting]:
+        waiting, self._waiting = self._waiting, None
+        return waiting or []
+
+    def _handle_waiting(self, now: Moment) -> None:
+        """Decide again on all requests that wait, in their order."""
+        if self._change is None and self.state is not TransactionState.DEAD:
+            target, askers = self._with_additions(self._stored, now)
+            if askers:
+                self._append(_Change(target, askers, must_succeed=False))
+        for waiting in self._take_waiting():
+            self._handle(waiting, now)
+
+    def _with_additions(
+        self, stored: TransactionMetadata, now: Moment
+    ) -> tuple[TransactionMetadata, list[_Asker]]:
+        """Let the requests that wait first add their partitions to a state; they wait no longer."""
+        target = stored
+        askers: list[_Asker] = []
+        waiting = self._take_waiting()
+        for each in waiting:
+            if not isinstance(each.request, AddPartitions):
+                break
+            decision = decide(target, each.request, self._limits, now, None)
+            if isinstance(decision, Move):
+                target = decision.target
+            elif not askers or decision != _ADDED_BEFORE:
+                break
+            askers.append(_Asker(each.request, each.token, decision.response))
+        self._waiting = waiting[len(askers) :] or None
+        return target, askers
+
+    def _is_verified(self, request: Request, change: _Change) -> bool:
+        """True if partitions are in the transaction that a change only adds others to."""
+        return (
+            isinstance(request, VerifyPartitions)
+            and self._is_confirmed
+            and self.state is TransactionState.ONGOING
+            and change.target is not None
+            and change.target.state is TransactionState.ONGOING
+            and not change.target.is_prepared
+            and request.partitions <= self._stored.partitions
+        )
+
+    # ---- changes
+
+    def _fence(self, target: TransactionMetadata) -> None:
+        """Abort the ongoing transaction. From now on it cannot be committed or prepared."""
+        check_move(self.transactional_id, self.state, TransactionState.PREPARE_EPOCH_FENCE)
+        self._stored = self._stored._replace(state=TransactionState.PREPARE_EPOCH_FENCE)
+        self._append(_Change(target, [], must_succeed=True))
+
+    def _append(self, change: _Change) -> None:
+        stored = [change.target] if change.completion is None else [change.completion, change.target]
+        state = self.state
+        for target in stored:
+            next_state = TransactionState.DEAD if target is None else target.state
+            if target is not self._stored:
+                check_move(self.transactional_id, state, next_state)
+            state = next_state
+        self._change = change
+        change.retry_at_ms = math.inf
+
+        def settled(error: ErrorCode, base_offset: int, now: Moment) -> None:
+            # An outcome after `unload` changes nothing: its request is answered already.
+            if self._change is change:
+                self._settled(change, error, now)
+
+        self._outbox.append([TransactionRecord(self.transactional_id, each) for each in stored], settled)
+
+    def _settled(self, change: _Change, error: ErrorCode, now: Moment) -> None:
+        if error is ErrorCode.NONE:
+            self._change = None
+            self._is_confirmed = True
+            self._changed(change, now)
+            return
+        change.is_in_doubt = change.is_in_doubt or error not in _NOT_APPENDED
+        self._refuse_askers(change, append_error(error))
+        if change.completion is not None and not change.is_in_doubt:
+            # The end alone may be small enough for the log.
+            change.target, change.completion = change.completion, None
+        if change.is_in_doubt or change.must_succeed:
+            if change.retry_ms == APPEND_RETRY_MS:
+                logger.info(
+                    "transactional id %r: a record is not acknowledged (%s) and will be appended again",
+                    self.transactional_id,
+                    error.name,
+                )
+            change.retry_at_ms = now.monotonic_ms + change.retry_ms
+            change.retry_ms = min(2 * change.retry_ms, MAX_APPEND_RETRY_MS)
+            return
+        self._change = None
+        if change.target is self._stored:
+            # The requests wait for a confirmation that failed; deciding again would only try again.
+            for waiting in self._take_waiting():
+                self._refuse(waiting, append_error(error))
+        self._handle_waiting(now)
+
+    def _changed(self, change: _Change, now: Moment) -> None:
+        """The log has the record."""
+        target = change.target
+        if target is None:
+            self._stored = self._stored._replace(state=TransactionState.DEAD)
+            for waiting in self._take_waiting():
+                # A repetition finds a new machine.
+                self._refuse(waiting, ErrorCode.CONCURRENT_TRANSACTIONS)
+            return
+        if self._new_producer_id in (target.producer_id, target.next_producer_id):
+            self._new_producer_id = None
+        former, self._stored = self._stored, target
+        for asker in change.askers:
+            self._outbox.answer(asker.token, asker.response)
+        if target.last_update_timestamp_ms != former.last_update_timestamp_ms:
+            self._used_ms = target.last_update_timestamp_ms
+        timeout_at = timeout_at_ms(target)
+        if timeout_at is None or timeout_at != timeout_at_ms(former):
+            # The wall clock may have been set since the append.
+            self._set_timeout(now, now.wall_ms)
+        if target.state in DECIDED:
+            self._request_markers(target)
+            self._complete_if_all_have_markers(now)
+        self._handle_waiting(now)
+
+    def _request_markers(self, decision: TransactionMetadata) -> None:
+        self._markers_number += 1
+        self._markers = _Markers(self._markers_number, decision.partitions)
+        if not decision.partitions:
+            return
+        self._outbox.request(
+            MarkersToWrite(
+                self._markers_number,
+                decision.producer_id,
+                decision.producer_epoch,
+                decision.state is TransactionState.PREPARE_COMMIT,
+                decision.partitions,
+                self._coordinator_epoch,
+                decision.client_transaction_version,
+            )
+        )
+
+    def _complete_if_all_have_markers(self, now: Moment) -> None:
+        if self._markers is None or self._markers.missing:
+            return
+        self._markers = None
+        completion = completed(self._stored, now)
+        target, askers = self._with_additions(completion, now)
+        is_followed = target is not completion
+        self._append(
+            _Change(target, askers, must_succeed=True, completion=completion if is_followed else None)
+        )
+
+    # ---- time
+
+    def _set_timeout(self, now: Moment, start_ms: int) -> None:
+        """Convert the end of the ongoing transaction to the monotonic clock, which no operator sets."""
+        if timeout_at_ms(self._stored) is None:
+            self._timeout_ms = math.inf
+            return
+        # Another broker's clock may have been ahead when the transaction began.
+        passed_ms = max(0, now.wall_ms - start_ms)
+        self._timeout_ms = now.monotonic_ms + max(0, self._stored.timeout_ms - passed_ms)
+
+    def _take(self, now: Moment) -> Effects:
+        change, deadline_ms = self._change, math.inf
+        if change is None:
+            deadline_ms = self._timeout_ms
+        else:
+            deadline_ms = change.retry_at_ms
+        for waiting in self._waiting or ():
+            deadline_ms = min(deadline_ms, waiting.deadline_ms)
+        self.next_deadline_ms = deadline_ms
+        return self._outbox.take()

@@ -1,0 +1,291 @@
+"""Asks the coordinators of transactions, before a leader appends to one that is new in its log (KIP-890).
+
+Records of a transaction that its coordinator does not know would never get a marker: their partition would
+hide all later records from readers of committed ones. So the coordinator either confirms that the partition
+was added to the transaction (Kafka's clients of Produce 11 and before), or adds it now (later ones and the
+native protocol). The log's guard makes sure that the transaction has not ended between the answer and the
+append.
+
+A coordinator in this process is asked directly, another broker by AddPartitionsToTxn. Up to
+`MAX_IN_FLIGHT` requests to a broker are in flight; further questions go into one request when the first of
+them is answered. Nothing is sent twice: after an error the client tries again, and finds the coordinator of
+that moment.
+
+Any thread. No call waits. Each answer is given once: at once, or later on a thread of a coordinator or of the
+links, without a lock; within `TIMEOUT_MS`, unless this broker is the coordinator and is fenced: then when it
+is no longer fenced, or another broker leads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from barnabas.broker.coordinators.effects import TransactionalProducer
+from barnabas.broker.coordinators.transactions.effects import (
+    LOADING_WAIT_MS,
+    WAIT_MS,
+    AddPartitions,
+    Request,
+    VerifyPartitions,
+)
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, known_code
+from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from barnabas.protocol.schema import MAX_INNER_ELEMENTS
+
+logger = logging.getLogger(__name__)
+
+VERIFICATION: Final = "transaction.partition.verification.enable"
+"""The dynamic setting. Without it, partitions are added to transactions and not verified."""
+TIMEOUT_MS: Final = LOADING_WAIT_MS + WAIT_MS + 1_000
+"""The limit for another broker, whose coordinator may wait until it has loaded the id, and then for the end
+of the former transaction."""
+MAX_IN_FLIGHT: Final = 16
+MAX_WAITING: Final = 10_000
+"""The questions to one broker that wait to be sent."""
+_MAX_BATCH_LENGTH: Final = MAX_INNER_ELEMENTS // 2
+"""Of the questions in one request; a character takes at most 4 bytes."""
+_RETRIABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class Question(NamedTuple):
+    """Are these partitions in the producer's ongoing transaction? With ``adds``, put them into it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartition]
+    adds: bool
+
+
+Outcome = Mapping[TopicPartition, ErrorCode]
+"""An error or NONE for each partition of a question."""
+Answer = Callable[[Outcome], None]
+
+
+class Links(Protocol):
+    """`BrokerLinks`."""
+
+    def send(
+        self,
+        broker_id: BrokerId,
+        request: AddPartitionsToTxnRequest,
+        answer: Callable[[AddPartitionsToTxnResponse | LocalError], None],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None: ...
+
+
+class _Asked(NamedTuple):
+    question: Question
+    answer: Answer
+
+
+class _Peer:
+    """The questions to one broker. Guarded by the lock of `TransactionVerification`."""
+
+    __slots__ = ("in_flight", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Asked] = deque()
+        self.in_flight = 0
+
+
+class TransactionVerification:
+    """``coordinator_of`` finds the coordinator of a transactional id; it raises COORDINATOR_NOT_AVAILABLE.
+
+    ``ask_own`` is `TransactionCoordinator.apply`; ``is_enabled`` is the value of `VERIFICATION`.
+    """
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        replicas: ReplicaManager,
+        *,
+        coordinator_of: Callable[[str], BrokerId],
+        ask_own: Callable[[str, Request, Callable[[Any], None]], None],
+        links: Links,
+        is_enabled: bool,
+    ) -> None:
+        self.is_enabled = is_enabled
+        self._broker_id = broker_id
+        self._replicas = replicas
+        self._coordinator_of = coordinator_of
+        self._ask_own = ask_own
+        self._links = links
+        self._lock = threading.Lock()
+        self._peers: dict[BrokerId, _Peer] = {}
+
+    def confirm(self, question: Question, answer: Answer) -> None:
+        """Ask the coordinator. If it is not available, that is the outcome of all partitions."""
+        try:
+            coordinator = self._coordinator_of(question.transactional_id)
+        except ApiError as error:
+            answer(dict.fromkeys(question.partitions, error.code))
+            return
+        if coordinator == self._broker_id:
+            self._confirm_here(question, answer)
+            return
+        with self._lock:
+            peer = self._peers.setdefault(coordinator, _Peer())
+            is_refused = len(peer.waiting) >= MAX_WAITING
+            if not is_refused:
+                peer.waiting.append(_Asked(question, answer))
+        if is_refused:
+            answer(dict.fromkeys(question.partitions, _RETRIABLE))
+        else:
+            self._send(coordinator, peer)
+
+    def confirm_append(
+        self,
+        partition: TopicPartition,
+        transactional_id: str,
+        producer: TransactionalProducer,
+        adds: bool,
+        answer: Callable[[ErrorCode, TransactionalProducer], None],
+    ) -> None:
+        """Prepare an append of this broker to a partition that it leads.
+
+        The answer has the producer with its guard, if the transaction is new there. Raises as
+        `ReplicaManager.partition`.
+        """
+        log = self._replicas.partition(partition).log
+        guard = log.begin_verification(producer.producer_id, producer.epoch, adds=adds)
+        guarded = producer._replace(guard=guard)
+        if guard is None or not self.asks(adds):
+            answer(ErrorCode.NONE, guarded)
+            return
+        question = Question(
+            transactional_id, producer.producer_id, producer.epoch, frozenset([partition]), adds
+        )
+        self.confirm(question, lambda outcome: answer(outcome[partition], guarded))
+
+    def asks(self, adds: bool) -> bool:
+        """Whether coordinators are asked at all."""
+        return adds or self.is_enabled
+
+    # ---- here
+
+    def _confirm_here(self, question: Question, answer: Answer) -> None:
+        _, producer_id, epoch, partitions, adds = question
+        request: Request
+        if adds:
+            request = AddPartitions(producer_id, epoch, partitions)
+            self._ask_own(
+                question.transactional_id, request, lambda error: answer(dict.fromkeys(partitions, error))
+            )
+        else:
+            request = VerifyPartitions(producer_id, epoch, partitions)
+            self._ask_own(question.transactional_id, request, answer)
+
+    # ---- at other brokers
+
+    def _send(self, broker_id: BrokerId, peer: _Peer) -> None:
+        """Send what waits, as far as requests may be in flight."""
+        while True:
+            with self._lock:
+                if peer.in_flight >= MAX_IN_FLIGHT or not peer.waiting:
+                    return
+                batch = _next_batch(peer.waiting)
+                peer.in_flight += 1
+            request = AddPartitionsToTxnRequest(
+                transactions=[_transaction(asked.question) for asked in batch]
+            )
+            self._links.send(
+                broker_id, request, partial(self._answered, broker_id, peer, batch), timeout_ms=TIMEOUT_MS
+            )
+
+    def _answered(
+        self,
+        broker_id: BrokerId,
+        peer: _Peer,
+        batch: Sequence[_Asked],
+        response: AddPartitionsToTxnResponse | LocalError,
+    ) -> None:
+        with self._lock:
+            peer.in_flight -= 1
+        if isinstance(response, LocalError):
+            logger.info("transactions could not be confirmed by broker %d: %s", broker_id, response)
+        for asked, outcome in zip(batch, _outcomes(batch, response), strict=True):
+            _give(asked, outcome)
+        self._send(broker_id, peer)
+
+
+def _next_batch(waiting: deque[_Asked]) -> list[_Asked]:
+    """All that waits, up to the second question about one transactional id: the answers go by the id.
+
+    A batch that could not be encoded would fail the questions of others. One question came in a request, so
+    it fits alone.
+    """
+    batch: list[_Asked] = []
+    ids: set[str] = set()
+    length = 0
+    while waiting and waiting[0].question.transactional_id not in ids:
+        length += _length(waiting[0].question)
+        if batch and length > _MAX_BATCH_LENGTH:
+            break
+        asked = waiting.popleft()
+        ids.add(asked.question.transactional_id)
+        batch.append(asked)
+    return batch
+
+
+def _length(question: Question) -> int:
+    """At least the characters of its names and the number of its partitions."""
+    return len(question.transactional_id) + sum(len(name.topic) + 1 for name in question.partitions)
+
+
+def _transaction(question: Question) -> AddPartitionsToTxnTransaction:
+    topics = by_topic((name, name.partition) for name in sorted(question.partitions))
+    return AddPartitionsToTxnTransaction(
+        transactional_id=question.transactional_id,
+        producer_id=question.producer_id,
+        producer_epoch=question.producer_epoch,
+        verify_only=not question.adds,
+        topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
+    )
+
+
+def _outcomes(
+    batch: Sequence[_Asked], response: AddPartitionsToTxnResponse | LocalError
+) -> Iterable[Outcome]:
+    """The outcome of each question; a partition without a result counts as not confirmed."""
+    codes: dict[str, dict[TopicPartition, ErrorCode]] = {}
+    missing = _RETRIABLE
+    if not isinstance(response, LocalError):
+        missing = known_code(response.error_code) or _RETRIABLE
+        codes = {
+            result.transactional_id: {
+                TopicPartition(topic.name, partition.partition_index): known_code(
+                    partition.partition_error_code
+                )
+                for topic in result.topic_results
+                for partition in topic.results_by_partition
+            }
+            for result in response.results_by_transaction
+        }
+    for asked in batch:
+        by_partition = codes.get(asked.question.transactional_id, {})
+        yield {name: by_partition.get(name, missing) for name in asked.question.partitions}
+
+
+def _give(asked: _Asked, outcome: Outcome) -> None:
+    """An unforeseen error of one request must not lose the answers of the others."""
+    try:
+        asked.answer(outcome)
+    except InvariantViolation:
+        raise
+    except Exception:
+        logger.critical("%s was confirmed, but its request failed", asked.question, exc_info=True)

@@ -1,0 +1,172 @@
+"""Creates unknown topics that clients request (``auto.create.topics.enable``).
+
+The request gets LEADER_NOT_AVAILABLE at once, and the client retries as with Apache Kafka. Meanwhile a thread
+creates the topic through the controller, in this process or over its inter-broker listener. A topic has at
+most one creation in progress, a result is remembered for a second, and the number of creations in progress is
+bounded. An error that a retry would not change (too few brokers for ``default.replication.factor``) answers
+all requests within that second.
+
+The brokers' own topics are created in the same way, but only when a broker asks (`ask_internal`), regardless
+of ``auto.create.topics.enable``. Clients cannot create them by name.
+
+Any thread may ask; no call waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from barnabas.broker.base.limited_log import LimitedLog
+from barnabas.broker.base.slow_work import SlowWork, SlowWorkRefused
+from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators.internal_topic import NEW_TOPICS
+from barnabas.common.channel import Channel
+from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable
+from barnabas.protocol.ids import BrokerId, Endpoint
+from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicResult, CreateTopicsRequest
+from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
+
+logger = logging.getLogger(__name__)
+
+MAX_IN_PROGRESS: Final = 1_000
+_REMEMBERED_MS: Final = 1_000
+_REQUEST_TIMEOUT_MS: Final = 10_000
+
+Create = Callable[[Sequence[str]], Mapping[str, ErrorCode]]
+"""Creates topics with the brokers' defaults; blocks. Raises LocalError if no controller could be reached."""
+
+
+class _Outcome(NamedTuple):
+    code: ErrorCode
+    until_ms: float
+
+
+class AutoTopicCreation:
+    def __init__(
+        self, create: Create, work: SlowWork, *, now_ms: Callable[[], float], is_enabled: bool
+    ) -> None:
+        self.is_enabled = is_enabled
+        self._create = create
+        self._work = work
+        self._now_ms = now_ms
+        self._lock = threading.Lock()
+        self._in_progress: set[str] = set()
+        self._outcomes: dict[str, _Outcome] = {}
+        self._report = LimitedLog(logger, logging.WARNING, now_ms)
+
+    def ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
+        """The error to answer for each of these unknown topics; creatable topics will be created."""
+        refused = {name: code for name in names if (code := _refusal(name)) is not None}
+        answers = refused | self._ask([name for name in names if name not in refused])
+        return {name: answers[name] for name in names}
+
+    def ask_internal(self, name: str) -> ErrorCode:
+        """Create one of the brokers' own topics; returns LEADER_NOT_AVAILABLE, or a lasting error."""
+        return self._ask([name])[name]
+
+    def _ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
+        answers: dict[str, ErrorCode] = {}
+        new_names: list[str] = []
+        now_ms = self._now_ms()
+        with self._lock:
+            self._forget_old(now_ms)
+            for name in names:
+                outcome = self._outcomes.get(name)
+                code = ErrorCode.LEADER_NOT_AVAILABLE
+                if outcome is not None:
+                    code = outcome.code
+                elif name not in self._in_progress and len(self._in_progress) < MAX_IN_PROGRESS:
+                    self._in_progress.add(name)
+                    new_names.append(name)
+                answers[name] = code
+        if new_names:
+            self._start(new_names)
+        return answers
+
+    def _start(self, names: list[str]) -> None:
+        try:
+            self._work.submit(lambda error: self._done(names, {}), self._run, names)
+        except SlowWorkRefused as error:
+            self._report(
+                "topic %s and others, %d in all, are not created now: %s", names[0], len(names), error
+            )
+            self._done(names, {})
+
+    def _run(self, names: list[str]) -> None:
+        results: Mapping[str, ErrorCode] = {}
+        try:
+            results = self._create(names)
+        except (ApiError, LocalError) as error:
+            self._report(
+                "topic %s and others, %d in all, are not created now: %s", names[0], len(names), error
+            )
+        self._done(names, results)
+
+    def _done(self, names: Sequence[str], results: Mapping[str, ErrorCode]) -> None:
+        """Remember each result; a topic without a lasting result may be asked for again."""
+        until_ms = self._now_ms() + _REMEMBERED_MS
+        with self._lock:
+            self._in_progress.difference_update(names)
+            for name in names:
+                code = results.get(name)
+                if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT):
+                    self._outcomes[name] = _Outcome(ErrorCode.LEADER_NOT_AVAILABLE, until_ms)
+                elif code is not None and not is_retriable(code):
+                    self._report("topic %s is not created: %s", name, code.name)
+                    self._outcomes[name] = _Outcome(code, until_ms)
+
+    def _forget_old(self, now_ms: float) -> None:
+        if self._outcomes and any(outcome.until_ms <= now_ms for outcome in self._outcomes.values()):
+            self._outcomes = {
+                name: outcome for name, outcome in self._outcomes.items() if outcome.until_ms > now_ms
+            }
+
+
+def _refusal(name: str) -> ErrorCode | None:
+    """The reason that a topic with this name cannot be created here."""
+    try:
+        validate_topic_name(name)
+    except ApiError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name in INTERNAL_TOPICS else None
+
+
+def make_creator(
+    config: BrokerConfig,
+    create_here: Callable[[Sequence[CreatableTopic]], list[CreatableTopicResult]],
+    is_controller: Callable[[], bool],
+    controller_endpoint: Callable[[], Endpoint | None],
+) -> Create:
+    """Creates topics through ``create_here`` on the controller's broker, elsewhere by a request to it."""
+
+    def create(names: Sequence[str]) -> Mapping[str, ErrorCode]:
+        topics = [
+            NEW_TOPICS[name](config) if name in NEW_TOPICS else CreatableTopic(name=name) for name in names
+        ]
+        if is_controller():
+            results = create_here(topics)
+        elif (endpoint := controller_endpoint()) is not None:
+            results = asyncio.run(_request_creation(config.broker_id, endpoint, topics))
+        else:
+            return {}
+        return {result.name: ErrorCode(result.error_code) for result in results}
+
+    return create
+
+
+async def _request_creation(
+    broker_id: BrokerId, controller: Endpoint, topics: Sequence[CreatableTopic]
+) -> list[CreatableTopicResult]:
+    channel = Channel(
+        controller, client_id=f"broker-{broker_id}-topics", request_timeout_ms=_REQUEST_TIMEOUT_MS
+    )
+    try:
+        # The answer must not wait for the leaders: one slow topic would delay the next.
+        response = await channel.request(CreateTopicsRequest(topics=list(topics), timeout_ms=0))
+    finally:
+        channel.close()
+    return response.topics

@@ -1,0 +1,542 @@
+"""Fetch, on the leader's side: read, or wait in the purgatory until there is enough to read.
+
+A fetch begins on the thread that received it, usually a network thread, which must not wait for a disk. So
+`FetchReader` first reads only what needs no disk. Its own threads then read the missing ("cold") records into
+pooled memory, without the interpreter lock, and answer the fetch. A consumer of old records takes only disk
+and memory bandwidth from the producers.
+
+Bounded: the threads (the reads that wait for disks at once), the fetches that wait for a thread, the bytes of
+one answer, which stay in memory until the socket has taken them, and those of all answers. If peers that do
+not read hold too much, a fetch waits in its thread, and is then answered without its cold records.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import uuid
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.broker.base.limits import COLD_READERS, MAX_COLD_BYTES, MAX_WAITING_FOR_COLD_READERS
+from barnabas.broker.base.purgatory import Cancel, DelayedOperation
+from barnabas.broker.log.batch_scan import READ_BUFFERS
+from barnabas.broker.replication.followers import NearConsumer
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import Isolation, PartitionRead
+from barnabas.broker.replication.replication_quota import ReplicationQuota
+from barnabas.common.threads import make_thread
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
+
+logger = logging.getLogger(__name__)
+
+_NO_ERROR: Final = ErrorCode.NONE
+_MEMORY_WAIT_S: Final = 0.1
+"""How long a fetch waits for memory. The threads wait too, because every cold read needs some."""
+_MEMORY_LOOK_S: Final = 0.005
+
+PartitionOf = Callable[[TopicPartition], Partition]
+NoteError = Callable[[ApiError], None]
+Work = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchParams:
+    """The fetching replica, and the limits of the fetch. ``replica_id`` is negative for a consumer.
+
+    ``min_bytes`` is at most ``max_bytes``. A consumer with a rack may read from any replica (KIP-392);
+    ``listener_name`` is the listener to which it is connected.
+    """
+
+    replica_id: BrokerId
+    replica_epoch: BrokerEpoch
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: Isolation
+    rack_id: str = ""
+    listener_name: str = ""
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    @property
+    def reads_any_replica(self) -> bool:
+        """Whether a replica answers even if it follows: also for tools that compare replicas."""
+        return self.replica_id == DEBUGGING_REPLICA_ID or (self.rack_id != "" and not self.is_follower)
+
+
+class FetchItem(NamedTuple):
+    """One partition of a fetch request.
+
+    ``topic_id`` is set if the client names topics by id; the partition's topic is empty if the id is unknown.
+    """
+
+    partition: TopicPartition
+    current_leader_epoch: int
+    fetch_offset: Offset
+    last_fetched_epoch: int
+    log_start_offset: Offset
+    max_bytes: int
+    topic_id: uuid.UUID | None = None
+    log_topic_id: uuid.UUID = NO_TOPIC_ID
+    """The topic id of a follower's log, because a topic of the same name may have been recreated."""
+
+
+class FetchSource(Protocol):
+    """The partitions of a fetch; a session's may change while the fetch waits."""
+
+    @property
+    @abstractmethod
+    def watched(self) -> Sequence[Hashable]:
+        """The keys in the purgatory that wake the fetch; without any it cannot wait."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """About how many partitions `items` returns, without the cost of that."""
+
+    @abstractmethod
+    def items(self) -> Sequence[FetchItem]:
+        """The partitions to read now, in order."""
+
+    @abstractmethod
+    def is_news(self, item: FetchItem, high_watermark: Offset) -> bool:
+        """Whether the fetcher has a session and has not been sent this high watermark."""
+
+
+class FixedItems(FetchSource):
+    """The partitions that one request names."""
+
+    def __init__(self, items: Sequence[FetchItem]) -> None:
+        self._items = items
+
+    @property
+    def watched(self) -> Sequence[Hashable]:
+        return [item.partition for item in self._items]
+
+    @property
+    def size(self) -> int:
+        return len(self._items)
+
+    def items(self) -> Sequence[FetchItem]:
+        return self._items
+
+    def is_news(self, item: FetchItem, high_watermark: Offset) -> bool:
+        return False
+
+
+class FetchOutcome(NamedTuple):
+    """The result of a fetch for one partition: either an error or a read.
+
+    ``log_start_offset`` is set with OFFSET_OUT_OF_RANGE: a follower with a lower offset restarts there.
+    """
+
+    item: FetchItem
+    error: ErrorCode
+    read: PartitionRead | None
+    log_start_offset: Offset = Offset(-1)
+
+    @property
+    def has_records(self) -> bool:
+        read = self.read
+        return read is not None and len(read.records) > 0 and not read.is_without_records
+
+
+class FetchResult(NamedTuple):
+    """The outcomes of all partitions of a fetch.
+
+    ``is_urgent``: one of them must be answered now, with or without records. ``is_cold``: some records could
+    not be read without waiting for the disk. ``empty_bytes``: those of ``bytes_read`` that hold no record for
+    the consumer.
+    """
+
+    outcomes: list[FetchOutcome]
+    bytes_read: int
+    is_urgent: bool
+    is_cold: bool = False
+    empty_bytes: int = 0
+
+    def is_enough(self, params: FetchParams) -> bool:
+        """Whether the fetch is answered without waiting for more records.
+
+        As in Kafka, a partition with more records than were read counts with its limit: waiting would add
+        nothing from it. (Kafka fills the limit with a part of a batch.) If the request's limit was reached,
+        that is enough too, because ``min_bytes`` is not above it.
+
+        Batches without records, at the end of a compacted log, do not count: kafkajs cannot move past them
+        and would fetch them in a loop. An answer after ``max_wait_ms`` has them, for clients that can.
+        """
+        bytes_read = self.bytes_read - self.empty_bytes
+        if self.is_urgent or self.is_cold or bytes_read >= params.min_bytes:
+            return True
+        if not bytes_read:
+            return False
+        bytes_readable = sum(
+            max(len(read.records), item.max_bytes) if read.has_more else len(read.records)
+            for item, _, read, _ in self.outcomes
+            if read is not None and not read.is_without_records
+        )
+        return bytes_readable >= params.min_bytes
+
+
+class FetchReader:
+    """Reads the partitions of fetches. Before `start`, cold records are read on the caller's thread.
+
+    ``note_error`` receives failed reads, since the disk may be the cause. ``near_consumer`` returns the
+    consumer of a fetch if leaders may send it to a nearer replica.
+    """
+
+    def __init__(
+        self,
+        partition_of: PartitionOf,
+        note_error: NoteError,
+        quota: ReplicationQuota | None = None,
+        *,
+        on_fatal: Callable[[BaseException], None],
+        threads: int = COLD_READERS,
+        max_waiting: int = MAX_WAITING_FOR_COLD_READERS,
+    ) -> None:
+        self.partition_of = partition_of
+        self._note_error = note_error
+        self.near_consumer: Callable[[FetchParams], NearConsumer | None] = lambda params: None
+        self.quota = ReplicationQuota(NO_BROKER, lambda topic: ()) if quota is None else quota
+        """The throttle of this broker's leaders towards replicas that are not in sync."""
+        self._max_waiting = max_waiting
+        self._turns = itertools.count()
+        self._condition = threading.Condition()
+        self._waiting: deque[Work] = deque()
+        self._is_running = False
+        self._stopped = threading.Event()
+        self._threads = [make_thread(f"cold-read-{number}", self._run, on_fatal) for number in range(threads)]
+
+    def start(self) -> None:
+        self._is_running = True
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End after the reads in progress; waiting reads are dropped, since their connections are closed."""
+        self._stopped.set()
+        with self._condition:
+            was_running, self._is_running = self._is_running, False
+            self._waiting.clear()
+            self._condition.notify_all()
+        if was_running:
+            for thread in self._threads:
+                thread.join(timeout_s)
+
+    def read_all(self, params: FetchParams, items: Sequence[FetchItem]) -> FetchResult:
+        """Read each partition within its own limit and all within the request's, without disk waits.
+
+        The first batch is returned whole even if it exceeds both limits, so that a reader never gets stuck.
+        """
+        outcomes = []
+        bytes_read = empty_bytes = 0
+        is_urgent = is_cold = False
+        consumer = self.near_consumer(params)
+        for item in items:
+            has_records = bytes_read > empty_bytes
+            outcome = self._read_one(params, item, bytes_read, has_records, may_wait=False, consumer=consumer)
+            outcomes.append(outcome)
+            read = outcome.read
+            if read is None:
+                is_urgent = True
+                continue
+            bytes_read += len(read.records)
+            if read.is_without_records:
+                empty_bytes += len(read.records)
+            is_urgent = is_urgent or read.is_urgent
+            is_cold = is_cold or read.is_cold
+        return FetchResult(outcomes, bytes_read, is_urgent, is_cold, empty_bytes)
+
+    def finish(
+        self, params: FetchParams, result: FetchResult, answer: Callable[[FetchResult], None]
+    ) -> Cancel | None:
+        """Answer a fetch once all its records are read: at once if all are cached, else from another thread.
+
+        If too many fetches wait, it is answered with the records read so far, and the client fetches again.
+        The result, if there is one, drops a read that has not begun.
+        """
+        if not result.is_cold:
+            answer(result)
+            return None
+        turn = next(self._turns)
+
+        def read() -> None:
+            try:
+                answer(self._read_cold(params, result, turn))
+            except InvariantViolation:
+                raise
+            except Exception:
+                logger.critical("a fetch of cold records cannot be answered", exc_info=True)
+
+        if not self._submit(read):
+            answer(result)
+            return None
+        return partial(self._withdraw, read)
+
+    def _read_cold(self, params: FetchParams, result: FetchResult, turn: int) -> FetchResult:
+        """Read the cold partitions of a result, waiting for the disk.
+
+        The records are copies in memory, so an answer holds at most `MAX_COLD_BYTES` of them. ``turn``
+        chooses the first partition, so that each comes first at times.
+        """
+        if not self._has_memory():
+            return result
+        outcomes = list(result.outcomes)
+        cold = [index for index, outcome in enumerate(outcomes) if outcome.read and outcome.read.is_cold]
+        begin = turn % len(cold) if cold else 0
+        bytes_read, is_urgent, allowed_bytes = result.bytes_read, result.is_urgent, MAX_COLD_BYTES
+        has_records = bytes_read > result.empty_bytes
+        for index in cold[begin:] + cold[:begin]:
+            if allowed_bytes <= 0:
+                break
+            item = outcomes[index].item
+            outcome = self._read_one(params, item, bytes_read, has_records, may_wait=True)
+            outcomes[index] = outcome
+            if outcome.read is None:
+                is_urgent = True
+                continue
+            bytes_read += len(outcome.read.records)
+            has_records = has_records or outcome.has_records
+            allowed_bytes -= len(outcome.read.records)
+            is_urgent = is_urgent or outcome.read.is_urgent
+        return FetchResult(outcomes, bytes_read, is_urgent)
+
+    def _has_memory(self) -> bool:
+        """Whether memory for cold records is free, at once or in a moment."""
+        looks = round(_MEMORY_WAIT_S / _MEMORY_LOOK_S)
+        while READ_BUFFERS.is_short:
+            if looks <= 0 or self._stopped.wait(_MEMORY_LOOK_S):
+                return False
+            looks -= 1
+        return True
+
+    def _read_one(
+        self,
+        params: FetchParams,
+        item: FetchItem,
+        bytes_read: int,
+        has_records: bool,
+        *,
+        may_wait: bool,
+        consumer: NearConsumer | None = None,
+    ) -> FetchOutcome:
+        """``has_records``: the answer has some already, so no batch above the limits is read."""
+        partition = None
+        try:
+            partition = find(self.partition_of, item)
+            is_held_back = self.is_held_back(params, partition)
+            read = partition.read(
+                current_leader_epoch=item.current_leader_epoch,
+                fetch_offset=item.fetch_offset,
+                last_fetched_epoch=item.last_fetched_epoch,
+                max_bytes=0 if is_held_back else max(0, min(item.max_bytes, params.max_bytes - bytes_read)),
+                isolation=params.isolation,
+                from_any_replica=params.reads_any_replica,
+                min_one_batch=not (has_records or is_held_back),
+                may_wait=may_wait,
+                consumer=consumer,
+            )
+        except ApiError as error:
+            self._note_error(error)
+            return FetchOutcome(item, error.code, None, _log_start(partition, error))
+        except InvariantViolation:
+            raise
+        except Exception:
+            # Bytes on a disk may cause it, so it may recur; the other partitions are still read.
+            logger.critical("reading %s failed by an unforeseen error", item.partition, exc_info=True)
+            return FetchOutcome(item, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        return FetchOutcome(item, _NO_ERROR, read)
+
+    def is_held_back(self, params: FetchParams, partition: Partition) -> bool:
+        """Whether a follower gets no records of a partition now, because of the throttle."""
+        return (
+            self.quota.is_bounded
+            and params.is_follower
+            and params.replica_id not in partition.isr.in_sync_replicas
+            and self.quota.applies_to(partition.partition)
+            and self.quota.wait_s() > 0
+        )
+
+    def wait_ms(self, params: FetchParams, result: FetchResult) -> float:
+        """How long a fetch may wait for records: not longer than the throttle holds some back."""
+        if self.quota.is_bounded and params.is_follower:
+            throttled = [o for o in result.outcomes if self.quota.applies_to(o.item.partition)]
+            if throttled and (wait_s := self.quota.wait_s()):
+                return min(params.max_wait_ms, 1000 * wait_s)
+        return params.max_wait_ms
+
+    def note_sent(self, params: FetchParams, result: FetchResult) -> None:
+        """Count the records of an answer to a follower for the throttle."""
+        if self.quota.is_bounded:
+            for item, _, read, _ in result.outcomes:
+                if read is not None and len(read.records) and self.quota.applies_to(item.partition):
+                    self.quota.note(len(read.records))
+
+    def _submit(self, work: Work) -> bool:
+        """Queue the work, or do it if there are no threads; False if the queue is full."""
+        with self._condition:
+            if self._is_running:
+                if len(self._waiting) >= self._max_waiting:
+                    return False
+                self._waiting.append(work)
+                self._condition.notify()
+                return True
+        work()
+        return True
+
+    def _withdraw(self, work: Work) -> None:
+        with self._condition, suppress(ValueError):
+            self._waiting.remove(work)
+
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            work()
+            # An idle thread keeps no request and no buffer alive.
+            del work
+
+    def _next(self) -> Work | None:
+        with self._condition:
+            while self._is_running and not self._waiting:
+                self._condition.wait()
+            return self._waiting.popleft() if self._is_running else None
+
+
+def find(partition_of: PartitionOf, item: FetchItem) -> Partition:
+    """Raises the lookup's errors, UNKNOWN_TOPIC_ID, or INCONSISTENT_TOPIC_ID for a recreated topic."""
+    topic_id = item.log_topic_id if item.topic_id is None else item.topic_id
+    if item.topic_id is not None and not item.partition.topic:
+        raise api_error(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {item.topic_id}")
+    partition = partition_of(item.partition)
+    if topic_id != NO_TOPIC_ID and partition.log.topic_id not in (None, topic_id):
+        raise api_error(
+            ErrorCode.INCONSISTENT_TOPIC_ID, f"{item.partition} has id {partition.log.topic_id} here"
+        )
+    return partition
+
+
+def _log_start(partition: Partition | None, error: ApiError) -> Offset:
+    if partition is None or error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+        return Offset(-1)
+    return partition.log.log_start_offset
+
+
+def refusing_to_wait(result: FetchResult, doubt: Callable[[TopicPartition], object]) -> FetchResult:
+    """Answer NOT_LEADER_OR_FOLLOWER for partitions in ``doubt`` that a consumer has read to the end.
+
+    Committed records stay committed under any leader, so they are served. But a consumer that waits here for
+    more might wait without end while another broker leads.
+    """
+    outcomes = [
+        outcome._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, read=None)
+        if outcome.read is not None
+        and (outcome.item.fetch_offset >= outcome.read.end_offset or outcome.read.is_without_records)
+        and doubt(outcome.item.partition) is not None
+        else outcome
+        for outcome in result.outcomes
+    ]
+    is_urgent = result.is_urgent or any(outcome.error != ErrorCode.NONE for outcome in outcomes)
+    return result._replace(outcomes=outcomes, is_urgent=is_urgent)
+
+
+class DelayedFetch(DelayedOperation):
+    """A fetch that waits for ``fetch.min.bytes`` or its deadline.
+
+    A consumer's is woken when a high watermark moves, a follower's by every append, and by a high watermark
+    for which consumers may be waiting at that follower. A change of leadership wakes both, the fence of this
+    broker wakes consumers; the answer is then the error. Records are read only if a partition's end has moved
+    for this reader: with read_committed a high watermark often moves without the last stable offset.
+    """
+
+    def __init__(
+        self,
+        deadline_ms: float,
+        params: FetchParams,
+        source: FetchSource,
+        reader: FetchReader,
+        answer: Callable[[FetchResult], None],
+        result: FetchResult,
+        doubt: Callable[[TopicPartition], object],
+    ) -> None:
+        """``result`` is the read that found too little; ``doubt`` as for `refusing_to_wait`."""
+        super().__init__(deadline_ms)
+        self._params = params
+        self._source = source
+        self._reader = reader
+        self._answer = answer
+        self._doubt = doubt
+        self._was_just_read = True
+        self._ends: dict[TopicPartition, Offset] = {}
+        """The end of each partition for this reader at the last read, which found too few bytes below it;
+        without an entry, the fetch offset."""
+        if result.bytes_read:
+            self._note_ends(result)
+
+    @property
+    def size(self) -> int:
+        return self._source.size
+
+    def try_complete(self) -> bool:
+        """Compares only log ends, which is cheap, if one byte is enough, as for followers."""
+        if self._was_just_read:
+            # The first try follows the read that found too little; the purgatory tries again after watching.
+            self._was_just_read = False
+            return False
+        params = self._params
+        has_more = False
+        items = self._source.items()
+        for item in items:
+            try:
+                partition = find(self._reader.partition_of, item)
+                end = partition.readable_end(
+                    item.current_leader_epoch, params.isolation, from_any_replica=params.reads_any_replica
+                )
+            except ApiError:
+                return True
+            if not params.is_follower and self._doubt(item.partition) is not None:
+                return True
+            if params.is_follower and (
+                end < item.fetch_offset
+                or 0 <= item.log_start_offset < partition.log.log_start_offset
+                or (
+                    partition.is_read_at(params.replica_id)
+                    and self._source.is_news(item, partition.high_watermark)
+                )
+            ):
+                # The follower has to truncate, to drop deleted records or to serve more: answer at once.
+                return True
+            if end > self._ends.get(item.partition, item.fetch_offset) and not self._reader.is_held_back(
+                params, partition
+            ):
+                if params.min_bytes <= 1:
+                    return True
+                has_more = True
+        if not has_more:
+            return False
+        result = self._reader.read_all(params, items)
+        self._note_ends(result)
+        return result.is_enough(params)
+
+    def _note_ends(self, result: FetchResult) -> None:
+        for item, _, read, _ in result.outcomes:
+            if read is not None:
+                self._ends[item.partition] = read.end_offset
+
+    def on_complete(self) -> None:
+        params = self._params
+        result = self._reader.read_all(params, self._source.items())
+        if not params.is_follower:
+            result = refusing_to_wait(result, self._doubt)
+        self._reader.finish(params, result, self._answer)

@@ -1,0 +1,595 @@
+"""The fetch protocol of a follower towards one leader: requests, answers and retries.
+
+- The fetches form a session at the leader (KIP-227). The first names every partition. Later ones name the
+  partitions that have changed here, and each partition once in ``refresh_ms``: this shows the leader that it
+  is still caught up, and repairs anything that one side missed.
+- Every fetch carries the follower's leader epoch. An answer is applied only while the follower is still in
+  that epoch, so an answer that the controller overtakes is dropped.
+- It also carries the epoch of the follower's last record. A leader with another history answers with the
+  point of divergence, and the follower truncates there (KIP-101, KIP-279, in the form of KIP-595): never to a
+  mere high watermark, and without a separate request.
+- A partition that failed pauses, twice as long each time. It leaves the session meanwhile, because the leader
+  would answer at once otherwise.
+
+No socket, no loop and no clock: `ReplicaFetcher` drives this on the fetchers' thread, the simulation step by
+step. Times are arguments, in seconds of one clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from barnabas.broker.base.topic_metrics import Traffic
+from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.log.log import Log
+from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replica_views import FollowerPosition
+from barnabas.broker.replication.replication_quota import ReplicationQuota
+from barnabas.broker.replication.rules import EpochEnd
+from barnabas.protocol.errors import (
+    ApiError,
+    ConnectionClosed,
+    ConnectionRefused,
+    ErrorCode,
+    LocalError,
+    raise_for,
+)
+from barnabas.protocol.ids import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+    by_topic,
+)
+from barnabas.protocol.messages.fetch import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    next_epoch,
+)
+
+logger = logging.getLogger(__name__)
+state_change_logger = logging.getLogger("barnabas.state_change")
+
+_FIRST_RETRY_MS: Final = 10.0
+_SUSPECTED_S: Final = 1.0
+"""How long a leader is suspect after a lost connection, unless it answers or refuses earlier."""
+_SESSION_ERRORS: Final = frozenset(
+    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+)
+_QUIET_ERRORS: Final = frozenset(
+    {
+        # Usual during a change of leadership, until both brokers know it.
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+
+Fail = Callable[[Partition, LeaderEpoch, Exception], None]
+
+
+# The partitions and what the next fetch names
+
+
+class FollowedPartition:
+    """One partition and the leader epoch in which it is followed."""
+
+    __slots__ = ("lag", "leader_epoch", "partition", "retry_at", "retry_ms", "sent", "sent_at")
+
+    def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.lag = 0
+        """Records below the leader's high watermark that were missing here after the last answer."""
+        self.sent: FollowerPosition | None = None
+        self.sent_at = 0.0
+        self.retry_at = 0.0
+        self.retry_ms = _FIRST_RETRY_MS
+
+
+class NextFetch(NamedTuple):
+    """The content of one fetch; ``next_retry`` is when the next pausing partition is due, or 0.0."""
+
+    session_id: int
+    epoch: int
+    included: dict[TopicPartition, FollowerPosition]
+    forgotten: list[TopicPartition]
+    next_retry: float
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to fetch; a session always has partitions."""
+        return self.session_id == NO_SESSION and not self.included
+
+    def topics(self, partition_max_bytes: int) -> list[FetchTopic]:
+        topics: dict[tuple[str, TopicId], list[FetchPartition]] = {}
+        for name, position in self.included.items():
+            topics.setdefault((name.topic, position.topic_id), []).append(
+                FetchPartition(
+                    partition=name.partition,
+                    current_leader_epoch=position.leader_epoch,
+                    fetch_offset=position.log_end_offset,
+                    last_fetched_epoch=position.last_epoch,
+                    log_start_offset=position.log_start_offset,
+                    partition_max_bytes=partition_max_bytes,
+                )
+            )
+        return [
+            FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
+            for (topic, topic_id), partitions in topics.items()
+        ]
+
+    def forgotten_topics(self) -> list[ForgottenTopic]:
+        topics = by_topic((name, name.partition) for name in self.forgotten)
+        return [ForgottenTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()]
+
+
+class FollowedPartitions:
+    """All partitions that one fetcher follows at its leader, and its side of the fetch session."""
+
+    def __init__(self, refresh_ms: float, backoff_ms: float) -> None:
+        """``backoff_ms`` is the longest pause of a partition."""
+        self._refresh_s = refresh_ms / 1000
+        self._backoff_ms = backoff_ms
+        self._followed: dict[TopicPartition, FollowedPartition] = {}
+        self._session_id = NO_SESSION
+        self._epoch = INITIAL_EPOCH
+        # The partitions of the session after the last fetch, in the order in which they were last included.
+        self._in_session: dict[TopicPartition, FollowedPartition] = {}
+        self._changed: dict[TopicPartition, None] = {}
+        # The leader's session must forget these, even if the same fetch names them again.
+        self._dropped: list[TopicPartition] = []
+        self._pausing: dict[TopicPartition, FollowedPartition] = {}
+
+    def __getitem__(self, name: TopicPartition) -> FollowedPartition:
+        return self._followed[name]
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(tuple(self._followed))
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    @property
+    def max_lag(self) -> int:
+        """The largest lag of a partition. Any thread."""
+        return max((followed.lag for followed in list(self._followed.values())), default=0)
+
+    def add(self, name: TopicPartition, followed: FollowedPartition) -> None:
+        """Follow a partition, perhaps again in another leader epoch."""
+        self._followed[name] = followed
+        self._pausing.pop(name, None)
+        self._changed[name] = None
+
+    def remove(self, name: TopicPartition) -> None:
+        self._followed.pop(name, None)
+        self._pausing.pop(name, None)
+        self._changed[name] = None
+
+    def reset(self) -> None:
+        """The session is lost: the next fetch names everything."""
+        self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH
+
+    def next_fetch(self, now: float) -> NextFetch:
+        """The next fetch, which the caller must send: the leader's session is assumed to have it."""
+        for name in [name for name, pausing in self._pausing.items() if pausing.retry_at <= now]:
+            del self._pausing[name]
+            self._changed[name] = None
+        next_retry = min((pausing.retry_at for pausing in self._pausing.values()), default=0.0)
+        if self._session_id == NO_SESSION:
+            self._in_session, self._dropped = {}, []
+            candidates: Iterable[TopicPartition] = self._followed
+        else:
+            candidates = self._changed | dict.fromkeys(self._stale(now))
+        self._changed = {}
+        included: dict[TopicPartition, FollowerPosition] = {}
+        for name in candidates:
+            followed = self._followed.get(name)
+            if self._in_session.get(name) is not followed:
+                # Also for a partition that was added again: earlier answers about it were not applied.
+                self._drop(name)
+            if followed is not None and name not in self._pausing:
+                self._include(name, followed, now, included)
+        forgotten, self._dropped = self._dropped, []
+        if not self._in_session:
+            # The leader drops its session at the next fetch.
+            self.reset()
+            return NextFetch(NO_SESSION, INITIAL_EPOCH, {}, [], next_retry)
+        fetch = NextFetch(self._session_id, self._epoch, included, forgotten, next_retry)
+        if self._session_id != NO_SESSION:
+            self._epoch = next_epoch(self._epoch)
+        return fetch
+
+    def _stale(self, now: float) -> list[TopicPartition]:
+        """The partitions of the session that were not included for ``refresh_ms``; they come first."""
+        stale = []
+        for name, followed in self._in_session.items():
+            if now - followed.sent_at < self._refresh_s:
+                break
+            stale.append(name)
+        return stale
+
+    def _include(
+        self,
+        name: TopicPartition,
+        followed: FollowedPartition,
+        now: float,
+        included: dict[TopicPartition, FollowerPosition],
+    ) -> None:
+        try:
+            position = followed.partition.follower_position(followed.leader_epoch)
+        except ApiError:
+            # The controller has given it another role; the order to unfollow is on its way here.
+            self._changed[name] = None
+            return
+        is_in_session = self._in_session.get(name) is followed
+        if is_in_session and position == followed.sent and now - followed.sent_at < self._refresh_s:
+            return
+        self._in_session.pop(name, None)
+        self._in_session[name] = followed
+        followed.sent, followed.sent_at = position, now
+        included[name] = position
+
+    def opened(self, session_id: int) -> None:
+        """The leader has answered, in this session."""
+        if self._session_id == NO_SESSION and session_id != NO_SESSION:
+            self._session_id, self._epoch = session_id, next_epoch(INITIAL_EPOCH)
+
+    def fetched(self, name: TopicPartition) -> FollowedPartition | None:
+        """The partition that an answer concerns; None if it was removed or added again since the request."""
+        followed = self._in_session.get(name)
+        return followed if followed is not None and self._followed.get(name) is followed else None
+
+    def applied(self, name: TopicPartition, followed: FollowedPartition) -> None:
+        """An answer was applied."""
+        followed.retry_ms = _FIRST_RETRY_MS
+        self._changed[name] = None
+
+    def failed(self, name: TopicPartition, followed: FollowedPartition, now: float) -> float:
+        """An answer was an error, or could not be applied; returns the pause in milliseconds."""
+        pause_ms = followed.retry_ms
+        followed.retry_ms = min(pause_ms * 2, self._backoff_ms)
+        self.pause(name, followed, now + pause_ms / 1000)
+        return pause_ms
+
+    def pause(self, name: TopicPartition, followed: FollowedPartition, until: float) -> None:
+        """Do not fetch a partition before this time."""
+        followed.retry_at = until
+        self._pausing[name] = followed
+        self._drop(name)
+
+    def _drop(self, name: TopicPartition) -> None:
+        """Have the leader send a partition's records again, because they were not applied."""
+        if self._in_session.pop(name, None) is not None:
+            self._dropped.append(name)
+
+
+# The exchange with the leader
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """The ``replica.fetch.*`` settings."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    response_max_bytes: int
+    backoff_ms: int
+    socket_timeout_ms: int
+    refresh_ms: float = 1_000.0
+    """A fetch names each partition at least this often, so that its leader sees that it is caught up."""
+
+
+class NextRequest(NamedTuple):
+    """The request to send. If None: wait until the followed partitions change, or for ``pause_s``."""
+
+    request: FetchRequest | None
+    pause_s: float | None = None
+
+
+class Failed(NamedTuple):
+    """The pause after a failed fetch, and the delay until `end_suspicion` is due (0.0: never)."""
+
+    pause_s: float
+    suspected_s: float = 0.0
+
+
+class LeaderFetches:
+    """The fetches of all partitions that this broker follows at one leader; one at a time."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        leader: BrokerId,
+        settings: FetcherSettings,
+        metadata: MetadataCache,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        note_error: Callable[[ApiError], None],
+        fail: Fail | None = None,
+        traffic: Traffic | None = None,
+        quota: ReplicationQuota | None = None,
+    ) -> None:
+        """``note_error`` receives failed appends, since the disk may be the cause.
+
+        ``fail`` puts a follower out of service after an unforeseen error; without it the error is raised.
+        """
+        self.leader = leader
+        self.followed = FollowedPartitions(settings.refresh_ms, settings.backoff_ms)
+        self._broker_id = broker_id
+        self._settings = settings
+        self._metadata = metadata
+        self._current_broker_epoch = broker_epoch
+        self._note_error = note_error
+        self._fail = fail
+        self._traffic = Traffic() if traffic is None else traffic
+        self._quota = quota
+        # Whether the loss of the connection has been logged.
+        self._is_lost = False
+        # Whether the leader's port has refused a connection since its last answer.
+        self._is_refused = False
+        self._broker_epoch = NO_BROKER_EPOCH
+        self._unflushed: list[Log] = []
+        self._moved: list[TopicPartition] = []
+
+    def next_request(self, now: float) -> NextRequest:
+        """The next fetch; the caller must send it."""
+        broker_epoch = self._current_broker_epoch()
+        if broker_epoch != self._broker_epoch:
+            # The leader's state of every partition is of another registration.
+            self._broker_epoch = broker_epoch
+            self.followed.reset()
+        fetch = self.followed.next_fetch(now)
+        pause_s = fetch.next_retry - now if fetch.next_retry else None
+        if fetch.is_empty:
+            return NextRequest(None, pause_s)
+        wait_ms = self._settings.max_wait_ms
+        if pause_s is not None:
+            wait_ms = max(0, min(wait_ms, int(pause_s * 1000)))
+        return NextRequest(self._request(fetch, wait_ms))
+
+    def nudge(self) -> FetchRequest:
+        """An empty fetch outside the session: it makes the leader answer the waiting fetch at once."""
+        return self._request(NextFetch(NO_SESSION, FINAL_EPOCH, {}, [], 0.0), 0)
+
+    def _request(self, fetch: NextFetch, wait_ms: int) -> FetchRequest:
+        return FetchRequest(
+            replica_id=self._broker_id,
+            replica_epoch=self._broker_epoch,
+            max_wait_ms=wait_ms,
+            min_bytes=self._settings.min_bytes,
+            max_bytes=self._settings.response_max_bytes,
+            session_id=fetch.session_id,
+            session_epoch=fetch.epoch,
+            topics=fetch.topics(self._settings.max_bytes),
+            forgotten_topics_data=fetch.forgotten_topics(),
+        )
+
+    def answered(self, response: FetchResponse, now: float, wall_clock_ms: int) -> float:
+        """Apply an answer; returns how many seconds to wait before the next fetch."""
+        self._is_lost = self._is_refused = False
+        self._metadata.trust(self.leader)
+        if response.error_code in _SESSION_ERRORS:
+            logger.debug("broker %d does not know the session: error %d", self.leader, response.error_code)
+            self.followed.reset()
+            return 0.0
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("broker %d refuses fetches: error %d", self.leader, response.error_code)
+            self.followed.reset()
+            return self._settings.backoff_ms / 1000
+        self.followed.opened(response.session_id)
+        for topic in response.responses:
+            for data in topic.partitions:
+                name = TopicPartition(topic.topic, data.partition_index)
+                followed = self.followed.fetched(name)
+                if followed is not None:
+                    self._apply(name, followed, data, now, wall_clock_ms)
+        return 0.0
+
+    def take_unflushed(self) -> list[Log]:
+        """The logs that `flush.messages` wants on disk before the next fetch reports their end."""
+        taken, self._unflushed = self._unflushed, []
+        return taken
+
+    def take_moved(self) -> list[TopicPartition]:
+        """The partitions whose high watermark has moved; consumers may wait for it."""
+        taken, self._moved = self._moved, []
+        return taken
+
+    def _throttle(
+        self, name: TopicPartition, followed: FollowedPartition, size_bytes: int, now: float
+    ) -> None:
+        quota = self._quota
+        if quota is None or not size_bytes or not quota.applies_to(name):
+            return
+        quota.note(size_bytes)
+        if followed.lag and (wait_s := quota.wait_s()):
+            self.followed.pause(name, followed, now + wait_s)
+
+    def failed(self, error: LocalError) -> Failed:
+        """No answer came: the next fetch begins a new session."""
+        self.followed.reset()
+        if not isinstance(error, ConnectionClosed):
+            logger.warning("fetching from broker %d: %s", self.leader, error)
+            return Failed(0.0)
+        if isinstance(error, ConnectionRefused):
+            if self.leader not in self._metadata.suspects:
+                logger.warning("broker %d refuses connections: %s", self.leader, error)
+            self._is_refused = True
+            self._metadata.suspect(self.leader)
+            return Failed(_FIRST_RETRY_MS / 1000)
+        if isinstance(error.__cause__, OSError):
+            logger.warning("fetching from broker %d: %s", self.leader, error)
+            return Failed(self._settings.backoff_ms / 1000)
+        # The connection was lost just now, or the back-off has not passed; the next attempt decides.
+        level = logging.DEBUG if self._is_lost else logging.INFO
+        logger.log(level, "fetching from broker %d: %s", self.leader, error)
+        if self._is_lost:
+            return Failed(_FIRST_RETRY_MS / 1000)
+        # Metadata omits the leader until the next attempt, or for a while. A client that lost the same broker
+        # now sends one Metadata request at once; an answer with the old leader would cost it seconds.
+        self._is_lost = True
+        self._metadata.suspect(self.leader)
+        return Failed(_FIRST_RETRY_MS / 1000, _SUSPECTED_S)
+
+    def end_suspicion(self) -> None:
+        """Trust the leader again, unless its port refuses connections."""
+        if not self._is_refused:
+            self._metadata.trust(self.leader)
+
+    def _apply(
+        self,
+        name: TopicPartition,
+        followed: FollowedPartition,
+        data: FetchPartitionResponse,
+        now: float,
+        wall_clock_ms: int,
+    ) -> None:
+        high_watermark = followed.partition.high_watermark
+        try:
+            apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=wall_clock_ms)
+        except ApiError as error:
+            self._note_error(error)
+            self._pause(name, followed, error.code, now, str(error))
+        except UnexpectedAppendOffset as error:
+            # The log has changed meanwhile; the next fetch begins at its present end.
+            self._pause(name, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
+        except Exception as error:
+            if self._fail is None:
+                raise
+            # The next fetch would fail in the same way, so the other partitions continue without this one.
+            self.followed.remove(name)
+            self._fail(followed.partition, followed.leader_epoch, error)
+        else:
+            size_bytes = 0 if data.records is None else len(data.records)
+            self._traffic.replication_bytes_in += size_bytes
+            if followed.partition.is_added:
+                self._traffic.reassignment_bytes_in += size_bytes
+            followed.lag = max(0, data.high_watermark - followed.partition.log_end_offset)
+            self.followed.applied(name, followed)
+            self._throttle(name, followed, size_bytes, now)
+            if followed.partition.high_watermark != high_watermark:
+                self._moved.append(name)
+            if followed.partition.log.must_flush:
+                self._unflushed.append(followed.partition.log)
+
+    def _pause(
+        self, name: TopicPartition, followed: FollowedPartition, code: ErrorCode, now: float, why: str
+    ) -> None:
+        """Omit a partition from the fetches for a while, twice as long each time."""
+        pause_ms = self.followed.failed(name, followed, now)
+        # Warn once, before the delay reaches its maximum, because changes of leadership are shorter.
+        is_quiet = code in _QUIET_ERRORS and not pause_ms < self._settings.backoff_ms <= 2 * pause_ms
+        level = logging.DEBUG if is_quiet else logging.WARNING
+        logger.log(
+            level, "%s from broker %d: %s %s; retry in %.0f ms", name, self.leader, code.name, why, pause_ms
+        )
+
+
+# The answer about one partition
+
+
+def apply_answer(
+    partition: Partition, leader_epoch: LeaderEpoch, data: FetchPartitionResponse, *, wall_clock_ms: int
+) -> None:
+    """Apply the answer of the leader of that epoch: append, truncate, or restart the log.
+
+    Raises the leader's error; FENCED_LEADER_EPOCH if the replica no longer follows that epoch; the errors of
+    the log, such as UnexpectedAppendOffset. Then nothing was changed, and the next fetch shows more.
+    """
+    log = partition.log
+    if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and data.log_start_offset >= 0:
+        if data.log_start_offset > partition.log_end_offset:
+            # The records between this log's end and the leader's start are gone everywhere.
+            _restart(partition, leader_epoch, data.log_start_offset, "ends before its leader's start")
+            return
+        if log.log_start_offset == log.log_end_offset != data.log_start_offset:
+            # The leader, elected uncleanly, ends below this empty log. Without records there is no epoch to
+            # compare.
+            _restart(partition, leader_epoch, data.log_start_offset, "is empty and its leader ends before it")
+            return
+    raise_for(data.error_code)
+    if data.diverging_epoch.epoch >= 0:
+        answer = EpochEnd(LeaderEpoch(data.diverging_epoch.epoch), Offset(data.diverging_epoch.end_offset))
+        before, committed = partition.log_end_offset, partition.high_watermark
+        truncation = partition.truncate_for(leader_epoch, answer)
+        if partition.log_end_offset < committed:
+            _report_loss(partition, leader_epoch, committed, before)
+        if data.log_start_offset >= 0 and truncation.offset < log.log_start_offset:
+            # After an unclean election the logs have no record in common that this replica may keep.
+            _restart(
+                partition, leader_epoch, data.log_start_offset, "begins where the leader has another log"
+            )
+            return
+        if log.log_start_offset < partition.log_end_offset <= data.log_start_offset:
+            # The leader has forgotten in which epochs the records below its start were written: these may be
+            # of another history.
+            _restart(partition, leader_epoch, data.log_start_offset, "diverges below its leader's start")
+            return
+        logger.info(
+            "%s diverges from its leader, whose epoch %d ends at %d: truncated from %d to %d "
+            "with the high watermark at %d",
+            partition.partition,
+            *answer,
+            before,
+            partition.log_end_offset,
+            committed,
+        )
+        return
+    partition.append_as_follower(
+        data.records if isinstance(data.records, memoryview) else memoryview(b""),
+        leader_epoch=leader_epoch,
+        leader_high_watermark=Offset(data.high_watermark),
+        leader_log_start_offset=Offset(data.log_start_offset),
+        wall_clock_ms=wall_clock_ms,
+    )
+
+
+def _report_loss(partition: Partition, leader_epoch: LeaderEpoch, committed: Offset, end: Offset) -> None:
+    """Say which records this follower has truncated that had been committed, with its log's former end.
+
+    Only an unclean election loses committed records. The new leader does not know of them; their former
+    holders do. After a crash the high watermark may be that of the last checkpoint, seconds earlier, so the
+    records from there to the log's end may have been committed, too.
+    """
+    state_change_logger.warning(
+        "broker %d: %s has lost the committed records %d to %d, which its leader, broker %d in epoch %d, "
+        "does not have (truncated from %d to %d)",
+        partition.broker_id,
+        partition.partition,
+        partition.log_end_offset,
+        committed - 1,
+        partition.leader,
+        leader_epoch,
+        end,
+        partition.log_end_offset,
+    )
+
+
+def _restart(partition: Partition, leader_epoch: LeaderEpoch, offset: int, why: str) -> None:
+    log = partition.log
+    logger.warning(
+        "%s, %d to %d, %s; emptied, restarting at %d",
+        partition.partition,
+        log.log_start_offset,
+        log.log_end_offset,
+        why,
+        offset,
+    )
+    partition.restart_at(leader_epoch, Offset(offset))

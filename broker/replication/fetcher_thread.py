@@ -1,0 +1,341 @@
+"""Following: copies the records of leaders into this broker's followers.
+
+One thread with one event loop runs all fetchers: one per leader with one connection each, for any number of
+partitions. A fetcher has one fetch in flight, long-polled at the leader. The answer is appended before the
+next fetch reports the new log end; so the leader learns how far this follower is.
+
+- `following` decides about requests, answers and retries.
+- When the set of partitions changes, an empty fetch makes the leader answer the waiting one at once.
+- A leader whose connection is lost, or whose port refuses, is reported to the metadata cache as suspect, and
+  trusted again when it answers; after a mere loss also after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from barnabas.broker.base.clocks import wall_clock_ms
+from barnabas.broker.base.topic_metrics import Traffic
+from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.log.log import Log
+from barnabas.broker.replication.fetcher_state import Fail, FetcherSettings, FollowedPartition, LeaderFetches
+from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.replication_quota import ReplicationQuota
+from barnabas.common.backoff import doubled
+from barnabas.common.channel import Channel
+from barnabas.common.threads import LoopThread
+from barnabas.protocol.errors import ApiError, LocalError
+from barnabas.protocol.frames import BufferPool
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
+
+logger = logging.getLogger(__name__)
+
+_MAX_FRAME_BYTES: Final = (1 << 31) - 1
+_MAX_FLUSHES: Final = 4
+"""How many leaders' fetchers may flush at once; each of the others keeps at most one flush waiting."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+
+
+class FollowedLeader(NamedTuple):
+    """The leader to follow; without an endpoint it cannot be fetched from at present."""
+
+    broker_id: BrokerId
+    endpoint: Endpoint | None
+    leader_epoch: LeaderEpoch
+
+
+class Fetcher(Protocol):
+    """Fetches from one leader."""
+
+    leader: BrokerId
+    endpoint: Endpoint
+    fetches: LeaderFetches
+
+    def add(self, name: TopicPartition, followed: FollowedPartition) -> None: ...
+
+    def remove(self, name: TopicPartition) -> None: ...
+
+    def close(self) -> None: ...
+
+
+F = TypeVar("F", bound=Fetcher)
+
+
+class FetcherTable(Generic[F]):
+    """One fetcher for each leader of followed partitions; a leader has one while a partition needs it."""
+
+    def __init__(
+        self,
+        partition_of: Callable[[TopicPartition], Partition],
+        make_fetcher: Callable[[BrokerId, Endpoint], F],
+    ) -> None:
+        self.fetchers: dict[BrokerId, F] = {}
+        self._partition_of = partition_of
+        self._make_fetcher = make_fetcher
+        self._leader_of: dict[TopicPartition, BrokerId] = {}
+
+    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
+        """Fetch these partitions from these leaders from now on.
+
+        A leader keeps its connection, even if all its partitions begin a new epoch. At a new address it gets
+        a new connection for all its partitions. Partitions that are fetched already continue.
+        """
+        for leader in leaders.values():
+            fetcher = self.fetchers.get(leader.broker_id)
+            if fetcher is not None and leader.endpoint not in (None, fetcher.endpoint):
+                self._move(fetcher, leader.endpoint)
+        changed = {name: leader for name, leader in leaders.items() if not self._is_fetched(name, leader)}
+        for name in changed:
+            self._remove(name)
+        for name, leader in changed.items():
+            if leader.endpoint is not None:
+                self._add(name, leader.broker_id, leader.endpoint, leader.leader_epoch)
+        self._drop_idle()
+
+    def _add(
+        self, name: TopicPartition, leader: BrokerId, endpoint: Endpoint, leader_epoch: LeaderEpoch
+    ) -> None:
+        try:
+            partition = self._partition_of(name)
+        except ApiError:
+            return
+        fetcher = self.fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self.fetchers[leader] = self._make_fetcher(leader, endpoint)
+        self._leader_of[name] = leader
+        fetcher.add(name, FollowedPartition(partition, leader_epoch))
+
+    def _move(self, fetcher: F, endpoint: Endpoint) -> None:
+        moved = {name: fetcher.fetches.followed[name] for name in fetcher.fetches.followed}
+        self._drop(fetcher)
+        for name, followed in moved.items():
+            self._add(name, fetcher.leader, endpoint, followed.leader_epoch)
+
+    def _is_fetched(self, name: TopicPartition, leader: FollowedLeader) -> bool:
+        if leader.endpoint is None or self._leader_of.get(name) != leader.broker_id:
+            return False
+        followed = self.fetchers[leader.broker_id].fetches.followed[name]
+        try:
+            is_same = followed.partition is self._partition_of(name)
+        except ApiError:
+            return False
+        return is_same and followed.leader_epoch == leader.leader_epoch
+
+    def unfollow(self, names: Iterable[TopicPartition]) -> None:
+        """Stop fetching these partitions."""
+        for name in names:
+            self._remove(name)
+        self._drop_idle()
+
+    def _remove(self, name: TopicPartition) -> None:
+        leader = self._leader_of.pop(name, None)
+        if leader is not None:
+            self.fetchers[leader].remove(name)
+
+    def _drop_idle(self) -> None:
+        for fetcher in [fetcher for fetcher in self.fetchers.values() if not fetcher.fetches.followed]:
+            self._drop(fetcher)
+
+    def _drop(self, fetcher: F) -> None:
+        for name in fetcher.fetches.followed:
+            self._leader_of.pop(name, None)
+        fetcher.close()
+        del self.fetchers[fetcher.leader]
+
+
+class FetcherManager:
+    """The thread, its loop, and a fetcher per leader. `follow` and `unfollow` may be called on any thread."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        partition_of: Callable[[TopicPartition], Partition],
+        metadata: MetadataCache,
+        settings: FetcherSettings,
+        *,
+        broker_epoch: Callable[[], BrokerEpoch],
+        note_error: Callable[[ApiError], None],
+        on_fatal: Callable[[BaseException], None],
+        fail: Fail | None = None,
+        wake_consumers: Callable[[Iterable[TopicPartition]], None] = lambda names: None,
+        traffic: Traffic | None = None,
+        quota: ReplicationQuota | None = None,
+    ) -> None:
+        """``note_error`` and ``fail``: see `LeaderFetches`. ``traffic`` counts the fetched bytes.
+
+        ``wake_consumers`` is called when the high watermarks of followers have moved.
+        """
+        self.broker_id = broker_id
+        self.settings = settings
+        self.pool = BufferPool()
+        self.thread = LoopThread("replica-fetchers", on_fatal=on_fatal, on_stop=self._close_fetchers)
+        self.wake_consumers = wake_consumers
+        self._note_error = note_error
+        self._flushes = ThreadPoolExecutor(_MAX_FLUSHES, thread_name_prefix="replica-flush")
+
+        def make_fetcher(leader: BrokerId, endpoint: Endpoint) -> ReplicaFetcher:
+            fetches = LeaderFetches(
+                broker_id,
+                leader,
+                settings,
+                metadata,
+                broker_epoch=broker_epoch,
+                note_error=note_error,
+                fail=fail,
+                traffic=traffic,
+                quota=quota,
+            )
+            return ReplicaFetcher(self, fetches, endpoint)
+
+        self._table = FetcherTable(partition_of, make_fetcher)
+
+    @property
+    def max_lag(self) -> int:
+        """The most records by which a follower is behind its leader's high watermark. Any thread."""
+        fetchers = list(self._table.fetchers.values())
+        return max((fetcher.fetches.followed.max_lag for fetcher in fetchers), default=0)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.thread.stop()
+        self._flushes.shutdown(wait=False, cancel_futures=True)
+
+    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
+        """Fetch these partitions from these leaders from now on."""
+        if leaders:
+            self.thread.call(self._table.follow, dict(leaders))
+
+    def unfollow(self, names: Iterable[TopicPartition]) -> None:
+        """Stop fetching these partitions. The partition itself fences an answer under way."""
+        listed = list(names)
+        if listed:
+            self.thread.call(self._table.unfollow, listed)
+
+    async def flush(self, logs: Sequence[Log]) -> None:
+        """Force logs to disk without blocking the other fetchers."""
+        await self.thread.loop.run_in_executor(self._flushes, self._flush, logs)
+
+    def _flush(self, logs: Sequence[Log]) -> None:
+        for log in logs:
+            try:
+                log.flush(wall_clock_ms())
+            except ApiError as error:
+                self._note_error(error)
+
+    def _close_fetchers(self) -> None:
+        for fetcher in self._table.fetchers.values():
+            fetcher.close()
+
+
+class ReplicaFetcher:
+    """Fetches all that this broker follows at one leader. Lives on the manager's loop."""
+
+    def __init__(self, manager: FetcherManager, fetches: LeaderFetches, endpoint: Endpoint) -> None:
+        self.leader = fetches.leader
+        self.endpoint = endpoint
+        self.fetches = fetches
+        self._manager = manager
+        self._channel = Channel(
+            endpoint,
+            client_id=f"broker-{manager.broker_id}-fetcher",
+            request_timeout_ms=manager.settings.socket_timeout_ms,
+            pool=manager.pool,
+            # A batch is sent whole, and a topic may allow any size; the leader is a broker of this cluster.
+            max_frame_bytes=_MAX_FRAME_BYTES,
+        )
+        self._changed = asyncio.Event()
+        self._is_waiting = False
+        self._nudge: asyncio.Task[None] | None = None
+        self._task = manager.thread.spawn(self._run())
+
+    def add(self, name: TopicPartition, followed: FollowedPartition) -> None:
+        self.fetches.followed.add(name, followed)
+        self._changed.set()
+        if self._is_waiting and self._nudge is None:
+            self._nudge = self._manager.thread.spawn(self._send_nudge())
+
+    def remove(self, name: TopicPartition) -> None:
+        self.fetches.followed.remove(name)
+
+    def close(self) -> None:
+        self._task.cancel()
+        if self._nudge is not None:
+            self._nudge.cancel()
+        self._channel.close("no longer followed")
+
+    async def _send_nudge(self) -> None:
+        """Make the leader answer the waiting fetch."""
+        try:
+            await self._channel.request(self.fetches.nudge())
+        except LocalError:
+            # The waiting fetch fails too, and its failure is handled.
+            logger.debug("no answer to a nudge of broker %d", self.leader)
+        finally:
+            self._nudge = None
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._fetch_once()
+                failures = 0
+            except InvariantViolation:
+                raise
+            except Exception:
+                pause_s = doubled(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S)
+                failures += 1
+                logger.critical(
+                    "fetching from broker %d failed by an unforeseen error; retrying in %.1f s",
+                    self.leader,
+                    pause_s,
+                    exc_info=True,
+                )
+                self.fetches.followed.reset()
+                await asyncio.sleep(pause_s)
+
+    async def _fetch_once(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._changed.clear()
+        request, pause_s = self.fetches.next_request(loop.time())
+        if request is None:
+            await self._pause(pause_s)
+            return
+        try:
+            self._is_waiting = True
+            answer = await self._channel.request_frame(request)
+        except LocalError as error:
+            pause_s, suspected_s = self.fetches.failed(error)
+            if suspected_s:
+                loop.call_later(suspected_s, self.fetches.end_suspicion)
+        else:
+            try:
+                pause_s = self.fetches.answered(answer.body, loop.time(), wall_clock_ms())
+            finally:
+                answer.frame.release()
+        finally:
+            self._is_waiting = False
+        moved = self.fetches.take_moved()
+        if moved:
+            # Later, because the next fetch should not wait for the consumers.
+            self._manager.thread.call(self._manager.wake_consumers, moved)
+        unflushed = self.fetches.take_unflushed()
+        if unflushed:
+            await self._manager.flush(unflushed)
+        if pause_s:
+            await asyncio.sleep(pause_s)
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait for a change of the partitions, or for a while."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,171 @@
+"""Writes the markers that end transactions into the partitions that this broker leads.
+
+A marker is a control batch of one record, appended with acks=all. It ends its producer's transaction in one
+partition; without an ongoing one it changes nothing, so a coordinator may repeat it. The callers are the
+handler of WriteTxnMarkers, and the coordinators of this broker, which need no socket.
+
+Guarantee: an outcome without an error means that the marker is on all in-sync replicas, and that the
+listeners were called for each transaction with offsets that it ended. Any thread; `write` may append on the
+caller's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from barnabas.broker.base.clocks import wall_clock_ms
+from barnabas.broker.log.appending import ProducedBatches
+from barnabas.broker.log.producer_state import AppendOrigin
+from barnabas.protocol.batch_builder import build_marker
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
+from barnabas.protocol.messages.produce import PartitionProduceResponse
+from barnabas.protocol.record_batch import parse_header
+from barnabas.protocol.records import MarkerType
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
+
+logger = logging.getLogger(__name__)
+
+_ACKS_ALL: Final = -1
+
+MarkerOutcome = dict[TopicPartition, ErrorCode]
+MarkersAnswer = Callable[[list[MarkerOutcome]], None]
+"""Takes one outcome for each marker, in the order of the markers."""
+OffsetsEnded = Callable[[Mapping[int, int], int, bool], None]
+"""Takes the markers' offsets in partitions of ``__consumer_offsets``, the producer id, True for a commit."""
+
+
+class TransactionMarker(NamedTuple):
+    """The end of one producer's transaction in some partitions.
+
+    ``coordinator_epoch`` is the leader epoch of the coordinator's partition; a tool repeats the last one.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    partitions: Sequence[TopicPartition]
+    transaction_version: int = 0
+
+
+class Appender(Protocol):
+    """`ReplicaManager`, as far as markers use it."""
+
+    def append(
+        self,
+        acks: int,
+        timeout_ms: int,
+        batches: Sequence[tuple[TopicPartition, ProducedBatches]],
+        answer: Callable[[list[PartitionProduceResponse]], None],
+        *,
+        origin: AppendOrigin,
+    ) -> object: ...
+
+    def wake_followers(self) -> None: ...
+
+    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, object]]) -> bool: ...
+
+
+class TransactionMarkers:
+    """The ``listeners`` are called without any lock, before the answer. A listener that fails makes the
+    outcome UNKNOWN_SERVER_ERROR, so that the coordinator writes the marker again.
+    """
+
+    def __init__(self, appender: Appender) -> None:
+        self.listeners: list[OffsetsEnded] = []
+        self._appender = appender
+
+    def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether appends to these partitions may wait for the disk."""
+        return self._appender.waits_for_disk([(name, None) for name in partitions])
+
+    def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None:
+        """Append the markers, and call ``answer`` once: when all are replicated or refused, or time is up.
+
+        The errors are those of a produce with acks=all, INVALID_PRODUCER_EPOCH, and
+        TRANSACTION_COORDINATOR_FENCED for a marker of a coordinator that another one has replaced.
+        """
+        now_ms = wall_clock_ms()
+        writing = _Writing(markers, self.listeners, answer)
+        by_origin: dict[AppendOrigin, list[_Written]] = {}
+        for number, marker in enumerate(markers):
+            written = by_origin.setdefault(_origin(marker), [])
+            written += [_Written(number, partition) for partition in marker.partitions]
+        writing.unanswered = len(by_origin) + 1
+        for origin, written in by_origin.items():
+            batches = [(one.partition, _encode(markers[one.marker], now_ms)) for one in written]
+            answered = partial(writing.answered, written)
+            self._appender.append(_ACKS_ALL, timeout_ms, batches, answered, origin=origin)
+        # The caller may be no worker, which would wake them after its request.
+        self._appender.wake_followers()
+        writing.answered((), ())
+
+
+class _Written(NamedTuple):
+    """One batch: the number of its marker, from 0 on, and where it is appended."""
+
+    marker: int
+    partition: TopicPartition
+
+
+class _Writing:
+    """The markers of one call, until each append is answered; the answers may come on several threads."""
+
+    def __init__(
+        self, markers: Sequence[TransactionMarker], listeners: Sequence[OffsetsEnded], answer: MarkersAnswer
+    ) -> None:
+        self.unanswered = 0
+        self._markers = markers
+        self._listeners = listeners
+        self._answer = answer
+        self._outcomes: list[MarkerOutcome] = [{} for _ in markers]
+        # The offsets of the markers in partitions of the offsets topic.
+        self._offsets: list[dict[TopicPartition, int]] = [{} for _ in markers]
+        self._lock = threading.Lock()
+
+    def answered(self, written: Sequence[_Written], responses: Sequence[PartitionProduceResponse]) -> None:
+        for (number, partition), response in zip(written, responses, strict=True):
+            self._outcomes[number][partition] = ErrorCode(response.error_code)
+            if partition.topic == OFFSETS_TOPIC and response.error_code == ErrorCode.NONE:
+                self._offsets[number][partition] = response.base_offset
+        with self._lock:
+            self.unanswered -= 1
+            is_last = not self.unanswered
+        if is_last:
+            for marker, outcome, offsets in zip(self._markers, self._outcomes, self._offsets, strict=True):
+                if offsets:
+                    self._tell(marker, outcome, offsets)
+            self._answer(self._outcomes)
+
+    def _tell(
+        self, marker: TransactionMarker, outcome: MarkerOutcome, offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        """Tell the listeners which transactions with offsets have ended."""
+        ended = {partition.partition: offset for partition, offset in offsets.items()}
+        try:
+            for listener in self._listeners:
+                listener(ended, marker.producer_id, marker.committed)
+        except InvariantViolation:
+            raise
+        except Exception:
+            logger.critical("the offsets of producer %d did not end", marker.producer_id, exc_info=True)
+            outcome.update(dict.fromkeys(offsets, ErrorCode.UNKNOWN_SERVER_ERROR))
+
+
+def _origin(marker: TransactionMarker) -> AppendOrigin:
+    if marker.transaction_version >= EPOCH_PER_TRANSACTION:
+        return AppendOrigin.RAISED_MARKERS
+    return AppendOrigin.MARKERS
+
+
+def _encode(marker: TransactionMarker, now_ms: int) -> ProducedBatches:
+    kind = MarkerType.COMMIT if marker.committed else MarkerType.ABORT
+    data = build_marker(marker.producer_id, marker.producer_epoch, kind, marker.coordinator_epoch, now_ms)
+    return ProducedBatches(memoryview(data), [(0, parse_header(data))])

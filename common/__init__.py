@@ -1,0 +1,1 @@
+"""Parts that brokers, clients and commands share: retries, settings, threads, and the one RPC channel."""

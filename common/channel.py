@@ -1,0 +1,404 @@
+"""The RPC channel: one connection to one broker, opened on demand and reopened after a loss.
+
+Every outgoing connection uses it: clients to brokers, followers to leaders, the controller to all brokers.
+Requests are pipelined up to ``max_in_flight``, in the order of the calls once the channel is connected. Each
+has a deadline, which includes connecting and waiting for room; answers are matched by correlation id.
+When the connection is lost, every request in flight fails at once with `ConnectionClosed`. The request may
+have been carried out, so only the caller can decide to send it again. A cancelled caller leaves its request
+in flight, because the broker still owes the answer.
+
+After a failed attempt to connect, the next one waits for the back-off, which doubles up to its maximum and is
+reset by an answer. A request during the back-off fails at once instead of waiting in a hidden queue. If a
+peer closes the connection before its first answer, that attempt has failed too.
+
+With ``wire="kafka"`` the channel uses Kafka's protocol instead of the native one: after each connect it first
+requests the peer's versions, and a request of an API without a common version fails with UNSUPPORTED_VERSION.
+
+A channel belongs to the event loop it was first used on; nothing here may be called from another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeVar
+
+from barnabas.common.backoff import Backoff
+from barnabas.common.connection import Connection, open_connection
+from barnabas.common.dialects import NATIVE, Dialect, Features, Negotiation, Wire
+from barnabas.protocol.errors import (
+    ConnectionClosed,
+    ConnectionRefused,
+    LocalError,
+    MalformedFrame,
+    RequestTimedOutLocally,
+)
+from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES, BufferPool, Frame
+from barnabas.protocol.ids import Endpoint
+from barnabas.protocol.invariants import invariant
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+CloseListener = Callable[["Channel", ConnectionClosed], None]
+
+_MAX_CORRELATION_ID: Final = 0x7FFFFFFF
+# Timers count in milliseconds and may fire up to one millisecond early.
+_TIMER_SLACK_S: Final = 0.001
+
+
+class ChannelState(Enum):
+    """The states of a channel; `_NEXT` has the transitions."""
+
+    DISCONNECTED = "disconnected"
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+_NEXT: Final = {
+    ChannelState.DISCONNECTED: {ChannelState.CONNECTING, ChannelState.CLOSED},
+    ChannelState.CONNECTING: {ChannelState.CONNECTED, ChannelState.DISCONNECTED, ChannelState.CLOSED},
+    ChannelState.CONNECTED: {ChannelState.DISCONNECTED, ChannelState.CLOSED},
+    ChannelState.CLOSED: set[ChannelState](),
+}
+
+
+class _InFlight(NamedTuple):
+    answer: asyncio.Future[Answer]
+    request_type: type[RequestOf[Any]]
+    version: int
+    deadline: float
+    timeout_ms: int
+
+
+class Answer(NamedTuple):
+    """A response, and the frame that its records are views of."""
+
+    body: Any
+    frame: Frame
+
+
+class Channel:
+    """RPC with one broker over one connection."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        client_id: str,
+        request_timeout_ms: int = 30_000,
+        connect_timeout_ms: int = 10_000,
+        max_in_flight: int = 128,
+        reconnect_backoff_ms: int = 50,
+        reconnect_backoff_max_ms: int = 1_000,
+        connections_max_idle_ms: int = 540_000,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        pool: BufferPool | None = None,
+        on_close: CloseListener | None = None,
+        wire: Wire | str = Wire.NATIVE,
+        ends_with_silent_host: bool = False,
+    ) -> None:
+        """``ends_with_silent_host``: see `connection.end_with_silent_host`."""
+        self.endpoint = endpoint
+        self.client_id = client_id
+        self._request_timeout_ms = request_timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._backoff = Backoff(reconnect_backoff_ms, reconnect_backoff_max_ms)
+        self._backoff_max_ms = reconnect_backoff_max_ms
+        self._idle_ms = connections_max_idle_ms
+        self._max_frame_bytes = max_frame_bytes
+        self._pool = pool or BufferPool()
+        self._on_close = on_close
+        self._wire = Wire(wire)
+        self._ends_with_silent_host = ends_with_silent_host
+        self._dialect: Dialect = NATIVE
+        self._negotiation: Negotiation | None = None
+        self._state = ChannelState.DISCONNECTED
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        # Every entry holds one of the slots and releases it when it is settled.
+        self._in_flight: dict[int, _InFlight] = {}
+        self._slots = asyncio.Semaphore(max_in_flight)
+        # One timer for all deadlines; it fires at the earliest one or before it. Its time is kept here,
+        # because uvloop does not return the time of a timer that is already due.
+        self._deadline_timer: asyncio.Handle | None = None
+        self._deadline_watched = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._next_correlation_id = 0
+        self._last_used = 0.0
+
+    @property
+    def is_connected(self) -> bool:
+        return self._state is ChannelState.CONNECTED
+
+    @property
+    def peer_address(self) -> tuple[Any, ...] | None:
+        """The peer's address; None without a connection."""
+        return None if self._connection is None else self._connection.peer_address
+
+    @property
+    def is_closed(self) -> bool:
+        return self._state is ChannelState.CLOSED
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not yet answered."""
+        return len(self._in_flight)
+
+    async def connect(self) -> None:
+        """Connect, unless connected. Raises ConnectionClosed after a failure or within the back-off."""
+        if self._state is ChannelState.CONNECTED:
+            return
+        if self._state is ChannelState.CLOSED:
+            raise ConnectionClosed(f"the channel to {self.endpoint} is closed")
+        if self._connecting is None:
+            wait = self._backoff.remaining(asyncio.get_running_loop().time())
+            if wait > 0:
+                raise ConnectionClosed(f"{self.endpoint} could not be reached; next attempt in {wait:.3f} s")
+            self._connecting = asyncio.create_task(self._connect_once())
+            self._connecting.add_done_callback(_retrieve_outcome)
+        attempt = self._connecting
+        try:
+            # Shielded, because a cancelled caller must not cancel the attempt that others wait for.
+            await asyncio.shield(attempt)
+        except asyncio.CancelledError:
+            if not attempt.cancelled() or _is_being_cancelled():
+                raise
+            raise ConnectionClosed(f"the channel to {self.endpoint} was closed while connecting") from None
+
+    @property
+    def features(self) -> Features:
+        """The finalized features of the peer, by its last answer to ApiVersions."""
+        return self._dialect.features
+
+    async def request(self, message: RequestOf[R], *, timeout_ms: int | None = None) -> R:
+        """Send a request and return its response; record fields are views that stay valid while held.
+
+        Raises ConnectionClosed or RequestTimedOutLocally; after either the request may have been carried out.
+        Raises UNSUPPORTED_VERSION, without sending it, if the peer lacks the API.
+        """
+        body: R = (await self._exchange(message, timeout_ms, None)).body
+        return body
+
+    async def request_frame(
+        self, message: RequestOf[Any], *, timeout_ms: int | None = None, last_version: int | None = None
+    ) -> Answer:
+        """Send a request and return its response with the frame, which the caller may release.
+
+        ``last_version`` is the last version of Kafka's protocol that it may be sent in.
+        """
+        return await self._exchange(message, timeout_ms, last_version)
+
+    async def send_oneway(self, message: RequestOf[Any]) -> None:
+        """Send a request that the broker does not answer (acks=0)."""
+        deadline = asyncio.get_running_loop().time() + self._request_timeout_ms / 1000
+        connection = await self._connected(deadline, message)
+        if not connection.writable.is_set():
+            await self._within(connection.writable.wait(), deadline, message)
+        version = self._dialect.version_of(message)
+        connection.write(self._dialect.encode(version, self._take_correlation_id(), self.client_id, message))
+        self._last_used = asyncio.get_running_loop().time()
+
+    def close(self, reason: str = "closed by its owner") -> None:
+        """Close permanently; requests in flight fail with ConnectionClosed. Idempotent."""
+        if self._state is ChannelState.CLOSED:
+            return
+        self._move(ChannelState.CLOSED)
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._drop(ConnectionClosed(f"connection to {self.endpoint}: {reason}"))
+
+    def disconnect(self, reason: str) -> None:
+        """Close the present connection, if any; the next request opens a new one."""
+        if self._state is ChannelState.CONNECTED:
+            self._move(ChannelState.DISCONNECTED)
+            self._drop(ConnectionClosed(f"connection to {self.endpoint}: {reason}"))
+
+    async def _exchange(
+        self, message: RequestOf[Any], timeout_ms: int | None, last_version: int | None
+    ) -> Answer:
+        loop = asyncio.get_running_loop()
+        timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = loop.time() + timeout_ms / 1000
+        if self._slots.locked():
+            await self._within(self._slots.acquire(), deadline, message)
+        else:
+            await self._slots.acquire()
+        try:
+            connection = await self._connected(deadline, message)
+            version = self._dialect.version_of(message, last_version)
+            correlation_id = self._take_correlation_id()
+            connection.write(self._dialect.encode(version, correlation_id, self.client_id, message))
+        except BaseException:
+            self._slots.release()
+            raise
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._in_flight[correlation_id] = _InFlight(answer, type(message), version, deadline, timeout_ms)
+        if self._deadline_timer is None or deadline < self._deadline_watched:
+            self._watch(deadline)
+        return await answer
+
+    async def _connected(self, deadline: float, message: RequestOf[Any]) -> Connection:
+        if self._connection is not None and not self._connection.is_usable:
+            # It has ended, but the loop has not called `lost` yet, and cannot while our caller retries.
+            self.lost(self._connection, None)
+        if self._state is not ChannelState.CONNECTED:
+            await self._within(self.connect(), deadline, message)
+        if self._connection is None:
+            raise ConnectionClosed(f"the connection to {self.endpoint} was lost")
+        return self._connection
+
+    async def _within(self, step: Coroutine[Any, Any, Any], deadline: float, message: Any) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await step
+        except TimeoutError:
+            raise RequestTimedOutLocally(
+                f"{type(message).__name__} was not sent to {self.endpoint} in time"
+            ) from None
+
+    def _take_correlation_id(self) -> int:
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = correlation_id + 1 if correlation_id < _MAX_CORRELATION_ID else 0
+        return correlation_id
+
+    def _settle(self, correlation_id: int, outcome: Answer | Exception) -> None:
+        """End one request; its caller may be gone."""
+        entry = self._in_flight.pop(correlation_id)
+        self._slots.release()
+        if entry.answer.done():
+            if isinstance(outcome, Answer):
+                outcome.frame.release()
+        elif isinstance(outcome, Answer):
+            entry.answer.set_result(outcome)
+        else:
+            entry.answer.set_exception(outcome)
+            # A caller that is cancelled at this moment never retrieves it; asyncio must not warn then.
+            entry.answer.exception()
+
+    def _watch(self, deadline: float) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self._deadline_timer = asyncio.get_running_loop().call_at(deadline, self._check_deadlines)
+        self._deadline_watched = deadline
+
+    def _check_deadlines(self) -> None:
+        self._deadline_timer = None
+        now = asyncio.get_running_loop().time()
+        late = [key for key, entry in self._in_flight.items() if entry.deadline <= now + _TIMER_SLACK_S]
+        if late:
+            timeout_ms = self._in_flight[late[0]].timeout_ms
+            for key in late:
+                waited_ms = self._in_flight[key].timeout_ms
+                text = f"no answer from {self.endpoint} within {waited_ms} ms"
+                self._settle(key, RequestTimedOutLocally(text))
+            # A broker answers in order, so no later answer can come on this connection either.
+            self.disconnect(f"no answer within {timeout_ms} ms")
+        elif self._in_flight:
+            self._watch(min(entry.deadline for entry in self._in_flight.values()))
+
+    async def _connect_once(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._move(ChannelState.CONNECTING)
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                connection = await open_connection(self.endpoint, self._new_connection)
+                if self._wire is Wire.KAFKA:
+                    await self._negotiate(connection)
+        except (OSError, TimeoutError, LocalError) as error:
+            self._backoff.failed(loop.time())
+            self._move(ChannelState.DISCONNECTED)
+            if isinstance(error, LocalError):
+                raise
+            if isinstance(error, ConnectionRefusedError):
+                raise ConnectionRefused(f"{self.endpoint} refused the connection") from error
+            raise ConnectionClosed(f"{self.endpoint}: {type(error).__name__}: {error}") from error
+        finally:
+            self._connecting = None
+        self._connection = connection
+        self._move(ChannelState.CONNECTED)
+        self._last_used = loop.time()
+        self._idle_timer = loop.call_later(self._idle_ms / 1000, self._check_idle)
+
+    async def _negotiate(self, connection: Connection) -> None:
+        """Negotiate the dialect of a connection; closes it if that fails."""
+        self._negotiation = Negotiation(connection, self.endpoint, self.client_id)
+        try:
+            self._dialect = await self._negotiation.run()
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._negotiation = None
+
+    def _new_connection(self) -> Connection:
+        return Connection(
+            self, self._pool, self._max_frame_bytes, ends_with_silent_host=self._ends_with_silent_host
+        )
+
+    def _move(self, state: ChannelState) -> None:
+        invariant(state in _NEXT[self._state], "a channel went from %s to %s", self._state.value, state.value)
+        self._state = state
+
+    def _drop(self, error: ConnectionClosed) -> None:
+        """Fail the requests in flight, close the connection and call the owner."""
+        connection, self._connection = self._connection, None
+        for timer in (self._idle_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self._idle_timer = self._deadline_timer = None
+        for correlation_id in list(self._in_flight):
+            self._settle(correlation_id, ConnectionClosed(str(error)))
+        if connection is not None:
+            connection.close()
+            if self._on_close is not None:
+                self._on_close(self, error)
+
+    def _check_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        remaining = self._last_used + self._idle_ms / 1000 - loop.time()
+        if self._in_flight or remaining > 0:
+            self._idle_timer = loop.call_later(max(remaining, self._idle_ms / 2000), self._check_idle)
+        else:
+            self.disconnect("idle for connections.max.idle.ms")
+
+    def received(self, connection: Connection, frames: list[Frame]) -> None:
+        """Called by the connection with whole frames. Raises MalformedFrame."""
+        if not connection.has_answered:
+            self._backoff.succeeded()
+        self._last_used = asyncio.get_running_loop().time()
+        if self._negotiation is not None:
+            self._negotiation.received(frames)
+            return
+        for frame in frames:
+            correlation_id, opened = self._dialect.open(frame.view)
+            entry = self._in_flight.get(correlation_id)
+            if entry is None:
+                raise MalformedFrame(f"correlation id {correlation_id} answers no request")
+            body = self._dialect.read(opened, entry.request_type, entry.version)
+            self._settle(correlation_id, Answer(body, frame))
+
+    def lost(self, connection: Connection, error: Exception | None) -> None:
+        """Called by the connection: the peer has closed it, or sent malformed bytes."""
+        if self._negotiation is not None and connection is self._negotiation.connection:
+            self._negotiation.lost(error)
+        if connection is not self._connection:
+            return
+        now = asyncio.get_running_loop().time()
+        if not connection.has_answered and now - connection.opened_at < self._backoff_max_ms / 1000:
+            self._backoff.failed(now)
+        self._move(ChannelState.DISCONNECTED)
+        why = f"{type(error).__name__}: {error}" if error is not None else "closed by the peer"
+        self._drop(ConnectionClosed(f"connection to {self.endpoint}: {why}"))
+
+
+def _retrieve_outcome(attempt: asyncio.Task[None]) -> None:
+    """Retrieve the outcome of an attempt: all its callers may have been cancelled."""
+    if not attempt.cancelled():
+        attempt.exception()
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
