@@ -47,7 +47,6 @@ from barnabas.controller.controller import Controller
 from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
-from barnabas.controller.topic_policy import load_topic_policy
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
 from barnabas.protocol.messages.features import TRANSACTION_VERSION
@@ -78,8 +77,6 @@ class Broker:
         self._advertised = config.advertised_listeners
         self.metadata = MetadataCache()
         self._topic_settings = TopicSettingsTable(config)
-        policy = config.create_topic_policy_class_name
-        self._topic_policy = None if policy is None else load_topic_policy(policy, config.given)
         self._server = SocketServer(config, on_fatal=on_fatal)
         self._reaper = Reaper(on_fatal=on_fatal)
         self._slow_work = SlowWork(on_fatal=on_fatal)
@@ -340,7 +337,6 @@ class Broker:
                 delete_topic_enable=config.delete_topic_enable,
             ),
             validate_config=self._topic_settings.validate,
-            policy=self._topic_policy,
         )
         auto_topics = AutoTopicCreation(
             make_creator(

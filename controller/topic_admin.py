@@ -21,7 +21,6 @@ from barnabas.controller.assignment import (
     check_assignment,
 )
 from barnabas.controller.controller import Controller
-from barnabas.controller.topic_policy import TopicPolicy, TopicRequest, check_policy
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
@@ -82,9 +81,7 @@ class _Topics(NamedTuple):
 
 
 class TopicAdmin:
-    """`validate_config` raises ValueError for overrides that are unknown or out of range, `policy` for topics
-    that the operator does not allow (see `topic_policy`).
-    """
+    """`validate_config` raises ValueError for overrides that are unknown or out of range."""
 
     def __init__(
         self,
@@ -93,14 +90,12 @@ class TopicAdmin:
         *,
         settings: TopicSettings,
         validate_config: Callable[[Mapping[str, str | None]], object],
-        policy: TopicPolicy | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._store = store
         self._controller = controller
         self._settings = settings
         self._validate_config = validate_config
-        self._policy = policy
         self._rng = rng or random.Random()
 
     def create_topics(
@@ -214,7 +209,6 @@ class TopicAdmin:
                 topic.name, current.partitions, topic.count, assignments, self._controller.live_racks
             )
             grown = replace(current, partitions={**current.partitions, **added})
-            self._check_policy(topic.name, len(grown.partitions), added, {}, is_new=False)
             if writer is None or writer.set_topic_assignment(topic.name, grown):
                 if writer is not None:
                     log.info("topic %s gets partitions %s", topic.name, _shown(added))
@@ -242,7 +236,6 @@ class TopicAdmin:
             replication_factor=len(partitions[0].replicas),
         )
         overrides = {name: value for name, value in config.items() if value is not None}
-        self._check_policy(topic.name, len(partitions), partitions, overrides, is_new=True)
         if writer is None:
             return result
         assignment = TopicAssignment(topic_id=TopicId(random_uuid()), partitions=partitions)
@@ -257,19 +250,6 @@ class TopicAdmin:
             overrides,
         )
         return schema.replace(result, topic_id=assignment.topic_id)
-
-    def _check_policy(
-        self,
-        topic: str,
-        num_partitions: int,
-        assignment: Mapping[int, ReplicaAssignment],
-        configs: Mapping[str, str],
-        *,
-        is_new: bool,
-    ) -> None:
-        factor = max(len(replicas) for replicas, *_ in assignment.values())
-        request = TopicRequest(topic, num_partitions, factor, assignment, configs, is_new)
-        check_policy(self._policy, request)
 
     def _requested_partitions(self, topic: CreatableTopic) -> int:
         if topic.assignments:

@@ -144,12 +144,6 @@ class BrokerConfig(LogSettings):
     auto_create_topics_enable: bool = setting(
         Boolean(), True, "Whether a request for an unknown topic may create it."
     )
-    create_topic_policy_class_name: str | None = setting(
-        Text("module:Class, a class in Python", r"[\w.]+:\w+"),
-        None,
-        "Decides which topics may be created and may grow: its method validate raises ValueError to refuse "
-        "one.",
-    )
     delete_topic_enable: bool = setting(Boolean(), True, "Whether topics can be deleted.")
     min_insync_replicas: int = setting(
         POSITIVE, 1, "In-sync replicas without which acks=all is refused.", topic_name="min.insync.replicas"

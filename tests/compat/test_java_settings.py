@@ -58,8 +58,6 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("listener.security.protocol.map", "default"): "without TLS and SASL so far",
     ("broker.rack", "default"): NONE,
     ("replica.selector.class", "default"): NONE,
-    ("create.topic.policy.class.name", "default"): NONE,
-    ("create.topic.policy.class.name", "type"): "a class of Python by its module",
     ("min.insync.replicas.strict", "name"): "Kafka's rule cannot be switched",
     ("transaction.state.log.segment.bytes", "default"): "a new coordinator reads the newest segment whole",
     ("queued.max.request.bytes", "default"): "peers without credentials must not fill the memory",

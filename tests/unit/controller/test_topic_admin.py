@@ -7,7 +7,6 @@ import pytest
 
 from barnabas.controller import topic_admin
 from barnabas.controller.topic_admin import TopicAdmin, TopicSettings
-from barnabas.controller.topic_policy import TopicPolicy, TopicRequest
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.topics import (
@@ -48,7 +47,7 @@ class Active:
 
 
 class Rig:
-    def __init__(self, policy: TopicPolicy | None = None, **settings: object) -> None:
+    def __init__(self, **settings: object) -> None:
         self.zookeeper = Znodes()
         store = self.zookeeper.open_store()
         self.controller = Active(self.zookeeper.become_controller(store))
@@ -60,7 +59,6 @@ class Rig:
                 | settings
             ),
             validate_config=self.validate,
-            policy=policy,
             rng=random.Random(1),
         )
 
@@ -448,29 +446,3 @@ def test_legal_names_pass(name: str) -> None:
 def test_illegal_names_are_refused(name: str) -> None:
     with pytest.raises(ApiError, match="INVALID_TOPIC"):
         validate_topic_name(name)
-
-
-def test_a_policy_decides_about_new_topics_and_about_growth() -> None:
-    seen = []
-
-    def at_most_three(request: TopicRequest) -> None:
-        seen.append(request)
-        if request.num_partitions > 3:
-            raise ValueError(f"{request.num_partitions} partitions are too many")
-
-    rig = Rig(at_most_three)
-    config = [CreatableTopicConfig(name="retention.ms", value="1")]
-    topic = CreatableTopic(name="t", num_partitions=2, replication_factor=3, configs=config)
-    assert rig.create(topic) == [(ErrorCode.NONE, "")]
-    assert more(rig, 3) == [(ErrorCode.NONE, "")]
-    assert [request[:3] for request in seen] == [("t", 2, 3), ("t", 3, 3)]
-    assert [(request.configs, request.is_new) for request in seen] == [
-        ({"retention.ms": "1"}, True),
-        ({}, False),
-    ]
-    refusal(more(rig, 4), ErrorCode.POLICY_VIOLATION, "4 partitions are too many")
-    other = CreatableTopic(name="u", num_partitions=4, replication_factor=1)
-    refusal(rig.create(other), ErrorCode.POLICY_VIOLATION, "4 partitions are too many")
-    refusal(rig.create(other, validate_only=True), ErrorCode.POLICY_VIOLATION, "4 partitions are too many")
-    assert set(rig.zookeeper.assignments) == {"t"}
-    assert len(replicas(rig)) == 3
