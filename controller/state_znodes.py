@@ -34,7 +34,7 @@ class Leadership:
 
     def read(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         """Read the states again; partitions without a readable state are omitted."""
-        states = self._store.partition_states(partitions)
+        states = self._store.leadership(partitions)
         self._take(states)
         return states
 
@@ -42,7 +42,7 @@ class Leadership:
         self, states: Mapping[TopicPartition, LeadershipState]
     ) -> tuple[dict[TopicPartition, LeadershipState], dict[TopicPartition, LeadershipState]]:
         """Write first states; returns the written states and the states that existed already."""
-        updates = self._writer.create_partition_states(states)
+        updates = self._writer.create_leadership(states)
         self._take(updates.conflicts)
         self._context.leadership.update(updates.written)
         return updates.written, updates.conflicts
@@ -61,7 +61,7 @@ class Leadership:
                     chosen[tp] = state
             if not chosen:
                 return written
-            updates = self._writer.update_partition_states(chosen)
+            updates = self._writer.update_leadership(chosen)
             written |= updates.written
             self._context.leadership.update(updates.written)
             self._take(updates.conflicts)

@@ -482,7 +482,7 @@ class ControllerTerm:
         changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
         changed = dict.fromkeys(tp for partitions in changes.values() for tp in partitions)
         assigned = [tp for tp in changed if self.context.replicas_of(tp)]
-        states = self._store.partition_states(assigned)
+        states = self._store.leadership(assigned)
         for tp, state in states.items():
             former = self.context.leadership.get(tp)
             if former is not None and state.partition_epoch <= former.partition_epoch:

@@ -32,7 +32,7 @@ from barnabas.zookeeper.requests import Watch, delete, first_error, list_childre
 from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
 from barnabas.zookeeper.znodes import StoredConfig
 
-log = logging.getLogger("barnabas.controller")
+log = logging.getLogger("barnabas.zookeeper")
 
 NOTICE_LIFETIME_MS: Final = 15 * 60_000
 _WHILE_UNREADABLE: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}

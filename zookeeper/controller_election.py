@@ -23,7 +23,7 @@ from barnabas.zookeeper.requests import Watch, delete, exists, first_error, get,
 from barnabas.zookeeper.session import Outcome, ZooKeeperSession
 from barnabas.zookeeper.znodes import ControllerNode
 
-log = logging.getLogger("barnabas.controller")
+log = logging.getLogger("barnabas.zookeeper")
 
 _ROUNDS: Final = 10
 

@@ -28,11 +28,11 @@ from kazoo.exceptions import (
 from barnabas.protocol.ids import NO_TOPIC_ID, ControllerEpoch, TopicId, TopicPartition
 from barnabas.zookeeper import admin_requests, paths, znodes
 from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
-from barnabas.zookeeper.requests import first_error, get, get_children, read_partition_states, recreate
+from barnabas.zookeeper.requests import first_error, get, get_children, read_leadership, recreate
 from barnabas.zookeeper.session import Start, ZooKeeperSession
 from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
 
-log = logging.getLogger("barnabas.controller")
+log = logging.getLogger("barnabas.zookeeper")
 
 _TREE_ROUNDS: Final = 10
 _ANY_VERSION: Final = -1
@@ -65,7 +65,7 @@ class ControllerWriter:
         self.epoch = epoch
         self._epoch_version = epoch_version
 
-    def create_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
+    def create_leadership(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
         """Write first states; a partition that has one already is a conflict and comes with it."""
         topics = dict.fromkeys(tp.topic for tp in states)
         self._fenced_all([_create(paths.topic_partitions(topic), b"") for topic in topics])
@@ -77,11 +77,11 @@ class ControllerWriter:
         refused = [tp for tp, outcome in zip(existing, again, strict=True) if outcome.error is not None]
         written = {tp: replace(states[tp], partition_epoch=0) for tp in order if tp not in set(refused)}
         conflicts: dict[TopicPartition, LeadershipState] = {}
-        for tp, stored in read_partition_states(self._session, refused).items():
+        for tp, stored in read_leadership(self._session, refused).items():
             (written if stored == replace(states[tp], partition_epoch=0) else conflicts)[tp] = stored
         return StateUpdates(written, conflicts)
 
-    def update_partition_states(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
+    def update_leadership(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
         """Write each state if its znode is at its `partition_epoch`; conflicts get the stored state."""
         order = list(states)
         outcomes = self._fenced_together([_set_state(tp, states[tp]) for tp in order])
@@ -95,7 +95,7 @@ class ControllerWriter:
             else:
                 raise outcome.error
         conflicts: dict[TopicPartition, LeadershipState] = {}
-        for tp, stored in read_partition_states(self._session, refused).items():
+        for tp, stored in read_leadership(self._session, refused).items():
             ours = replace(states[tp], partition_epoch=states[tp].partition_epoch + 1)
             (written if stored == ours else conflicts)[tp] = stored
         return StateUpdates(written, conflicts)
@@ -317,15 +317,15 @@ def _set(path: str, data: bytes, version: int) -> AddOperations:
 
 
 def _create_state(tp: TopicPartition, state: LeadershipState, *, with_parent: bool) -> AddOperations:
-    data = znodes.encode_partition_state(state)
+    data = znodes.encode_leadership(state)
 
     def add(transaction: Any) -> None:
         if with_parent:
             transaction.create(paths.partition(tp), b"")
-        transaction.create(paths.partition_state(tp), data)
+        transaction.create(paths.leadership(tp), data)
 
     return add
 
 
 def _set_state(tp: TopicPartition, state: LeadershipState) -> AddOperations:
-    return _set(paths.partition_state(tp), znodes.encode_partition_state(state), state.partition_epoch)
+    return _set(paths.leadership(tp), znodes.encode_leadership(state), state.partition_epoch)

@@ -27,7 +27,7 @@ class ControllerMoved(LocalError):
     """Another controller was elected; this one must resign and write nothing more."""
 
 
-class PartitionStateConflict(LocalError):
+class LeadershipConflict(LocalError):
     """The state znode is not at the expected version; `current` is None if the partition is gone."""
 
     def __init__(self, tp: TopicPartition, expected: int, current: LeadershipState | None) -> None:

@@ -30,7 +30,7 @@ from barnabas.zookeeper.requests import Watch, exists, first_error, read
 from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
 from barnabas.zookeeper.znodes import BrokerRegistration, FinalizedFeatures, LevelRange
 
-log = logging.getLogger("barnabas.controller")
+log = logging.getLogger("barnabas.zookeeper")
 
 _WRITE_ROUNDS: Final = 10
 _RETRY_S: Final = 1.0

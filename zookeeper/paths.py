@@ -62,7 +62,7 @@ def partition(tp: TopicPartition) -> str:
     return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}"
 
 
-def partition_state(tp: TopicPartition) -> str:
+def leadership(tp: TopicPartition) -> str:
     return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
 
 

@@ -35,7 +35,7 @@ from barnabas.zookeeper.requests import delete, first_error, get, recreate
 from barnabas.zookeeper.session import Start, ZooKeeperSession
 from barnabas.zookeeper.znodes import BrokerRegistration
 
-log = logging.getLogger("barnabas.controller")
+log = logging.getLogger("barnabas.zookeeper")
 
 _GRACE_MS: Final = 2_000
 _PROBE_TIMEOUT_MS: Final = 1_000

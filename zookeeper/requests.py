@@ -26,7 +26,7 @@ from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.session import Start, ZooKeeperSession
 from barnabas.zookeeper.znodes import LeadershipState
 
-log = logging.getLogger("barnabas.controller")
+log = logging.getLogger("barnabas.zookeeper")
 
 Watch = Callable[[Any], None]
 
@@ -103,15 +103,15 @@ def read_unwatched(session: ZooKeeperSession, paths: Sequence[str]) -> dict[str,
     return found
 
 
-def read_partition_states(
+def read_leadership(
     session: ZooKeeperSession, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, LeadershipState]:
     """The states of the partitions that have a readable state znode."""
-    by_path = {paths.partition_state(tp): tp for tp in partitions}
+    by_path = {paths.leadership(tp): tp for tp in partitions}
     return {
         by_path[path]: state
         for path, (data, stat) in read_unwatched(session, list(by_path)).items()
-        if (state := znodes.readable_partition_state(path, data, stat.version)) is not None
+        if (state := znodes.readable_leadership(path, data, stat.version)) is not None
     }
 
 

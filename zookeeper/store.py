@@ -36,7 +36,7 @@ from barnabas.zookeeper.admin_requests import decode_deletion
 from barnabas.zookeeper.configs import ConfigStore, Entity
 from barnabas.zookeeper.controller_election import ControllerElection
 from barnabas.zookeeper.errors import (
-    PartitionStateConflict,
+    LeadershipConflict,
     ReplicaNotRegistered,
     SessionLost,
     ZooKeeperUnavailable,
@@ -53,7 +53,7 @@ from barnabas.zookeeper.requests import (
     get,
     list_children,
     read,
-    read_partition_states,
+    read_leadership,
     recreate,
 )
 from barnabas.zookeeper.session import MakeClient, SessionEvent, Start, Threads, ZooKeeperSession
@@ -64,7 +64,7 @@ from barnabas.zookeeper.znodes import (
     TopicAssignment,
 )
 
-log = logging.getLogger("barnabas.controller")
+log = logging.getLogger("barnabas.zookeeper")
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000
 _LARGEST_PRODUCER_ID: Final = (1 << 63) - 1
@@ -226,9 +226,9 @@ class ClusterStore:
         configs = self.configs.read(Entity.topic(name) for name in topics)
         return {entity.name: config for entity, config in configs.items()}
 
-    def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
+    def leadership(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         """The states of the partitions that have a readable state znode."""
-        return read_partition_states(self.session, partitions)
+        return read_leadership(self.session, partitions)
 
     def deletion_requests(self, watch: Watch | None = None) -> dict[str, TopicId]:
         """By topic the id of the topic to delete; `NO_TOPIC_ID` for any topic of the name."""
@@ -250,7 +250,7 @@ class ClusterStore:
     ) -> int:
         """Write a leader's state if the znode is at its `partition_epoch`; returns the new version.
 
-        The broker epochs of the ISR are added. Raises PartitionStateConflict if the version differs, unless
+        The broker epochs of the ISR are added. Raises LeadershipConflict if the version differs, unless
         the present state is this very write, made by a call whose answer was lost: calling again after
         ZooKeeperUnavailable is safe.
 
@@ -266,10 +266,10 @@ class ClusterStore:
         # If this state changes before the write, the compare-and-set fails.
         before, present_id = self._state_and_topic_id(tp)
         if present_id != topic_id and NO_TOPIC_ID not in (present_id, topic_id):
-            raise PartitionStateConflict(tp, state.partition_epoch, before)
+            raise LeadershipConflict(tp, state.partition_epoch, before)
         epochs = {**({} if before is None else before.broker_epochs), **joining}
         state = replace(state, broker_epochs={b: epoch for b, epoch in epochs.items() if b in state.isr})
-        path, data = paths.partition_state(tp), znodes.encode_partition_state(state)
+        path, data = paths.leadership(tp), znodes.encode_leadership(state)
         required = dict(joining)
         if broker_epoch != NO_BROKER_EPOCH:
             required[state.leader] = broker_epoch
@@ -293,25 +293,25 @@ class ClusterStore:
 
     def _state_and_topic_id(self, tp: TopicPartition) -> tuple[LeadershipState | None, TopicId]:
         """Read both in one round trip. Raises MalformedZnode if the topic's node cannot be read."""
-        state_path, topic_path = paths.partition_state(tp), paths.topic(tp.topic)
+        state_path, topic_path = paths.leadership(tp), paths.topic(tp.topic)
         nodes = read(self.session, [state_path, topic_path])
         state, topic_id = None, NO_TOPIC_ID
         if state_path in nodes:
             data, stat = nodes[state_path]
-            state = znodes.readable_partition_state(state_path, data, stat.version)
+            state = znodes.readable_leadership(state_path, data, stat.version)
         if topic_path in nodes:
             topic_id = znodes.decode_topic(topic_path, nodes[topic_path][0]).topic_id
         return state, topic_id
 
     def _not_written(self, tp: TopicPartition, state: LeadershipState, missing: set[BrokerId]) -> int:
         """The version if an earlier attempt has written the state; else raises the reason of the failure."""
-        current = self.partition_states([tp]).get(tp)
+        current = self.leadership([tp]).get(tp)
         if current == replace(state, partition_epoch=state.partition_epoch + 1):
             return current.partition_epoch
         if missing and current is not None and current.partition_epoch == state.partition_epoch:
             reason = f"{tp}: brokers {sorted(missing)} are no longer registered with the expected epochs"
             raise SessionLost(reason) if state.leader in missing else ReplicaNotRegistered(reason)
-        raise PartitionStateConflict(tp, state.partition_epoch, current)
+        raise LeadershipConflict(tp, state.partition_epoch, current)
 
     def _registrations_version(
         self, expected: Mapping[BrokerId, BrokerEpoch]
@@ -410,7 +410,7 @@ class ClusterStore:
 
     def _highest_written_epoch(self) -> ControllerEpoch:
         assigned = self.topic_assignments(self.topics())
-        states = self.partition_states(
+        states = self.leadership(
             TopicPartition(topic, index)
             for topic, assignment in assigned.items()
             if isinstance(assignment, TopicAssignment)

@@ -28,7 +28,7 @@ from barnabas.protocol.ids import (
 )
 from barnabas.zookeeper.json_nodes import MalformedZnode, dump, int16, int32, int32s, load, reading
 
-log = logging.getLogger("barnabas.controller")
+log = logging.getLogger("barnabas.zookeeper")
 
 _DISABLED: Final = 0
 _ENABLED: Final = 1
@@ -307,7 +307,7 @@ def decode_topic(path: str, data: bytes, version: int = -1) -> TopicAssignment:
         )
 
 
-def encode_partition_state(state: LeadershipState) -> bytes:
+def encode_leadership(state: LeadershipState) -> bytes:
     return dump(
         {
             "controller_epoch": state.controller_epoch,
@@ -320,7 +320,7 @@ def encode_partition_state(state: LeadershipState) -> bytes:
     )
 
 
-def decode_partition_state(path: str, data: bytes, version: int) -> LeadershipState:
+def decode_leadership(path: str, data: bytes, version: int) -> LeadershipState:
     body = load(path, data)
     with reading(path, data):
         return LeadershipState(
@@ -336,10 +336,10 @@ def decode_partition_state(path: str, data: bytes, version: int) -> LeadershipSt
         )
 
 
-def readable_partition_state(path: str, data: bytes, version: int) -> LeadershipState | None:
-    """`decode_partition_state`, but unreadable data is logged and gives None."""
+def readable_leadership(path: str, data: bytes, version: int) -> LeadershipState | None:
+    """`decode_leadership`, but unreadable data is logged and gives None."""
     try:
-        return decode_partition_state(path, data, version)
+        return decode_leadership(path, data, version)
     except MalformedZnode as error:
         log.error("ignored: %s", error)
         return None

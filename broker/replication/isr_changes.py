@@ -31,7 +31,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.zookeeper.errors import (
-    PartitionStateConflict,
+    LeadershipConflict,
     ReplicaNotRegistered,
     SessionLost,
     ZooKeeperUnavailable,
@@ -42,7 +42,7 @@ from barnabas.zookeeper.znodes import LeadershipState
 logger = logging.getLogger(__name__)
 
 
-_RETRIED: Final = (ZooKeeperUnavailable, SessionLost, MalformedZnode, PartitionStateConflict)
+_RETRIED: Final = (ZooKeeperUnavailable, SessionLost, MalformedZnode, LeadershipConflict)
 """It is unknown whether the change was made, or the nodes of the topic are unreadable or gone."""
 
 
@@ -62,7 +62,7 @@ class IsrStore(Protocol):
         topic_id: TopicId,
     ) -> int: ...
 
-    def partition_states(
+    def leadership(
         self, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, LeadershipState]: ...
 
@@ -150,7 +150,7 @@ class IsrChanges:
     def _confirm(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         asked_ms = self._now_ms()
         try:
-            states = self._store.partition_states(partitions)
+            states = self._store.leadership(partitions)
         except _RETRIED as error:
             logger.warning("cannot confirm the leaderships of %d partitions: %s", len(partitions), error)
             return
@@ -225,7 +225,7 @@ class IsrChanges:
                 broker_epoch=broker_epoch,
                 topic_id=NO_TOPIC_ID if partition.log.topic_id is None else partition.log.topic_id,
             )
-        except PartitionStateConflict as error:
+        except LeadershipConflict as error:
             self.failures += 1
             if error.current is None:
                 # The topic was removed by hand and may be restored; if it is deleted, the replica is stopped.

@@ -163,7 +163,7 @@ def load_on(cluster: RunningCluster, records_per_s: int) -> Load:
 def state_versions(view: ClusterView, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """The number of changes of each partition's leader and ISR."""
     with view.zookeeper() as zookeeper:
-        return {name: zookeeper.get(paths.partition_state(name))[1].version for name in partitions}
+        return {name: zookeeper.get(paths.leadership(name))[1].version for name in partitions}
 
 
 def remove_tombstones(view: ClusterView, load: Load) -> dict[TopicPartition, int]:

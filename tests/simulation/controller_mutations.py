@@ -24,7 +24,7 @@ from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.zookeeper import controller_writer
 from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
-from barnabas.zookeeper.requests import read_partition_states
+from barnabas.zookeeper.requests import read_leadership
 from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment
 from tests.simulation.planted import SetAttr, found_in
 
@@ -60,10 +60,10 @@ def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
 @found_in("races", 161)
 def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
     """A leaving broker is removed from the remembered ISR, although the leader may have changed it since."""
-    update = ControllerWriter.update_partition_states
+    update = ControllerWriter.update_leadership
 
     def overwriting(self: ControllerWriter, states: dict[TopicPartition, LeadershipState]) -> StateUpdates:
-        current = read_partition_states(self._session, states)
+        current = read_leadership(self._session, states)
         forced = {
             tp: replace(state, partition_epoch=current[tp].partition_epoch if tp in current else 0)
             for tp, state in states.items()
@@ -78,7 +78,7 @@ def the_isr_is_written_from_memory(setattr_: SetAttr) -> None:
 
         class Overwriting:
             epoch = writer.epoch
-            update_partition_states = staticmethod(lambda states: overwriting(writer, states))
+            update_leadership = staticmethod(lambda states: overwriting(writer, states))
 
         leadership._writer = Overwriting()
         try:
@@ -162,7 +162,7 @@ def a_controller_resigns_after_a_late_expiry(setattr_: SetAttr) -> None:
 @found_in("lost answers", 67)
 def a_lost_answer_is_a_refusal(setattr_: SetAttr) -> None:
     """The controller does not recognize its own write when it retries after a lost answer."""
-    setattr_(controller_writer, "read_partition_states", lambda session, partitions: {})
+    setattr_(controller_writer, "read_leadership", lambda session, partitions: {})
 
 
 @found_in("usual", 25)

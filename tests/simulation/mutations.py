@@ -28,7 +28,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER_EPOCH
 from barnabas.protocol.record_batch import parse_header
 from barnabas.zookeeper import controller_writer, paths, store, znodes
-from barnabas.zookeeper.errors import PartitionStateConflict
+from barnabas.zookeeper.errors import LeadershipConflict
 from tests.simulation.planted import SetAttr, found_in
 
 
@@ -114,7 +114,7 @@ def a_conflict_reverts_the_change(setattr_: SetAttr) -> None:
         def watched(*args: Any, **kwargs: Any) -> int:
             try:
                 return update(*args, **kwargs)
-            except PartitionStateConflict:
+            except LeadershipConflict:
                 partition._followers.isr = pending.committed
                 raise
 
@@ -143,9 +143,7 @@ def the_state_is_written_without_comparing(setattr_: SetAttr) -> None:
         controller_writer,
         "_set_state",
         lambda tp, state: (
-            lambda transaction: transaction.set_data(
-                paths.partition_state(tp), znodes.encode_partition_state(state)
-            )
+            lambda transaction: transaction.set_data(paths.leadership(tp), znodes.encode_leadership(state))
         ),
     )
 

@@ -279,7 +279,7 @@ class World:
         term, tp = controller._term, tp or self.tp
         former = self.state_of(tp)
         state = former.with_leader(broker, former.isr, term.epoch, former.broker_epochs)
-        term.context.leadership.update(term._writer.update_partition_states({tp: state}).written)
+        term.context.leadership.update(term._writer.update_leadership({tp: state}).written)
         term._batch.add_leader_and_isr(term.context.replicas_of(tp), tp)
         term._flush()
 
@@ -457,16 +457,16 @@ class World:
         return self.state_of(self.tp)
 
     def state_of(self, tp: TopicPartition) -> LeadershipState:
-        path = paths.partition_state(tp)
+        path = paths.leadership(tp)
         node = self.zookeeper.node(path)
         data, version, state = self._states.get(tp, (b"", -1, None))
         if state is None or data is not node.data or version != node.version:
-            state = znodes.decode_partition_state(path, node.data, node.version)
+            state = znodes.decode_leadership(path, node.data, node.version)
             self._states[tp] = (node.data, node.version, state)
         return state
 
     def has_state(self, tp: TopicPartition) -> bool:
-        return paths.partition_state(tp) in self.zookeeper.nodes
+        return paths.leadership(tp) in self.zookeeper.nodes
 
     def assignment_of(self, tp: TopicPartition) -> ReplicaAssignment:
         path = paths.topic(tp.topic)

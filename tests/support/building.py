@@ -232,7 +232,7 @@ class NoStore:
     def update_isr(self, tp: TopicPartition, state: LeadershipState, **arguments: Any) -> int:
         raise ZooKeeperUnavailable("out of reach")
 
-    def partition_states(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
+    def leadership(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         raise ZooKeeperUnavailable("out of reach")
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:

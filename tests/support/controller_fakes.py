@@ -148,9 +148,9 @@ class Znodes:
         self.states: View[TopicPartition, LeadershipState] = View(
             self,
             self._partitions,
-            paths.partition_state,
-            lambda path, node, tp: znodes.decode_partition_state(path, node.data, node.version),
-            znodes.encode_partition_state,
+            paths.leadership,
+            lambda path, node, tp: znodes.decode_leadership(path, node.data, node.version),
+            znodes.encode_leadership,
         )
         self.configs: View[str, StoredConfig] = View(
             self,

@@ -25,7 +25,7 @@ from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import (
     BrokerIdTaken,
     ControllerMoved,
-    PartitionStateConflict,
+    LeadershipConflict,
     ReplicaNotRegistered,
     SessionLost,
     ZooKeeperRolledBack,
@@ -95,7 +95,7 @@ def topic_of(partitions: int, *replicas: BrokerId) -> TopicAssignment:
 def lead(writer: ControllerWriter, *isr: BrokerId) -> None:
     """Create a topic with a partition on brokers 1 and 2 that broker 1 leads."""
     writer.create_topic("t", topic_of(1, ONE, TWO), {})
-    writer.create_partition_states({TP: leadership(ONE, isr)})
+    writer.create_leadership({TP: leadership(ONE, isr)})
 
 
 def register_elsewhere(store: ClusterStore, ours: BrokerRegistration, **arguments: Any) -> BrokerEpoch:
@@ -232,10 +232,10 @@ def test_no_write_of_a_replaced_controller_succeeds(open_store: OpenStore, write
     writer.resign()
     store = open_store()
     assert store.election.run(TWO) is not None
-    before = store.partition_states([TP])
+    before = store.leadership([TP])
     writes: list[Callable[[], object]] = [
-        lambda: writer.update_partition_states({TP: leadership(TWO, (TWO,), epoch=1)}),
-        lambda: writer.create_partition_states({TopicPartition("t", 1): leadership(ONE, (ONE,))}),
+        lambda: writer.update_leadership({TP: leadership(TWO, (TWO,), epoch=1)}),
+        lambda: writer.create_leadership({TopicPartition("t", 1): leadership(ONE, (ONE,))}),
         lambda: writer.create_topic("u", topic_of(1, ONE), {}),
         lambda: writer.set_topic_assignment("t", topic_of(1, TWO)),
         lambda: writer.request_deletion("t"),
@@ -245,7 +245,7 @@ def test_no_write_of_a_replaced_controller_succeeds(open_store: OpenStore, write
     for write in writes:
         with pytest.raises(ControllerMoved):
             write()
-    assert store.partition_states([TP]) == before
+    assert store.leadership([TP]) == before
     assert store.topics() == ["t"]
     assert store.deletion_requests() == {}
     assert store.election.current() is not None
@@ -256,20 +256,20 @@ def test_no_write_of_a_replaced_controller_succeeds(open_store: OpenStore, write
 
 def test_states_are_written_by_compare_and_set(store: ClusterStore, writer: ControllerWriter) -> None:
     writer.create_topic("t", topic_of(2, ONE, TWO), {})
-    created = writer.create_partition_states({TP: leadership(ONE, (ONE, TWO))})
+    created = writer.create_leadership({TP: leadership(ONE, (ONE, TWO))})
     assert created.written[TP].partition_epoch == 0
     # A call that is repeated after a lost answer has the same result.
     for _ in range(2):
         assert store.update_isr(TP, leadership(ONE, (ONE,))) == 1
-    stale = writer.update_partition_states({TP: leadership(TWO, (TWO,), epoch=1, version=0)})
+    stale = writer.update_leadership({TP: leadership(TWO, (TWO,), epoch=1, version=0)})
     assert stale.written == {}
     assert stale.conflicts == {TP: leadership(ONE, (ONE,), version=1)}
-    fresh = writer.update_partition_states({TP: leadership(TWO, (TWO,), epoch=1, version=1)})
+    fresh = writer.update_leadership({TP: leadership(TWO, (TWO,), epoch=1, version=1)})
     assert fresh.written[TP].partition_epoch == 2
-    with pytest.raises(PartitionStateConflict) as conflict:
+    with pytest.raises(LeadershipConflict) as conflict:
         store.update_isr(TP, leadership(ONE, (ONE, TWO), version=1))
     assert conflict.value.current == leadership(TWO, (TWO,), epoch=1, version=2)
-    with pytest.raises(PartitionStateConflict) as conflict:
+    with pytest.raises(LeadershipConflict) as conflict:
         store.update_isr(TopicPartition("t", 1), leadership(ONE, (ONE,)))
     assert conflict.value.current is None
 
@@ -277,16 +277,16 @@ def test_states_are_written_by_compare_and_set(store: ClusterStore, writer: Cont
 def test_a_refused_write_of_many_stops_no_other(store: ClusterStore, writer: ControllerWriter) -> None:
     partitions = [TopicPartition("t", index) for index in range(120)]
     writer.create_topic("t", topic_of(120, ONE, TWO), {})
-    writer.create_partition_states({partitions[70]: leadership(TWO, (TWO,))})
-    created = writer.create_partition_states(dict.fromkeys(partitions, leadership(ONE, (ONE, TWO))))
+    writer.create_leadership({partitions[70]: leadership(TWO, (TWO,))})
+    created = writer.create_leadership(dict.fromkeys(partitions, leadership(ONE, (ONE, TWO))))
     assert created.conflicts == {partitions[70]: leadership(TWO, (TWO,))}
     assert list(created.written) == [tp for tp in partitions if tp != partitions[70]]
     store.update_isr(partitions[5], leadership(ONE, (ONE,)))
-    updated = writer.update_partition_states(dict.fromkeys(partitions, leadership(TWO, (TWO,), epoch=1)))
+    updated = writer.update_leadership(dict.fromkeys(partitions, leadership(TWO, (TWO,), epoch=1)))
     assert updated.conflicts == {partitions[5]: leadership(ONE, (ONE,), version=1)}
     assert len(updated.written) == 119
     missing = TopicPartition("t", 120)
-    found = store.partition_states([missing, *partitions])
+    found = store.leadership([missing, *partitions])
     assert found == updated.written | updated.conflicts
     assert list(found) == partitions
 
@@ -296,9 +296,9 @@ def test_a_state_that_an_earlier_controller_began_is_completed(
 ) -> None:
     writer.create_topic("t", topic_of(2, ONE), {})
     begun = TopicPartition("t", 1)
-    writer.create_partition_states({TP: leadership(ONE, (ONE,))})
+    writer.create_leadership({TP: leadership(ONE, (ONE,))})
     store.session.run(lambda zk: zk.create_async(paths.partition(begun), b""))
-    updates = writer.create_partition_states({TP: leadership(TWO, (TWO,)), begun: leadership(ONE, (ONE,))})
+    updates = writer.create_leadership({TP: leadership(TWO, (TWO,)), begun: leadership(ONE, (ONE,))})
     assert updates.written == {begun: leadership(ONE, (ONE,))}
     assert updates.conflicts == {TP: leadership(ONE, (ONE,))}
 
@@ -324,10 +324,10 @@ def test_an_isr_changes_only_while_a_broker_is_registered_with_its_epoch(
     present = open_store().register_broker(registration(broker))
     with pytest.raises(error):
         change(earlier)
-    assert store.partition_states([TP])[TP].isr == before
+    assert store.leadership([TP])[TP].isr == before
     # A call that is repeated after a lost answer, even if that registration has ended by then.
     assert [change(present), change(present), change(earlier)] == [1, 1, 1]
-    with pytest.raises(PartitionStateConflict):
+    with pytest.raises(LeadershipConflict):
         change(present, version=7)
 
 
@@ -351,7 +351,7 @@ def test_a_broker_that_registers_again_during_the_write_does_not_join(
     store.session.attempt = attempt_late
     with pytest.raises(ReplicaNotRegistered):
         store.update_isr(TP, leadership(ONE, (ONE, TWO)), joining={TWO: epoch})
-    assert store.partition_states([TP])[TP] == leadership(ONE, (ONE,))
+    assert store.leadership([TP])[TP] == leadership(ONE, (ONE,))
 
 
 # Settings

@@ -211,7 +211,7 @@ def test_no_full_request_is_sent_while_a_topic_is_unreadable(cluster: Cluster) -
 
 def test_a_partition_without_a_readable_state_is_named_without_a_leader(cluster: Cluster) -> None:
     """Else the brokers would take it for deleted."""
-    cluster.zookeeper.server.nodes[paths.partition_state(T1)].data = b"?"
+    cluster.zookeeper.server.nodes[paths.leadership(T1)].data = b"?"
     cluster.elect()
     sent = cluster.channels.metadata(1)[T1]
     assert (sent.leader, sent.leader_epoch, sorted(sent.replicas)) == (NO_BROKER, NO_LEADER_EPOCH, [1, 2, 3])

@@ -22,12 +22,10 @@ WRITES: dict[str, Callable[..., object]] = {
     "topic": lambda store, writer: writer.create_topic("u", topic_of(1, ONE), {}),
     "growth": lambda store, writer: writer.set_topic_assignment("t", store.topic_assignments(["t"])["t"]),
     "deletion": lambda store, writer: writer.request_deletion("t"),
-    "state": lambda store, writer: list(
-        writer.update_partition_states({TP: leadership(ONE, (), epoch=1)}).written
-    ),
-    "first states": lambda store, writer: list(writer.create_partition_states(_first_states()).written),
+    "state": lambda store, writer: list(writer.update_leadership({TP: leadership(ONE, (), epoch=1)}).written),
+    "first states": lambda store, writer: list(writer.create_leadership(_first_states()).written),
     "states": lambda store, writer: list(
-        writer.update_partition_states(writer.create_partition_states(_first_states()).written).written
+        writer.update_leadership(writer.create_leadership(_first_states()).written).written
     ),
     "isr": lambda store, writer: store.update_isr(TP, leadership(ONE, ())),
 }
@@ -53,7 +51,7 @@ def test_a_write_whose_answer_was_lost_has_the_same_result(
         store = Znodes().open_store(threads)
         writer = store.election.run(ONE)
         writer.create_topic("t", topic_of(1, ONE), {})
-        writer.create_partition_states({TP: leadership(ONE, (ONE,))})
+        writer.create_leadership({TP: leadership(ONE, (ONE,))})
         if is_broken:
             threads.client.break_after(requests, is_last_done=True)
         results.append(write(store, writer))
@@ -64,8 +62,8 @@ def test_states_are_read_one_by_one_from_an_older_server(monkeypatch: pytest.Mon
     store = Znodes().open_store(NoThreads())
     writer = store.election.run(ONE)
     writer.create_topic("t", topic_of(4, ONE), {})
-    written = writer.create_partition_states(_first_states()).written
+    written = writer.create_leadership(_first_states()).written
     monkeypatch.setattr(
         SimKazooClient, "get_many_async", lambda client, paths: Result(error=UnimplementedError())
     )
-    assert store.partition_states([TP, *written]) == written
+    assert store.leadership([TP, *written]) == written

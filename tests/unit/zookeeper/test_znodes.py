@@ -20,7 +20,7 @@ from tests.support.controller_fakes import assigned, state
 
 
 def test_paths_are_kafkas() -> None:
-    assert paths.partition_state(TopicPartition("t", 3)) == "/brokers/topics/t/partitions/3/state"
+    assert paths.leadership(TopicPartition("t", 3)) == "/brokers/topics/t/partitions/3/state"
     assert paths.broker_id(BrokerId(7)) == "/brokers/ids/7"
     assert paths.topic_config("t") == "/config/topics/t"
     assert paths.delete_topic("t") == "/admin/delete_topics/t"
@@ -116,20 +116,20 @@ def test_a_topic_from_before_ids_is_read() -> None:
 
 def test_a_partition_state_reads_back_and_is_kafkas() -> None:
     written = state(1, (1, 2), epoch=3, version=8, controller_epoch=5)
-    data = znodes.encode_partition_state(written)
+    data = znodes.encode_leadership(written)
     assert data == b'{"controller_epoch":5,"leader":1,"version":1,"leader_epoch":3,"isr":[1,2]}'
-    assert znodes.decode_partition_state("/s", data, 8) == written
+    assert znodes.decode_leadership("/s", data, 8) == written
 
 
 def test_a_partition_state_has_the_broker_epochs_of_its_isr() -> None:
     written = replace(
         state(1, (1, 2)), broker_epochs={BrokerId(1): BrokerEpoch(7), BrokerId(2): BrokerEpoch(9)}
     )
-    data = znodes.encode_partition_state(written)
+    data = znodes.encode_leadership(written)
     assert json.loads(data)["isr_broker_epochs"] == {"1": 7, "2": 9}
-    assert znodes.decode_partition_state("/s", data, 0).broker_epochs == written.broker_epochs
+    assert znodes.decode_leadership("/s", data, 0).broker_epochs == written.broker_epochs
     by_kafka = b'{"controller_epoch":5,"leader":1,"version":1,"leader_epoch":3,"isr":[1,2]}'
-    assert znodes.decode_partition_state("/s", by_kafka, 0).broker_epochs == {}
+    assert znodes.decode_leadership("/s", by_kafka, 0).broker_epochs == {}
 
 
 def test_the_rest_reads_back() -> None:
@@ -152,7 +152,7 @@ def test_a_random_id_does_not_look_like_an_option() -> None:
 DECODERS: list[Callable[[bytes], object]] = [
     lambda data: znodes.decode_broker("/odd", data, BrokerId(1), 1),
     lambda data: znodes.decode_topic("/odd", data),
-    lambda data: znodes.decode_partition_state("/odd", data, 0),
+    lambda data: znodes.decode_leadership("/odd", data, 0),
     lambda data: znodes.decode_controller("/odd", data, 1, 1),
     lambda data: znodes.decode_isr_change("/odd", data),
     lambda data: znodes.decode_log_dir_event("/odd", data),
@@ -193,9 +193,9 @@ def test_an_impossible_assignment_is_malformed(partitions: object) -> None:
     "odd", [{"leader": 1 << 40}, {"leader": -2}, {"leader_epoch": 1 << 31}, {"isr": [-1]}, {"isr": "12"}]
 )
 def test_a_number_that_no_message_could_carry_is_malformed(odd: dict[str, object]) -> None:
-    good = json.loads(znodes.encode_partition_state(state(1, (1, 2))))
+    good = json.loads(znodes.encode_leadership(state(1, (1, 2))))
     with pytest.raises(MalformedZnode):
-        znodes.decode_partition_state("/odd", json.dumps(good | odd).encode(), 0)
+        znodes.decode_leadership("/odd", json.dumps(good | odd).encode(), 0)
 
 
 def test_the_error_says_what_was_expected() -> None:
@@ -204,5 +204,5 @@ def test_the_error_says_what_was_expected() -> None:
 
 
 def test_an_unreadable_state_counts_as_absent(caplog: pytest.LogCaptureFixture) -> None:
-    assert znodes.readable_partition_state("/odd", b"?", 1) is None
+    assert znodes.readable_leadership("/odd", b"?", 1) is None
     assert "/odd holds" in caplog.text

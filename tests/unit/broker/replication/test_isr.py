@@ -20,7 +20,7 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.protocol.invariants import InvariantViolation
-from barnabas.zookeeper.errors import PartitionStateConflict, ReplicaNotRegistered, ZooKeeperUnavailable
+from barnabas.zookeeper.errors import LeadershipConflict, ReplicaNotRegistered, ZooKeeperUnavailable
 from barnabas.zookeeper.znodes import LeadershipState
 from tests.support.building import LAG_MS, ME, THREE, TOPIC_ID, TP, TWO, append, fetched, leader_of, state
 from tests.support.errors import refused
@@ -130,9 +130,7 @@ class Store:
             raise self.errors.pop(0)
         return state.partition_epoch + 1
 
-    def partition_states(
-        self, partitions: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, LeadershipState]:
+    def leadership(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, LeadershipState]:
         if self.errors:
             raise self.errors.pop(0)
         return {name: self.states[name] for name in partitions if name in self.states}
@@ -202,7 +200,7 @@ def test_an_expansion_is_written_with_the_broker_epoch_of_the_fetch(carrier: Car
         ZooKeeperUnavailable("gone"),
         ZeroDivisionError("a bug"),
         # The topic was removed by hand, and is restored later.
-        PartitionStateConflict(TP, 0, None),
+        LeadershipConflict(TP, 0, None),
     ],
 )
 def test_a_change_of_unknown_outcome_stays_pending_and_is_retried(
@@ -229,7 +227,7 @@ def test_after_a_conflict_a_change_stays_pending_until_the_controllers_next_requ
     begin: Callable[[], tuple[Partition, PendingIsr]], carrier: Carrier
 ) -> None:
     partition, pending = begin()
-    carrier.store.errors = [PartitionStateConflict(TP, 3, led_by_zookeeper(ME, 0))]
+    carrier.store.errors = [LeadershipConflict(TP, 3, led_by_zookeeper(ME, 0))]
     carrier.changes.submit(partition, pending)
     assert carrier.changes.work_off()
     assert partition.isr is pending
@@ -262,7 +260,7 @@ def test_another_leader_in_zookeeper_deposes_this_one(
     partition, pending = shrinking()
     present = led_by_zookeeper(leader, epoch)
     if how == "conflict":
-        carrier.store.errors = [PartitionStateConflict(TP, 0, present)]
+        carrier.store.errors = [LeadershipConflict(TP, 0, present)]
         carrier.changes.submit(partition, pending)
     else:
         carrier.store.states = {TP: present}
