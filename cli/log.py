@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from barnabas.cli import log_compact, log_dump, log_repair, log_verify
+from barnabas.cli import log_dump, log_repair, log_verify
 
-_ACTIONS: Final = {"dump": log_dump, "verify": log_verify, "repair": log_repair, "compact": log_compact}
+_ACTIONS: Final = {"dump": log_dump, "verify": log_verify, "repair": log_repair}
 """Action → its module, which has ``add_action`` and ``run``."""
 
 

@@ -120,15 +120,6 @@ def index_faults(
             return
 
 
-def rebuild_index(segment: Path, base_offset: int, entries: Sequence[AbortedTransaction]) -> None:
-    """Write the index of a segment durably; without entries its file is removed. Raises LogDirFailure."""
-    index = TransactionIndex(index_path(segment), base_offset, is_new=True)
-    index.clear()
-    for entry in entries:
-        index.append(entry)
-    index.seal(durable=True)
-
-
 def _described(entry: AbortedTransaction) -> str:
     return (
         f"transaction of producer {entry.producer_id} from {entry.first_offset} to its marker at "

@@ -70,13 +70,13 @@ def parse_partition_name(name: str) -> TopicPartition | None:
     return TopicPartition(match["topic"], int(match["partition"])) if match else None
 
 
-def deleted_name(topic_partition: TopicPartition, unique: str | None = None) -> str:
-    """A new, unique name for the folder of a deleted partition; it cannot be a partition's name.
+def unique_name(topic_partition: TopicPartition, suffix: str, unique: str | None = None) -> str:
+    """A new, unique name for the folder of a log that is no longer its partition's; never a partition's name.
 
-    `unique` is that of the future log that takes its place.
+    A long topic name is cut. `unique` is that of the future log that takes the folder's place.
     """
-    tail = f".{unique or uuid.uuid4().hex}{DELETED_SUFFIX}"
-    return str(topic_partition)[: MAX_NAME_BYTES - len(tail)] + tail
+    tail = f"-{topic_partition.partition}.{unique or uuid.uuid4().hex}{suffix}"
+    return topic_partition.topic[: MAX_NAME_BYTES - len(tail)] + tail
 
 
 def future_name(topic_partition: TopicPartition) -> str:

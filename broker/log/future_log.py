@@ -29,8 +29,8 @@ from barnabas.broker.log.epoch_cache import EpochEntry
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
     FileSystem,
-    deleted_name,
     parse_future_name,
+    unique_name,
     unique_part,
 )
 from barnabas.broker.log.log import Log
@@ -191,7 +191,10 @@ class FutureLog:
         )
         unique = unique_part(future.name)
         invariant(unique is not None, "%s is not the folder of a future log", future)
-        target, doomed = future.with_name(str(key)), current.folder.with_name(deleted_name(key, unique))
+        target, doomed = (
+            future.with_name(str(key)),
+            current.folder.with_name(unique_name(key, DELETED_SUFFIX, unique)),
+        )
         self._rename(current.folder, doomed, files)
         try:
             files.rename(future, target)

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from barnabas.broker.log.file_system import (
+    DELETED_SUFFIX,
     FileSystem,
-    deleted_name,
     future_name,
     parse_future_name,
+    unique_name,
 )
 from barnabas.broker.log.future_log import FutureLog, interrupted_swaps
 from barnabas.broker.log.log import Log
@@ -125,7 +126,7 @@ class FutureLogs:
         if future is not None:
             future.log.abandon()
         for folder in folders:
-            table.doom(folder, deleted_name(key), now_ms)
+            table.doom(folder, unique_name(key, DELETED_SUFFIX), now_ms)
         return bool(folders)
 
     def forget(self, key: TopicPartition, now_ms: int) -> None:
@@ -243,4 +244,4 @@ class FutureLogs:
             except (ApiError, CheckpointDamaged) as error:
                 reason = error
         logger.error("%s is removed, the log stays where it is: %s", folder, reason)
-        self._table.doom(folder, deleted_name(key), now_ms)
+        self._table.doom(folder, unique_name(key, DELETED_SUFFIX), now_ms)

@@ -17,11 +17,12 @@ from typing import Final
 
 from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.file_system import (
+    DELETED_SUFFIX,
     FILE_SYSTEM,
     FUTURE_SUFFIX,
     FileSystem,
-    deleted_name,
     parse_partition_name,
+    unique_name,
 )
 from barnabas.broker.log.future_logs import FutureLogs
 from barnabas.broker.log.log import Log
@@ -283,7 +284,7 @@ class LogManager:
         config = self._config_of(topic_partition.topic) if log is None else log.config
         if log is not None:
             log.abandon()
-        doomed = folder.with_name(deleted_name(topic_partition))
+        doomed = folder.with_name(unique_name(topic_partition, DELETED_SUFFIX))
         try:
             self._files.rename(folder, doomed)
             self._files.fsync(doomed.parent)

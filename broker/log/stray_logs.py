@@ -13,12 +13,11 @@ from __future__ import annotations
 import logging
 import re
 import threading
-import uuid
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.checkpoints import OffsetCheckpoint, read_partition_metadata
-from barnabas.broker.log.file_system import MAX_NAME_BYTES, FileSystem
+from barnabas.broker.log.file_system import FileSystem, unique_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import CheckpointDamaged, StorageCallFailed, disk_work
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
@@ -40,12 +39,6 @@ class StrayLog(NamedTuple):
     partition: TopicPartition
     topic_id: TopicId | None
     folder: Path
-
-
-def stray_name(partition: TopicPartition) -> str:
-    """A new name for the folder of a stray: unique, and not a partition's."""
-    tail = f"-{partition.partition}.{uuid.uuid4().hex}{STRAY_SUFFIX}"
-    return partition.topic[: MAX_NAME_BYTES - len(tail)] + tail
 
 
 class StrayLogs:
@@ -85,7 +78,7 @@ class StrayLogs:
         # A reader that still holds it must not mistake the folder of a new log of that name for its own.
         log.abandon()
         name = log.topic_partition
-        folder = log.folder.with_name(stray_name(name))
+        folder = log.folder.with_name(unique_name(name, STRAY_SUFFIX))
         OffsetCheckpoint(log.folder / LOG_START_FILE, self._files).write({name: log.log_start_offset})
         with disk_work(log.folder):
             self._files.rename(log.folder, folder)
