@@ -18,10 +18,10 @@ from typing import Final
 
 import uvloop
 
-from barnabas.broker.coordinators.coordinator_log import last_records, without_collection
+from barnabas.broker.coordinators.loading import last_records, without_collection
 from barnabas.broker.coordinators.machine_shard import Hosted
-from barnabas.broker.coordinators.transactions.effects import TransactionLimits
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord, to_bytes
+from barnabas.broker.coordinators.transactions.requests import TransactionLimits
 from barnabas.broker.coordinators.transactions.shard import transactions_of
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction

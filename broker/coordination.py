@@ -11,8 +11,8 @@ from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.broker_links import BrokerLinks
-from barnabas.broker.coordinators.effects import Clock
 from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
+from barnabas.broker.coordinators.state_machine import Clock
 from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification

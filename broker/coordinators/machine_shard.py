@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.broker.base.purgatory import DelayedOperation, Reaper
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Removed
-from barnabas.broker.coordinators.effects import Append, Effects, Moment
 from barnabas.broker.coordinators.shard_loading import ShardState
+from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation, invariant

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
-from barnabas.broker.coordinators.coordinator_log import LastRecords, last_records, without_collection
+from barnabas.broker.coordinators.loading import LastRecords, last_records, without_collection
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager

@@ -16,11 +16,12 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, KeyValue, LastRecords, RunAside
-from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, KeyValue, RunAside
 from barnabas.broker.coordinators.internal_topic import InternalTopic
+from barnabas.broker.coordinators.loading import LastRecords
 from barnabas.broker.coordinators.machine_shard import Leadership, Machine, MachineShard
 from barnabas.broker.coordinators.shard_loading import LedShards, ShardState
+from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.ids import LeaderEpoch, TopicId

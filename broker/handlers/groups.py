@@ -15,10 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.groups.effects import Client, Effects, JoinOptions, removal_error
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.shard import GroupShard
+from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.broker.handlers.find_coordinator import when_loaded

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.broker.coordinators.transactions.effects import InitProducerId, ProducerGiven
+from barnabas.broker.coordinators.transactions.requests import InitProducerId, ProducerGiven
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ErrorCode

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.groups.effects import Commit, CommitResponse, Effects, removal_error
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata
+from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.find_coordinator import when_topic_known
 from barnabas.broker.handlers.groups import shard_of

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from barnabas.broker.coordinators.effects import Moment, TransactionalProducer
 from barnabas.broker.coordinators.groups.effects import Commit, CommitResponse, Effects, commit_error
 from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.state_machine import Moment, TransactionalProducer
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.offsets import offsets_to_commit, partitions_to_commit
 from barnabas.broker.handlers.services import Services

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from barnabas.broker.coordinators.transactions.effects import (
+from barnabas.broker.coordinators.transactions.requests import (
     AddPartitions,
     Ended,
     EndTransaction,

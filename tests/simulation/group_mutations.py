@@ -6,13 +6,13 @@ See `mutations` for their form.
 from typing import Any
 
 from barnabas.broker.coordinators import shard_loading as led_shards
-from barnabas.broker.coordinators.coordinator_log import last_records
 from barnabas.broker.coordinators.groups.effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.members import Member, Members
 from barnabas.broker.coordinators.groups.offsets import GroupOffsets
 from barnabas.broker.coordinators.groups.rebalance import Rebalance
 from barnabas.broker.coordinators.groups.shard import GroupShard
+from barnabas.broker.coordinators.loading import last_records
 from barnabas.broker.coordinators.shard_loading import LedShards, ShardState
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import iter_batches

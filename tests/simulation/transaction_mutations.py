@@ -10,8 +10,8 @@ from barnabas.broker.coordinators import (
     transaction_rules,
     transaction_shard,
 )
-from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.groups.offsets import GroupOffsets
+from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
 from barnabas.broker.coordinators.transactions.records import NO_EPOCH, TransactionMetadata
 from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState

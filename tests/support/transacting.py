@@ -4,8 +4,9 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from barnabas.broker.coordinators.effects import Clock, Moment
-from barnabas.broker.coordinators.transactions.effects import (
+from barnabas.broker.coordinators.state_machine import Clock, Moment
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata
+from barnabas.broker.coordinators.transactions.requests import (
     WAIT_MS,
     AddPartitions,
     Append,
@@ -21,7 +22,6 @@ from barnabas.broker.coordinators.transactions.effects import (
     TransactionLimits,
     VerifyPartitions,
 )
-from barnabas.broker.coordinators.transactions.records import TransactionMetadata
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.protocol.errors import ErrorCode

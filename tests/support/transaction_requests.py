@@ -7,7 +7,7 @@ leads HERE, broker 2 leads THERE, whose markers wait in `serving.sent` (`answer_
 import uuid
 from typing import Any
 
-from barnabas.broker.coordinators.coordinator_log import last_records
+from barnabas.broker.coordinators.loading import last_records
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
 from barnabas.broker.coordinators.transactions.shard import transactions_of
 from barnabas.protocol.errors import ErrorCode

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from barnabas.broker.coordinators.transactions.effects import AddPartitions, Request, VerifyPartitions
+from barnabas.broker.coordinators.transactions.requests import AddPartitions, Request, VerifyPartitions
 from barnabas.protocol.errors import ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.transactions import (

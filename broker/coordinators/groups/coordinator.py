@@ -16,14 +16,14 @@ from typing import Final, Unpack
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import LastRecords
-from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.groups.effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.memory import GroupMemory
 from barnabas.broker.coordinators.groups.records import headers_of, to_bytes
 from barnabas.broker.coordinators.groups.shard import GroupShard, groups_of
 from barnabas.broker.coordinators.internal_topic import new_offsets_topic
+from barnabas.broker.coordinators.loading import LastRecords
+from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls, TopicCoordinator
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Never
 
-from barnabas.broker.coordinators import effects
-from barnabas.broker.coordinators.effects import TransactionalProducer
+from barnabas.broker.coordinators import state_machine as effects
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, Record
+from barnabas.broker.coordinators.state_machine import TransactionalProducer
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER

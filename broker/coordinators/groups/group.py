@@ -32,7 +32,6 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.base.limits import MAX_GROUP_METADATA_BYTES, MAX_MEMBER_PROTOCOLS
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.effects import Moment, Token
 from barnabas.broker.coordinators.groups.effects import (
     Client,
     Commit,
@@ -47,6 +46,7 @@ from barnabas.broker.coordinators.groups.offsets import CommittedOffset, GroupOf
 from barnabas.broker.coordinators.groups.rebalance import GroupState, Rebalance, join_refused
 from barnabas.broker.coordinators.groups.records import GroupMetadataValue, GroupRecord, Record
 from barnabas.broker.coordinators.groups.static_members import StaticMembers
+from barnabas.broker.coordinators.state_machine import Moment, Token
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition

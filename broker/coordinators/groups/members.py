@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.broker.coordinators.effects import Token
 from barnabas.broker.coordinators.groups.effects import Client
 from barnabas.broker.coordinators.groups.memory import MEMBER_BYTES, PROTOCOL_BYTES
+from barnabas.broker.coordinators.state_machine import Token
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.groups import JoinGroupRequestProtocol, JoinGroupResponseMember

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from barnabas.broker.coordinators.effects import Moment, Token, TransactionalProducer
 from barnabas.broker.coordinators.groups.effects import (
     CommitResponse,
     Outbox,
@@ -25,6 +24,7 @@ from barnabas.broker.coordinators.groups.effects import (
     commit_error,
 )
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, OffsetRecord, Record
+from barnabas.broker.coordinators.state_machine import Moment, Token, TransactionalProducer
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.messages.offsets import OffsetFetchResponsePartition

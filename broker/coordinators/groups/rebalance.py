@@ -23,7 +23,6 @@ from functools import partial
 from typing import Final
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.effects import Moment, Settled, Token
 from barnabas.broker.coordinators.groups.effects import Client, Outbox, generation_error
 from barnabas.broker.coordinators.groups.members import Member, Members
 from barnabas.broker.coordinators.groups.records import (
@@ -32,6 +31,7 @@ from barnabas.broker.coordinators.groups.records import (
     GroupMetadataValue,
     GroupRecord,
 )
+from barnabas.broker.coordinators.state_machine import Moment, Settled, Token
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation, invariant

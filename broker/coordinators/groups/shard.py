@@ -10,8 +10,6 @@ from types import MappingProxyType
 
 from barnabas.broker.base.limits import MAX_NEW_GROUPS
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import LastRecords, UnreadableRecords
-from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.groups.effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, GroupMemory
@@ -25,8 +23,10 @@ from barnabas.broker.coordinators.groups.records import (
     read_offset_key,
     read_offset_value,
 )
+from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.machine_shard import Leadership, MachineShard
 from barnabas.broker.coordinators.shard_loading import ShardState
+from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 

@@ -13,10 +13,10 @@ import logging
 from functools import partial
 from typing import NamedTuple
 
-from barnabas.broker.coordinators.effects import Moment, Token
 from barnabas.broker.coordinators.groups.effects import JoinOptions, Outbox, generation_error
 from barnabas.broker.coordinators.groups.members import Member, Members
 from barnabas.broker.coordinators.groups.rebalance import GroupState, Rebalance, join_refused
+from barnabas.broker.coordinators.state_machine import Moment, Token
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.groups import NO_MEMBER

@@ -27,7 +27,7 @@ from barnabas.broker.base.purgatory import DelayedCall, Purgatory, Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.coordinators.broker_links import Answer
 from barnabas.broker.coordinators.coordinator_log import RunAside
-from barnabas.broker.coordinators.transactions.effects import MarkersToWrite
+from barnabas.broker.coordinators.transactions.requests import MarkersToWrite
 from barnabas.broker.replication.marker_writer import MarkerOutcome, MarkersAnswer, TransactionMarker
 from barnabas.common.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, LocalError, known_code

@@ -14,8 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.effects import Moment
-from barnabas.broker.coordinators.transactions.effects import (
+from barnabas.broker.coordinators.state_machine import Moment
+from barnabas.broker.coordinators.transactions.records import (
+    NO_EPOCH,
+    NO_PARTITIONS,
+    NO_TIMESTAMP,
+    NOT_PREPARED,
+    TransactionMetadata,
+)
+from barnabas.broker.coordinators.transactions.requests import (
     AddPartitions,
     Ended,
     EndTransaction,
@@ -27,13 +34,6 @@ from barnabas.broker.coordinators.transactions.effects import (
     TransactionLimits,
     VerifyPartitions,
     refused,
-)
-from barnabas.broker.coordinators.transactions.records import (
-    NO_EPOCH,
-    NO_PARTITIONS,
-    NO_TIMESTAMP,
-    NOT_PREPARED,
-    TransactionMetadata,
 )
 from barnabas.broker.coordinators.transactions.state import COMPLETION_OF, DECIDED, IDLE, TransactionState
 from barnabas.protocol.errors import ErrorCode

@@ -11,11 +11,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from barnabas.broker.cluster.producer_ids import ProducerIds
-from barnabas.broker.coordinators.coordinator_log import LastRecords, UnreadableRecords
-from barnabas.broker.coordinators.effects import Moment
+from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.machine_shard import Hosted, Leadership, MachineShard
 from barnabas.broker.coordinators.shard_loading import ShardState
-from barnabas.broker.coordinators.transactions.effects import (
+from barnabas.broker.coordinators.state_machine import Moment
+from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
+from barnabas.broker.coordinators.transactions.records import (
+    TransactionMetadata,
+    read_key,
+    read_value,
+)
+from barnabas.broker.coordinators.transactions.requests import (
     Effects,
     InitProducerId,
     MarkersToWrite,
@@ -25,12 +31,6 @@ from barnabas.broker.coordinators.transactions.effects import (
     ToOthers,
     TransactionLimits,
     refused,
-)
-from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
-from barnabas.broker.coordinators.transactions.records import (
-    TransactionMetadata,
-    read_key,
-    read_value,
 )
 from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.protocol.errors import ErrorCode, MalformedFrame, api_error

@@ -28,8 +28,9 @@ import math
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.effects import TOO_LARGE, Moment, Token, append_error
-from barnabas.broker.coordinators.transactions.effects import (
+from barnabas.broker.coordinators.state_machine import TOO_LARGE, Moment, Token, append_error
+from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord
+from barnabas.broker.coordinators.transactions.requests import (
     MAX_WAITING,
     WAIT_MS,
     AddPartitions,
@@ -43,7 +44,6 @@ from barnabas.broker.coordinators.transactions.effects import (
     VerifyPartitions,
     refused,
 )
-from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord
 from barnabas.broker.coordinators.transactions.rules import (
     BLANK,
     Fence,

@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from barnabas.broker.coordinators.effects import TransactionalProducer
-from barnabas.broker.coordinators.transactions.effects import (
+from barnabas.broker.coordinators.state_machine import TransactionalProducer
+from barnabas.broker.coordinators.transactions.requests import (
     LOADING_WAIT_MS,
     WAIT_MS,
     AddPartitions,

@@ -12,7 +12,6 @@ from barnabas.broker.coordinators.coordinator_log import (
     CoordinatorLog,
     Settled,
 )
-from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.groups.records import (
     GroupRecord,
     OffsetAndMetadata,
@@ -21,6 +20,7 @@ from barnabas.broker.coordinators.groups.records import (
     from_bytes,
     to_bytes,
 )
+from barnabas.broker.coordinators.state_machine import TransactionalProducer
 from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards

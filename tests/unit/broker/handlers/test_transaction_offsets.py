@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.effects import TransactionalProducer
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, OffsetRecord
+from barnabas.broker.coordinators.state_machine import TransactionalProducer
 from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.transactions.effects import AddPartitions, VerifyPartitions
+from barnabas.broker.coordinators.transactions.requests import AddPartitions, VerifyPartitions
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import (

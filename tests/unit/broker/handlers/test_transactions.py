@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from barnabas.broker.coordinators.transactions.effects import AddPartitions, VerifyPartitions
+from barnabas.broker.coordinators.transactions.requests import AddPartitions, VerifyPartitions
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition

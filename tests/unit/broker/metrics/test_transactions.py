@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 from prometheus_client.core import Metric
 
-from barnabas.broker.coordinators.transactions.effects import TransactionLimits
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
+from barnabas.broker.coordinators.transactions.requests import TransactionLimits
 from barnabas.broker.coordinators.transactions.rules import NO_TIMEOUT_MS
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators import effects
+from barnabas.broker.coordinators import state_machine as effects
 from barnabas.broker.coordinators.transactions.records import NO_EPOCH, TransactionRecord
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from barnabas.broker.coordinators import shard_loading as led_shards
-from barnabas.broker.coordinators.effects import Moment
 from barnabas.broker.coordinators.groups import coordinator as group_coordinator
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.records import (
@@ -21,6 +20,7 @@ from barnabas.broker.coordinators.groups.records import (
 )
 from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.shard_loading import RETRY_MS, ShardState
+from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from barnabas.broker.coordinators.transactions.effects import Ended, ProducerGiven
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
+from barnabas.broker.coordinators.transactions.requests import Ended, ProducerGiven
 from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import APPEND_RETRY_MS, MAX_APPEND_RETRY_MS

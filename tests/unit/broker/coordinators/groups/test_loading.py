@@ -11,7 +11,6 @@ import pytest
 
 from barnabas.broker.compaction.cleaning import clean
 from barnabas.broker.compaction.offset_map import OffsetMap
-from barnabas.broker.coordinators.coordinator_log import MAX_REPORTED, last_records, without_collection
 from barnabas.broker.coordinators.groups.offsets import CommittedOffset
 from barnabas.broker.coordinators.groups.records import (
     OffsetAndMetadata,
@@ -20,6 +19,7 @@ from barnabas.broker.coordinators.groups.records import (
     to_bytes,
 )
 from barnabas.broker.coordinators.groups.shard import LoadedGroup, groups_of
+from barnabas.broker.coordinators.loading import MAX_REPORTED, last_records, without_collection
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import build_batch

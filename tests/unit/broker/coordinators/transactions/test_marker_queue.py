@@ -11,13 +11,13 @@ import pytest
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.coordinators.transactions import marker_queue as transaction_markers
-from barnabas.broker.coordinators.transactions.effects import MarkersToWrite
 from barnabas.broker.coordinators.transactions.marker_queue import (
     FIRST_PAUSE_MS,
     LONGEST_PAUSE_MS,
     MAX_IN_FLIGHT,
     MarkerQueue,
 )
+from barnabas.broker.coordinators.transactions.requests import MarkersToWrite
 from barnabas.broker.replication.marker_writer import MarkersAnswer, TransactionMarker
 from barnabas.protocol.errors import ConnectionClosed, ErrorCode, LocalError
 from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition

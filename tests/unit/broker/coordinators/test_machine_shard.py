@@ -8,9 +8,9 @@ import pytest
 
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog
-from barnabas.broker.coordinators.effects import Append, Effects, Moment
 from barnabas.broker.coordinators.machine_shard import FENCED_RETRY_MS, Leadership, MachineShard, MachineTimer
 from barnabas.broker.coordinators.shard_loading import ShardState
+from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 

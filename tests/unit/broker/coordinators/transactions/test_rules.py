@@ -2,8 +2,8 @@
 
 import pytest
 
-from barnabas.broker.coordinators.transactions.effects import Request
 from barnabas.broker.coordinators.transactions.records import NO_PARTITIONS, TransactionMetadata
+from barnabas.broker.coordinators.transactions.requests import Request
 from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH, NO_TIMEOUT_MS
 from barnabas.broker.coordinators.transactions.state import (
     TransactionState,

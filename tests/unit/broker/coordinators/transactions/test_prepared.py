@@ -2,8 +2,8 @@
 
 import math
 
-from barnabas.broker.coordinators.transactions.effects import Ended, ProducerGiven
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
+from barnabas.broker.coordinators.transactions.requests import Ended, ProducerGiven
 from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH, NO_TIMEOUT_MS
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.protocol.errors import ErrorCode

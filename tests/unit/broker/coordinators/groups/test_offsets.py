@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from barnabas.broker.coordinators.effects import MAX_CLOCK_SKEW_MS
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.coordinators.groups.records import GroupMetadataValue, OffsetAndMetadata, OffsetRecord
+from barnabas.broker.coordinators.state_machine import MAX_CLOCK_SKEW_MS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.grouping import WALL_MS, GroupRig, subscription

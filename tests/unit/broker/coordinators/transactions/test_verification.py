@@ -2,9 +2,9 @@
 
 import pytest
 
-from barnabas.broker.coordinators.effects import TransactionalProducer
+from barnabas.broker.coordinators.state_machine import TransactionalProducer
 from barnabas.broker.coordinators.transactions import verification as transaction_verification
-from barnabas.broker.coordinators.transactions.effects import AddPartitions, VerifyPartitions
+from barnabas.broker.coordinators.transactions.requests import AddPartitions, VerifyPartitions
 from barnabas.broker.coordinators.transactions.verification import (
     MAX_IN_FLIGHT,
     Outcome,
