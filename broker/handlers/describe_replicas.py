@@ -7,8 +7,7 @@ from pathlib import Path
 from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.partition import Partition, Role
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition, by_topic
 from barnabas.protocol.messages.replicas import (

@@ -29,7 +29,7 @@ from barnabas.broker.replication.fetch_sessions import (
     SessionRequest,
     key_of,
 )
-from barnabas.broker.replication.replica_views import Isolation
+from barnabas.broker.replication.partition import Isolation
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition

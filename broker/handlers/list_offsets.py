@@ -9,7 +9,7 @@ from typing import Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.network.request import Lane
-from barnabas.broker.replication.replica_views import Isolation
+from barnabas.broker.replication.partition import Isolation
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.list_offsets import (

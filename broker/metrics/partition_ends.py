@@ -16,9 +16,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.cluster.metadata_cache import MetadataCache
-from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.partition import Isolation, Partition, Role
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.replication.replica_views import Isolation, Role
 from barnabas.common.channel import Channel
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, Offset, TopicPartition, by_topic

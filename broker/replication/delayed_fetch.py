@@ -28,8 +28,7 @@ from barnabas.broker.base.limits import COLD_READERS, MAX_COLD_BYTES, MAX_WAITIN
 from barnabas.broker.base.purgatory import Cancel, DelayedOperation
 from barnabas.broker.log.batch_scan import READ_BUFFERS
 from barnabas.broker.replication.followers import NearConsumer
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import Isolation, PartitionRead
+from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead
 from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.common.threads import make_thread
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error

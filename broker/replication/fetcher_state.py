@@ -26,8 +26,7 @@ from barnabas.broker.base.topic_metrics import Traffic
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import FollowerPosition
+from barnabas.broker.replication.partition import FollowerPosition, Partition
 from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import (

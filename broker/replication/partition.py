@@ -9,63 +9,165 @@ Guarantees:
 - log start ≤ last stable offset ≤ high watermark ≤ log end offset, checked whenever one of them moves;
 - the high watermark moves on five occasions: an append, a follower's fetch, becoming leader, an ISR change,
   the periodic check of the ISR. It only rises, except that a truncation lowers it to the log's end;
-- a request of an older or newer leader epoch than this replica's is refused (KIP-320);
-- the rules are in `barnabas.broker.replication.rules`; time is an argument.
+- the controller gives the role in a leader epoch; a request of an older or newer epoch than this replica's is
+  refused (KIP-320). A leader that continues in a later epoch has led since its first one: its log was not
+  truncated, so its earlier appends are still in it;
+- a reader with read_committed gets the aborted transactions of exactly the records that it gets: it drops all
+  records of a producer from the first offset of an aborted transaction to its marker, so a transaction whose
+  marker it does not get would hide the later records of that producer.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Container
-from typing import Final
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.log.appending import AppendResult, ProducedBatches, first_base_offset
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.lookups import look_up
+from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
+from barnabas.broker.log.reading import ReadResult
 from barnabas.broker.log.record_checks import prepare_records
+from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.followers import (
     CommittedIsr,
+    FollowerStates,
     IsrState,
     NearConsumer,
     PendingIsr,
-)
-from barnabas.broker.replication.reading import read_records
-from barnabas.broker.replication.replica_role import ReplicaRole
-from barnabas.broker.replication.replica_views import (
-    EVER,
-    FollowerPosition,
-    FollowerProgress,
-    Isolation,
-    PartitionRead,
-    ReplicaView,
-    Role,
 )
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.broker.replication.slow_disks import SLOW_APPEND_MS, SLOW_DISK_MS, SlowDisks
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_BROKER,
+    NO_CONTROLLER_EPOCH,
+    NO_LEADER_EPOCH,
     NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
+    ControllerEpoch,
     LeaderEpoch,
     Offset,
+    TopicId,
     TopicPartition,
 )
 from barnabas.protocol.invariants import check_offset_order, invariant
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 from barnabas.protocol.record_walk import MAX_UNPACKED_BYTES
 
+EVER: Final = LeaderEpoch(1 << 31)
+"""For ``since``: the caller does not mind when this replica came to lead."""
+
 _EMPTY: Final = memoryview(b"")
+_CLIENT: Final = AppendOrigin.CLIENT
+
+
+class Role(Enum):
+    """A replica starts with no role and gets one from the controller."""
+
+    NONE = "none"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+class Isolation(Enum):
+    """How far a reader may read; 0 and up are the values of Kafka's protocol, -1 is ours."""
+
+    FOLLOWER = -1
+    """To the log end offset."""
+    READ_UNCOMMITTED = 0
+    """To the high watermark."""
+    READ_COMMITTED = 1
+    """To the last stable offset."""
+
+    @classmethod
+    def of_request(cls, replica_id: int, isolation_level: int) -> Isolation:
+        """By the fields of a Fetch request; consumers have a negative replica id."""
+        return _FOLLOWER if replica_id >= 0 else cls.of_consumer(isolation_level)
+
+    @classmethod
+    def of_consumer(cls, isolation_level: int) -> Isolation:
+        return _READ_COMMITTED if isolation_level == 1 else _READ_UNCOMMITTED
+
+
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
 _LEADER: Final = Role.LEADER
-_CLIENT: Final = AppendOrigin.CLIENT
 _FOLLOWER: Final = Isolation.FOLLOWER
+_READ_UNCOMMITTED: Final = Isolation.READ_UNCOMMITTED
 _READ_COMMITTED: Final = Isolation.READ_COMMITTED
 
 
-class Partition(ReplicaRole):
+class PartitionRead(NamedTuple):
+    """The result of reading one partition. ``diverging`` is set instead of records (KIP-595).
+
+    ``end_offset`` is where the reader's isolation ends. ``has_more``: not all records below it were read.
+    ``is_cold``: there are records that could not be read without waiting for the disk.
+    ``is_without_records``: a consumer has read all records, and the batches here hold none for it.
+    ``aborted_transactions``: those among the records; None unless the reader's isolation is read_committed.
+    ``preferred_read_replica`` is set instead of records if the consumer should read there (KIP-392).
+    """
+
+    records: memoryview
+    high_watermark: Offset
+    last_stable_offset: Offset
+    log_start_offset: Offset
+    log_end_offset: Offset
+    end_offset: Offset
+    diverging: EpochEnd | None = None
+    is_cold: bool = False
+    has_more: bool = False
+    is_without_records: bool = False
+    aborted_transactions: list[AbortedTransaction] | None = None
+    preferred_read_replica: BrokerId = NO_BROKER
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it must be answered at once, although it has no records."""
+        return self.diverging is not None or self.preferred_read_replica != NO_BROKER
+
+
+class FollowerProgress(NamedTuple):
+    """The changes by a follower's fetch; ``pending`` is to be submitted to `IsrChanges`."""
+
+    high_watermark_moved: bool
+    pending: PendingIsr | None
+
+
+class FollowerPosition(NamedTuple):
+    """The fields of a partition in a follower's fetch; ``last_epoch`` is -1 without records."""
+
+    leader_epoch: LeaderEpoch
+    log_end_offset: Offset
+    last_epoch: LeaderEpoch
+    log_start_offset: Offset
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """A consistent picture of a replica, for operators and for tests."""
+
+    partition: TopicPartition
+    role: Role
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: IsrState
+    replicas: tuple[BrokerId, ...]
+    log_start_offset: Offset
+    last_stable_offset: Offset
+    high_watermark: Offset
+    log_end_offset: Offset
+    size_bytes: int
+
+
+class Partition:
     """``max_lag_ms`` is ``replica.lag.time.max.ms``; times are monotonic milliseconds.
 
     The public attributes are changed under the lock, and each may be read without it. The append lock is
@@ -86,13 +188,45 @@ class Partition(ReplicaRole):
         is_min_isr_strict: bool = False,
         slow_disks: SlowDisks | None = None,
     ) -> None:
-        super().__init__(partition, broker_id, max_lag_ms)
+        self.partition = partition
+        self.role = Role.NONE
+        self.leader = NO_BROKER
+        self.leader_epoch = NO_LEADER_EPOCH
+        self.told_epoch = NO_LEADER_EPOCH
+        """The epoch of the controller's last LeaderAndIsr; `leader_epoch` may be a later one of ZooKeeper."""
+        self.controller_epoch = NO_CONTROLLER_EPOCH
+        self.leading_since = NO_LEADER_EPOCH
+        """The epoch in which this replica last became leader; its log is not truncated while it leads on."""
+        self.broker_id = broker_id
+        self._refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        """The error of requests that need a leader, while this replica does not lead."""
+        self._replicas: tuple[BrokerId, ...] = ()
+        self.adding: tuple[BrokerId, ...] = ()
+        """The replicas that a reassignment adds."""
+        self.is_reassigning = False
+        self._append_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._followers = FollowerStates(broker_id, max_lag_ms)
         self.log = log
         self._slow_disks = slow_disks or SlowDisks()
         self._slow_until_ms = 0.0
         self.min_insync_replicas = min_insync_replicas
         self._is_min_isr_strict = is_min_isr_strict
         self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
+
+    @property
+    def replicas(self) -> tuple[BrokerId, ...]:
+        """The brokers that the partition is assigned to."""
+        return self._replicas
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is _LEADER
+
+    @property
+    def is_added(self) -> bool:
+        """Whether a reassignment adds this replica."""
+        return self.broker_id in self.adding
 
     @property
     def log_end_offset(self) -> Offset:
@@ -190,6 +324,108 @@ class Partition(ReplicaRole):
         with self._append_lock, self._lock:
             self._give_up(refusal)
             self._followers.clear()
+
+    def _is_news(self, state: LeaderAndIsrPartition) -> bool:
+        if state.leader_epoch < self.leader_epoch:
+            raise api_error(
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+                f"{self.partition} is at leader epoch {self.leader_epoch}, not {state.leader_epoch}",
+            )
+        return state.leader_epoch > self.leader_epoch or self.role is Role.NONE
+
+    def _take_over(self, state: LeaderAndIsrPartition) -> None:
+        """Take the leader, the epochs and the replicas of a new state."""
+        self.leader = BrokerId(state.leader)
+        self.leader_epoch = self.told_epoch = LeaderEpoch(state.leader_epoch)
+        self.controller_epoch = ControllerEpoch(state.controller_epoch)
+        self._replicas = tuple(BrokerId(replica) for replica in state.replicas)
+        self.adding = tuple(BrokerId(replica) for replica in state.adding_replicas)
+        self.is_reassigning = bool(state.adding_replicas or state.removing_replicas)
+
+    def _give_up(self, refusal: ErrorCode) -> None:
+        """Have no role any more."""
+        self._refusal = refusal
+        self.role = Role.NONE
+        self.leader = NO_BROKER
+
+    # The proof that this replica leads, and its followers' consumers
+
+    def is_witnessed(self, now_ms: float) -> bool:
+        """Whether the fetches of the other replicas prove that this one leads; see `rules.are_witnesses`."""
+        with self._lock:
+            return self.role is _LEADER and self._followers.are_witnesses(now_ms)
+
+    def is_proven(self, now_ms: float, max_age_ms: float) -> bool:
+        """Whether this replica does not lead, or certainly led within that time: by the fetches of the ISR or
+        by ZooKeeper.
+        """
+        if self.role is not _LEADER or now_ms - self._followers.proven_ms <= max_age_ms:
+            return True
+        with self._lock:
+            return self._followers.is_proven(now_ms, max_age_ms)
+
+    def learn_leader(self, leader: BrokerId, leader_epoch: LeaderEpoch, asked_ms: float) -> bool:
+        """ZooKeeper, asked at that time, has this leader. Returns whether it deposes this one.
+
+        Then this replica has no role until the controller sends the next, which may not be able to reach it.
+        """
+        with self._lock:
+            if self.role is not _LEADER or leader_epoch < self.leader_epoch:
+                return False
+            if leader == self.broker_id:
+                self._followers.proven_ms = max(self._followers.proven_ms, asked_ms)
+                return False
+            self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.leader, self.leader_epoch = leader, leader_epoch
+            self._followers.clear()
+            return True
+
+    def is_read_at(self, follower: BrokerId) -> bool:
+        """Whether consumers may be reading from this follower, so that it needs the high watermark soon."""
+        return follower in self._followers.read_by_consumers
+
+    @property
+    def is_read_at_followers(self) -> bool:
+        return bool(self._followers.read_by_consumers)
+
+    def forget_consumers(self, now_ms: float) -> None:
+        """Forget the followers from which consumers do not read any more."""
+        with self._lock:
+            self._followers.forget_consumers(now_ms)
+
+    # Refusals
+
+    def check_leading(self, current_leader_epoch: int = -1, since: LeaderEpoch = EVER) -> None:
+        """Raises FENCED_ or UNKNOWN_LEADER_EPOCH; NOT_LEADER_OR_FOLLOWER, also if it leads for less long."""
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            self._refuse_epoch(current_leader_epoch)
+        if self.role is not _LEADER or since < self.leading_since:
+            raise api_error(
+                self._refusal,
+                f"broker {self.broker_id} does not lead {self.partition}; broker {self.leader} does",
+            )
+
+    def _check_readable(self, current_leader_epoch: int, from_any_replica: bool) -> None:
+        if not (from_any_replica and self.role is Role.FOLLOWER):
+            self.check_leading(current_leader_epoch)
+        elif current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            self._refuse_epoch(current_leader_epoch)
+
+    def _refuse_epoch(self, given: int) -> None:
+        """Refuse an epoch that is older (FENCED_LEADER_EPOCH) or newer (UNKNOWN_LEADER_EPOCH) than ours."""
+        is_behind = given < self.leader_epoch
+        raise api_error(
+            ErrorCode.FENCED_LEADER_EPOCH if is_behind else ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"{self.partition} is at leader epoch {self.leader_epoch}, not {given}",
+        )
+
+    def _check_following(self, leader_epoch: LeaderEpoch) -> None:
+        if self.role is not Role.FOLLOWER or self.leader_epoch != leader_epoch:
+            raise api_error(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.partition} is {self.role.value} at leader epoch {self.leader_epoch}, "
+                f"no longer a follower at {leader_epoch}",
+            )
 
     # Appends of a leader
 
@@ -592,3 +828,75 @@ class Partition(ReplicaRole):
             # never committed by a leader whose history this replica shares.
             self._set_high_watermark(min(self.high_watermark, self.log.log_end_offset))
         invariant(self.log.log_end_offset <= max(offset, self.log.log_start_offset), "truncation went astray")
+
+
+# Reading
+
+_Offsets = tuple[Offset, Offset, Offset, Offset, Offset]
+"""High watermark, last stable offset, log start, log end, and where the isolation ends."""
+
+
+def read_records(
+    log: Log,
+    fetch_offset: Offset,
+    offsets: _Offsets,
+    isolation: Isolation,
+    max_bytes: int,
+    *,
+    min_one_batch: bool,
+    may_wait: bool,
+) -> PartitionRead:
+    """Read from an offset within the log; ``offsets`` are those of the result, in order.
+
+    Raises as `Log.read`.
+    """
+    records = _EMPTY
+    is_cold = is_without_records = False
+    bound = offsets[-1]
+    has_more = fetch_offset < bound
+    aborted: list[AbortedTransaction] | None = [] if isolation is _READ_COMMITTED else None
+    if has_more and (max_bytes > 0 or min_one_batch):
+        try:
+            if aborted is not None:
+                result, aborted = _read_committed(
+                    log, fetch_offset, bound, max_bytes, min_one_batch=min_one_batch, may_wait=may_wait
+                )
+            else:
+                result = log.read(
+                    fetch_offset,
+                    max_bytes,
+                    upper_bound_offset=bound,
+                    min_one_batch=min_one_batch,
+                    may_wait=may_wait,
+                    for_consumer=isolation is not _FOLLOWER,
+                )
+            records = result.records
+            is_without_records = result.is_without_records
+            has_more = result.next_offset < bound and not is_without_records
+        except NotCached:
+            is_cold = True
+    return PartitionRead(records, *offsets, None, is_cold, has_more, is_without_records, aborted)
+
+
+def _read_committed(
+    log: Log, fetch_offset: Offset, bound: Offset, max_bytes: int, *, min_one_batch: bool, may_wait: bool
+) -> tuple[ReadResult, list[AbortedTransaction]]:
+    """The records, and the aborted transactions among them.
+
+    A cleaning may replace a segment between the two look-ups, which then do not fit each other.
+    """
+
+    def look() -> tuple[ReadResult, list[AbortedTransaction]]:
+        result = log.read(
+            fetch_offset,
+            max_bytes,
+            upper_bound_offset=bound,
+            min_one_batch=min_one_batch,
+            may_wait=may_wait,
+            for_consumer=True,
+        )
+        # Batches without records may have been passed over, and the markers among them too.
+        start = max(fetch_offset, result.start_offset)
+        return result, log.aborted_transactions(start, result.next_offset, may_wait=may_wait)
+
+    return look_up(log, lambda _: look(), may_wait=may_wait)

@@ -36,8 +36,7 @@ from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.followers import NearConsumer
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.marker_writer import TransactionMarkers
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import EVER
+from barnabas.broker.replication.partition import EVER, Partition
 from barnabas.broker.replication.replication_quota import ReplicationQuotas
 from barnabas.broker.replication.roles import Fence, RoleChanges
 from barnabas.broker.replication.sliced_checks import SlicedChecks

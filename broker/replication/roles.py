@@ -25,8 +25,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog, StorageCallFailed
 from barnabas.broker.replication.failures import DiskFailures, FailedReplicas
 from barnabas.broker.replication.fetcher_thread import FollowedLeader
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.partition import Partition, Role
 from barnabas.broker.replication.slow_disks import SlowDisks
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import (

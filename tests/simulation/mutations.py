@@ -19,8 +19,7 @@ from barnabas.broker.replication import rules
 from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions, LeaderFetches
 from barnabas.broker.replication.followers import FollowerStates, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import Isolation, Role
+from barnabas.broker.replication.partition import Isolation, Partition, Role
 from barnabas.broker.replication.roles import RoleChanges
 from barnabas.controller import replica_state
 from barnabas.controller.context import ControllerContext

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from barnabas.broker.replication.replica_views import Isolation, Role
+from barnabas.broker.replication.partition import Isolation, Role
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 from tests.simulation.disk import Entry, LogView

@@ -9,9 +9,8 @@ from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.replication.delayed_fetch import FetchItem, FetchParams, FetchResult, FixedItems
 from barnabas.broker.replication.fetcher_thread import FollowedLeader
-from barnabas.broker.replication.partition import Partition
+from barnabas.broker.replication.partition import FollowerProgress, Isolation, Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.replication.replica_views import FollowerProgress, Isolation
 from barnabas.broker.replication.slow_disks import SlowDisks
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicPartition

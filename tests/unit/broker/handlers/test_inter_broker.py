@@ -7,7 +7,7 @@ from typing import Any
 from barnabas.broker.compaction.cleaner import CleanerFigures, Totals
 from barnabas.broker.handlers import describe_replicas
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.replication.replica_views import Role
+from barnabas.broker.replication.partition import Role
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition

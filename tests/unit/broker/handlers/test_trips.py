@@ -10,7 +10,7 @@ BOUNDS = {
     "produce_acks_all": (170, 57),
     "produce_native": (169, 58),
     "follower_fetches": (214, 116),
-    "consumer_fetch": (76, 32),
+    "consumer_fetch": (76, 34),
 }
 """Calls, and moves back into a file that the trip had left."""
 

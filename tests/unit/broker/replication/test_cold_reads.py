@@ -13,7 +13,7 @@ from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.broker.replication.delayed_fetch import FetchParams, FetchReader, FetchResult
-from barnabas.broker.replication.replica_views import PartitionRead
+from barnabas.broker.replication.partition import PartitionRead
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import Offset, TopicPartition

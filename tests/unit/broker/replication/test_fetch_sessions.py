@@ -18,7 +18,7 @@ from barnabas.broker.replication.fetch_sessions import (
     SessionRequest,
     key_of,
 )
-from barnabas.broker.replication.replica_views import PartitionRead
+from barnabas.broker.replication.partition import PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition

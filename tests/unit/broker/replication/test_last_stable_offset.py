@@ -14,8 +14,7 @@ from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.reading import ReadResult
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import Isolation, PartitionRead
+from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from tests.support.building import TP, TWO, fetched, partition_of, state

@@ -14,8 +14,7 @@ from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.replication import partition as partition_module
 from barnabas.broker.replication import slow_disks
 from barnabas.broker.replication.followers import CommittedIsr
-from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_views import Isolation, PartitionRead, Role
+from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead, Role
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.broker.replication.slow_disks import SlowDisks
 from barnabas.protocol.batch_builder import build_batch
