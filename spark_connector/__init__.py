@@ -3,7 +3,7 @@
 import os
 import sys
 
-from barnabas.spark_connector.source import BarnabasSource
+from barnabas.spark_connector.data_source import BarnabasSource
 
 __all__ = ["BarnabasSource", "worker_python"]
 

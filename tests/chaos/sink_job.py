@@ -18,10 +18,10 @@ from typing import Any, Final
 from barnabas.client.admin.admin import Admin
 from barnabas.client.blocking import Producer
 from barnabas.protocol.errors import BarnabasError
-from barnabas.spark_connector.exactly_once import TaskResult
-from barnabas.spark_connector.sink_options import parse_sink_options
-from barnabas.spark_connector.sink_register import RegisterTopic
-from barnabas.spark_connector.transactional_sink import connections_for, open_attempt_delivery
+from barnabas.spark_connector.sink.exactly_once import TaskResult
+from barnabas.spark_connector.sink.sink_options import parse_sink_options
+from barnabas.spark_connector.sink.sink_register import RegisterTopic
+from barnabas.spark_connector.sink.transactional_sink import connections_for, open_attempt_delivery
 
 PARTITIONS: Final = 2
 ROWS: Final = 3

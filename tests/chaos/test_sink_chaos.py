@@ -20,7 +20,7 @@ from barnabas.client.admin.transactions import ONGOING
 from barnabas.client.blocking import Admin, Consumer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
-from barnabas.spark_connector.exactly_once import is_attempt_id
+from barnabas.spark_connector.sink.exactly_once import is_attempt_id
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import StartCluster

@@ -15,8 +15,8 @@ from barnabas.client.config import ClientConfig
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ProducerFenced
 from barnabas.deploy.local import LocalCluster
-from barnabas.spark_connector.ranges import REGISTER_TOPIC
-from barnabas.spark_connector.sink_register import RegisterTopic, partition_of, register_id
+from barnabas.spark_connector.sink.sink_register import RegisterTopic, partition_of, register_id
+from barnabas.spark_connector.source.ranges import REGISTER_TOPIC
 from tests.support.names import fresh_name
 
 

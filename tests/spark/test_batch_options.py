@@ -8,11 +8,11 @@ import pytest
 
 from barnabas.client.blocking import Producer
 from barnabas.deploy.local import LocalCluster
-from barnabas.spark_connector import log_view
-from barnabas.spark_connector.batch_reader import BarnabasReader
 from barnabas.spark_connector.idle_clients import IdleClients
 from barnabas.spark_connector.options import parse_options
-from barnabas.spark_connector.schema import source_schema
+from barnabas.spark_connector.source import log_view
+from barnabas.spark_connector.source.batch_reader import BarnabasReader
+from barnabas.spark_connector.source.schema import source_schema
 
 from .conftest import MakeTopic
 from .option_sets import BATCH_SETS, PARTITIONS, RECORDS, Place, Refused, of_topics

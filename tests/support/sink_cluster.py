@@ -16,7 +16,7 @@ from barnabas.client.errors import ProducerFenced
 from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
-from barnabas.spark_connector.sink_register import register_id
+from barnabas.spark_connector.sink.sink_register import register_id
 from tests.support.transacting import TransactionRig, abort, add, commit, init, keep, prepare
 
 Row = tuple[int, int, int]

@@ -13,8 +13,8 @@ from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.record_batch import Buffer, iter_batches, parse_header
 from barnabas.protocol.records import decode_records
-from barnabas.spark_connector.log_view import LogView, Topic
 from barnabas.spark_connector.options import SourceOptions
+from barnabas.spark_connector.source.log_view import LogView, Topic
 
 
 class MemoryView(LogView):

@@ -13,7 +13,7 @@ from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import TransactionOutcomeUnknown
 from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.errors import ApiError
-from barnabas.spark_connector.exactly_once import (
+from barnabas.spark_connector.sink.exactly_once import (
     MAX_SLOTS,
     Coordination,
     DecidedBatchAborted,
@@ -23,7 +23,7 @@ from barnabas.spark_connector.exactly_once import (
     is_attempt_id,
     open_attempt,
 )
-from barnabas.spark_connector.sink_register import (
+from barnabas.spark_connector.sink.sink_register import (
     MAX_QUERIES,
     CheckpointTooOld,
     Claim,

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from barnabas.protocol.errors import BarnabasError
-from barnabas.spark_connector.exactly_once import (
+from barnabas.spark_connector.sink.exactly_once import (
     Coordination,
     DecidedBatchAborted,
     TaskResult,
     open_attempt,
 )
-from barnabas.spark_connector.sink_register import Claim
+from barnabas.spark_connector.sink.sink_register import Claim
 from tests.support.sink_cluster import Clients, SinkCluster
 
 NAME, QUERY = "sink", "query"

@@ -18,10 +18,10 @@ from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.client.offsets import ListedOffset
 from barnabas.protocol.errors import BarnabasError, ConnectionClosed, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
-from barnabas.spark_connector import log_view
 from barnabas.spark_connector.idle_clients import IdleClients
-from barnabas.spark_connector.log_view import LogView, Topic
 from barnabas.spark_connector.options import parse_options
+from barnabas.spark_connector.source import log_view
+from barnabas.spark_connector.source.log_view import LogView, Topic
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 GIVEN = {"kafka.bootstrap.servers": "a:1", "subscribe": "t", "fetchOffset.retryIntervalMs": "0"}

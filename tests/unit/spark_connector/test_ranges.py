@@ -12,7 +12,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.spark_connector.option_kinds import EARLIEST, LATEST
 from barnabas.spark_connector.options import SourceOptions
-from barnabas.spark_connector.ranges import (
+from barnabas.spark_connector.source.ranges import (
     FULL_TASK_RECORDS,
     MIN_TASK_RECORDS,
     REGISTER_TOPIC,

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.spark_connector.sink_options import (
+from barnabas.spark_connector.sink.sink_options import (
     DEFAULT_BATCH_BYTES,
     encoder_limits,
     parse_sink_options,

@@ -17,10 +17,11 @@ from barnabas.client.errors import LogTruncated
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
-from barnabas.spark_connector import BarnabasSource, reader
-from barnabas.spark_connector.batch_reader import BarnabasReader
+from barnabas.spark_connector import BarnabasSource
 from barnabas.spark_connector.options import parse_options
-from barnabas.spark_connector.schema import source_schema
+from barnabas.spark_connector.source import reader
+from barnabas.spark_connector.source.batch_reader import BarnabasReader
+from barnabas.spark_connector.source.schema import source_schema
 
 Numbered = Callable[[int], list[bytes | None]]
 T0 = TopicPartition("t", 0)
@@ -168,7 +169,7 @@ def test_sparks_search_for_sources_imports_little() -> None:
     code = "import sys, pyspark_barnabas; print(*(name for name in sys.modules if 'barnabas' in name))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     package = "barnabas.spark_connector"
-    assert set(found.stdout.split()) == {"pyspark_barnabas", "barnabas", package, f"{package}.source"}
+    assert set(found.stdout.split()) == {"pyspark_barnabas", "barnabas", package, f"{package}.data_source"}
 
 
 def test_no_records_make_no_tasks_and_sparks_own_empty_one_reads_nothing(view: Any) -> None:

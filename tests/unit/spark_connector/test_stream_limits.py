@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from barnabas.client.admin.peek import BatchSize
 from barnabas.protocol.ids import TopicPartition
-from barnabas.spark_connector.stream_limits import (
+from barnabas.spark_connector.source.stream_limits import (
     MAX_ROUNDS,
     ByteWalk,
     available,

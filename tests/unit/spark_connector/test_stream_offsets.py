@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
-from barnabas.spark_connector.ranges import OffsetRange
-from barnabas.spark_connector.stream_offsets import (
+from barnabas.spark_connector.source.ranges import OffsetRange
+from barnabas.spark_connector.source.stream_offsets import (
     StreamOffset,
     changes_since,
     parse_offset,

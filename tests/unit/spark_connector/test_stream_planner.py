@@ -13,17 +13,17 @@ from barnabas.client.admin.peek import BatchSize
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
-from barnabas.spark_connector import stream_reader
-from barnabas.spark_connector.batch_reader import RangePartition
-from barnabas.spark_connector.log_view import Topic
+from barnabas.spark_connector.data_source import BarnabasSource
 from barnabas.spark_connector.option_kinds import LATEST
 from barnabas.spark_connector.options import SourceOptions, parse_options
-from barnabas.spark_connector.schema import source_schema
-from barnabas.spark_connector.source import BarnabasSource
-from barnabas.spark_connector.stream_offsets import StreamOffset
-from barnabas.spark_connector.stream_planner import IDLE_WAIT_MS, StreamPlanner
-from barnabas.spark_connector.stream_reader import BarnabasStreamReader, check_limits
-from barnabas.spark_connector.stream_view import StreamView
+from barnabas.spark_connector.source import stream_reader
+from barnabas.spark_connector.source.batch_reader import RangePartition
+from barnabas.spark_connector.source.log_view import Topic
+from barnabas.spark_connector.source.schema import source_schema
+from barnabas.spark_connector.source.stream_offsets import StreamOffset
+from barnabas.spark_connector.source.stream_planner import IDLE_WAIT_MS, StreamPlanner
+from barnabas.spark_connector.source.stream_reader import BarnabasStreamReader, check_limits
+from barnabas.spark_connector.source.stream_view import StreamView
 
 from .conftest import MemoryView
 

@@ -11,9 +11,9 @@ from pyspark.sql.types import BinaryType, StructType
 from barnabas.client.admin.configs import ConfigResource
 from barnabas.client.config import AdminConfig
 from barnabas.protocol.errors import InvalidConfiguration
-from barnabas.spark_connector import transactional_sink
-from barnabas.spark_connector.sink_options import parse_sink_options
-from barnabas.spark_connector.transactional_sink import TransactionalStreamWriter, TransactionalWriter
+from barnabas.spark_connector.sink import transactional_sink
+from barnabas.spark_connector.sink.sink_options import parse_sink_options
+from barnabas.spark_connector.sink.transactional_sink import TransactionalStreamWriter, TransactionalWriter
 
 GIVEN = {"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.transactional.id": "sink"}
 SCHEMA = StructType().add("value", BinaryType())

@@ -20,12 +20,12 @@ from barnabas.client.config import ProducerConfig
 from barnabas.client.metadata import PartitionInfo
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.records import decode_records
-from barnabas.spark_connector import delivery as deliveries
-from barnabas.spark_connector import writer as writers
-from barnabas.spark_connector.delivery import Delivered, Delivery
-from barnabas.spark_connector.sink_options import SinkOptions, parse_sink_options
-from barnabas.spark_connector.source import BarnabasSource
-from barnabas.spark_connector.writer import arrow_batches, write_task
+from barnabas.spark_connector.data_source import BarnabasSource
+from barnabas.spark_connector.sink import delivery as deliveries
+from barnabas.spark_connector.sink import writer as writers
+from barnabas.spark_connector.sink.delivery import Delivered, Delivery
+from barnabas.spark_connector.sink.sink_options import SinkOptions, parse_sink_options
+from barnabas.spark_connector.sink.writer import arrow_batches, write_task
 
 OPTIONS = parse_sink_options({"bootstrap.servers": "a:1", "topic": "t"})
 

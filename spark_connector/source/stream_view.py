@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.protocol.ids import TopicPartition
-from barnabas.spark_connector.log_view import LogView
 from barnabas.spark_connector.options import SourceOptions
+from barnabas.spark_connector.source.log_view import LogView
 
 if TYPE_CHECKING:
     from barnabas.client.admin.peek import BatchSize

@@ -17,10 +17,10 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from barnabas.spark_connector.batch_reader import BarnabasReader
-    from barnabas.spark_connector.sink_options import SinkOptions
-    from barnabas.spark_connector.stream_reader import BarnabasStreamReader, RefusedStream
-    from barnabas.spark_connector.writer import BarnabasStreamWriter, BarnabasWriter
+    from barnabas.spark_connector.sink.sink_options import SinkOptions
+    from barnabas.spark_connector.sink.writer import BarnabasStreamWriter, BarnabasWriter
+    from barnabas.spark_connector.source.batch_reader import BarnabasReader
+    from barnabas.spark_connector.source.stream_reader import BarnabasStreamReader, RefusedStream
 
 
 class BarnabasSource(DataSource):
@@ -32,16 +32,16 @@ class BarnabasSource(DataSource):
 
     def schema(self) -> StructType:
         from barnabas.spark_connector.options import parse_options
-        from barnabas.spark_connector.schema import source_schema
+        from barnabas.spark_connector.source.schema import source_schema
 
         # Spark does not say whether it is for a batch or for a stream.
         return source_schema(include_headers=parse_options(self.options, streaming=None).include_headers)
 
     def reader(self, schema: StructType) -> BarnabasReader:
         """Raises ImportError if packages are missing here, before a worker needs them."""
-        from barnabas.spark_connector.batch_reader import BarnabasReader
         from barnabas.spark_connector.options import parse_options
         from barnabas.spark_connector.packages import check_packages
+        from barnabas.spark_connector.source.batch_reader import BarnabasReader
 
         check_packages()
         return BarnabasReader(parse_options(self.options), schema)
@@ -51,7 +51,11 @@ class BarnabasSource(DataSource):
         from barnabas.protocol.errors import BarnabasError
         from barnabas.spark_connector.options import parse_options
         from barnabas.spark_connector.packages import check_packages
-        from barnabas.spark_connector.stream_reader import BarnabasStreamReader, RefusedStream, check_limits
+        from barnabas.spark_connector.source.stream_reader import (
+            BarnabasStreamReader,
+            RefusedStream,
+            check_limits,
+        )
 
         try:
             check_packages()
@@ -63,7 +67,7 @@ class BarnabasSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BarnabasWriter:
         """Raises InvalidConfiguration, UNKNOWN_TOPIC_OR_PARTITION, NoBrokerReachable, and as `reader`."""
         from barnabas.protocol.errors import InvalidConfiguration
-        from barnabas.spark_connector.writer import BarnabasWriter
+        from barnabas.spark_connector.sink.writer import BarnabasWriter
 
         if overwrite:
             raise InvalidConfiguration(
@@ -72,30 +76,30 @@ class BarnabasSource(DataSource):
         options, columns = self._sink(schema)
         if options.transactional_id is None:
             return BarnabasWriter(options, columns)
-        from barnabas.spark_connector.transactional_sink import TransactionalWriter
+        from barnabas.spark_connector.sink.transactional_sink import TransactionalWriter
 
         return TransactionalWriter(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BarnabasStreamWriter:
         """As `writer`. With output mode complete each micro-batch is appended, as in Spark's Kafka sink."""
-        from barnabas.spark_connector.writer import BarnabasStreamWriter
+        from barnabas.spark_connector.sink.writer import BarnabasStreamWriter
 
         options, columns = self._sink(schema)
         if options.transactional_id is None:
             return BarnabasStreamWriter(options, schema, columns)
-        from barnabas.spark_connector.transactional_sink import TransactionalStreamWriter
+        from barnabas.spark_connector.sink.transactional_sink import TransactionalStreamWriter
 
         return TransactionalStreamWriter(options, schema, columns)
 
     def _sink(self, schema: StructType) -> tuple[SinkOptions, tuple[str, ...]]:
         from barnabas.spark_connector.packages import check_packages
-        from barnabas.spark_connector.sink_options import parse_sink_options, sink_columns
+        from barnabas.spark_connector.sink.sink_options import parse_sink_options, sink_columns
 
         check_packages()
         options = parse_sink_options(self.options)
         columns = sink_columns(schema, options)
         # After the checks that need no connection.
-        from barnabas.spark_connector.delivery import check_topic
+        from barnabas.spark_connector.sink.delivery import check_topic
 
         check_topic(options)
         return options, columns

@@ -16,20 +16,20 @@ from typing import Final
 
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
-from barnabas.spark_connector.batch_reader import find_partitions, start_offsets
-from barnabas.spark_connector.log_view import Topic
 from barnabas.spark_connector.option_kinds import EARLIEST
 from barnabas.spark_connector.options import SourceOptions
-from barnabas.spark_connector.ranges import OffsetRange, offset_within
-from barnabas.spark_connector.stream_limits import ByteWalk, available, is_held_back, share_offsets
-from barnabas.spark_connector.stream_offsets import (
+from barnabas.spark_connector.source.batch_reader import find_partitions, start_offsets
+from barnabas.spark_connector.source.log_view import Topic
+from barnabas.spark_connector.source.ranges import OffsetRange, offset_within
+from barnabas.spark_connector.source.stream_limits import ByteWalk, available, is_held_back, share_offsets
+from barnabas.spark_connector.source.stream_offsets import (
     Positions,
     StreamOffset,
     changes_since,
     ranges_between,
     without_start,
 )
-from barnabas.spark_connector.stream_view import StreamView
+from barnabas.spark_connector.source.stream_view import StreamView
 
 logger = logging.getLogger(__name__)
 

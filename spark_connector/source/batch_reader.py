@@ -15,11 +15,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from barnabas.protocol.ids import TopicPartition
-from barnabas.spark_connector.log_view import LogView, OpenView, Topic
 from barnabas.spark_connector.option_kinds import LATEST
 from barnabas.spark_connector.options import SourceOptions
 from barnabas.spark_connector.packages import check_packages, freeze_imports
-from barnabas.spark_connector.ranges import (
+from barnabas.spark_connector.source.log_view import LogView, OpenView, Topic
+from barnabas.spark_connector.source.ranges import (
     OffsetRange,
     bound_offsets,
     choose_partitions,
@@ -28,7 +28,7 @@ from barnabas.spark_connector.ranges import (
     split_ranges,
     timestamps_to_look_up,
 )
-from barnabas.spark_connector.schema import check_schema
+from barnabas.spark_connector.source.schema import check_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +76,7 @@ def read_part(
     freeze_imports()
     # Only in the workers: planning needs neither.
     from barnabas.spark_connector.columns.arrow import schema_of
-    from barnabas.spark_connector.reader import read_range
+    from barnabas.spark_connector.source.reader import read_range
 
     columns = schema_of(field.name for field in schema.fields)
     with open_view(options) as view:

@@ -15,14 +15,14 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from barnabas.spark_connector.packages import check_packages, freeze_imports
-from barnabas.spark_connector.sink_options import SinkOptions, encoder_limits
+from barnabas.spark_connector.sink.sink_options import SinkOptions, encoder_limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Row
     from pyspark.sql.types import StructType
 
-    from barnabas.spark_connector.delivery import Delivery
+    from barnabas.spark_connector.sink.delivery import Delivery
 
 _ROWS: Final = 4096
 _ROWS_BYTES: Final = 4 * 1024 * 1024
@@ -44,7 +44,7 @@ def write_task(
     check_packages()
     freeze_imports()
     from barnabas.spark_connector.columns.encode import BatchEncoder
-    from barnabas.spark_connector.delivery import Delivered
+    from barnabas.spark_connector.sink.delivery import Delivered
 
     delivery: Delivery | None = None
     encoder: BatchEncoder | None = None
@@ -72,7 +72,7 @@ def write_task(
 
 
 def open_at_least_once(options: SinkOptions) -> Delivery:
-    from barnabas.spark_connector.delivery import Delivery
+    from barnabas.spark_connector.sink.delivery import Delivery
 
     return Delivery.open(options)
 

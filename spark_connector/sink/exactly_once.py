@@ -22,14 +22,14 @@ from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ProducerFenced
 from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
-from barnabas.spark_connector.ranges import REGISTER_TOPIC
-from barnabas.spark_connector.sink_register import (
+from barnabas.spark_connector.sink.sink_register import (
     Claim,
     Decision,
     SinkRecord,
     UnreadableRegister,
     register_id,
 )
+from barnabas.spark_connector.source.ranges import REGISTER_TOPIC
 
 MAX_SLOTS: Final = 32
 """Transactional ids that an attempt tries before it gives up: prepared ones belong to earlier attempts."""

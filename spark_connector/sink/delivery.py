@@ -20,7 +20,7 @@ from barnabas.client.producer.blocking import Producer, RecordFuture
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.spark_connector.columns.encode import EncodedBatch, TopicLayout
 from barnabas.spark_connector.idle_clients import IdleClients
-from barnabas.spark_connector.sink_options import SinkOptions
+from barnabas.spark_connector.sink.sink_options import SinkOptions
 
 _CHECK_MS: Final = 10_000
 """How long the driver waits for a topic that a broker may be about to create."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from barnabas.client.admin.peek import BatchSize
 from barnabas.protocol.ids import TopicPartition
-from barnabas.spark_connector.stream_offsets import Positions
+from barnabas.spark_connector.source.stream_offsets import Positions
 
 STRETCHES: Final = 16
 """The number of stretches into which a partition's share of the bytes is divided."""

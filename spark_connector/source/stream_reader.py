@@ -21,16 +21,16 @@ from pyspark.sql.types import StructType
 
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
-from barnabas.spark_connector.batch_reader import RangePartition, plan_tasks, read_part
 from barnabas.spark_connector.options import SourceOptions
-from barnabas.spark_connector.schema import check_schema
-from barnabas.spark_connector.stream_offsets import StreamOffset, parse_offset
-from barnabas.spark_connector.stream_view import OpenStreamView, StreamView
+from barnabas.spark_connector.source.batch_reader import RangePartition, plan_tasks, read_part
+from barnabas.spark_connector.source.schema import check_schema
+from barnabas.spark_connector.source.stream_offsets import StreamOffset, parse_offset
+from barnabas.spark_connector.source.stream_view import OpenStreamView, StreamView
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from barnabas.spark_connector.stream_planner import StreamPlanner
+    from barnabas.spark_connector.source.stream_planner import StreamPlanner
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self) -> StreamPlanner:
         if self._planner is None:
             # Only in the process that plans: the others would spend 0.1 s on it.
-            from barnabas.spark_connector.stream_planner import StreamPlanner
+            from barnabas.spark_connector.source.stream_planner import StreamPlanner
 
             self._view = self._open_view(self._options).__enter__()
             self._planner = StreamPlanner(self._options, self._view)

@@ -30,11 +30,11 @@ from barnabas.client.loop_thread import ClientThread
 from barnabas.client.producer.blocking import Producer
 from barnabas.common.settings import settings_of
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
-from barnabas.spark_connector.delivery import Delivered, Delivery
-from barnabas.spark_connector.exactly_once import Coordination, TaskResult, open_attempt
-from barnabas.spark_connector.sink_options import SinkOptions
-from barnabas.spark_connector.sink_register import Claim, RegisterTopic
-from barnabas.spark_connector.writer import BarnabasStreamWriter, BarnabasWriter, write_task
+from barnabas.spark_connector.sink.delivery import Delivered, Delivery
+from barnabas.spark_connector.sink.exactly_once import Coordination, TaskResult, open_attempt
+from barnabas.spark_connector.sink.sink_options import SinkOptions
+from barnabas.spark_connector.sink.sink_register import Claim, RegisterTopic
+from barnabas.spark_connector.sink.writer import BarnabasStreamWriter, BarnabasWriter, write_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

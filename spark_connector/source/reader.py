@@ -18,8 +18,8 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.columns.arrow import ArrowBuilder
 from barnabas.spark_connector.columns.decode import BulkDecoder
-from barnabas.spark_connector.log_view import LogView
-from barnabas.spark_connector.ranges import OffsetRange, data_loss
+from barnabas.spark_connector.source.log_view import LogView
+from barnabas.spark_connector.source.ranges import OffsetRange, data_loss
 
 logger = logging.getLogger(__name__)
 

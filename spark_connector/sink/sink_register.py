@@ -27,7 +27,7 @@ from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, Request
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_fields
-from barnabas.spark_connector.ranges import REGISTER_TOPIC
+from barnabas.spark_connector.source.ranges import REGISTER_TOPIC
 
 if TYPE_CHECKING:
     from barnabas.client.admin.admin import Admin

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
-from barnabas.spark_connector.ranges import OffsetRange
+from barnabas.spark_connector.source.ranges import OffsetRange
 
 EXTRA_KEY: Final = "@barnabas"
 VERSION: Final = 1

@@ -1,0 +1,1 @@
+"""Writing to a cluster: at least once, and exactly once."""
