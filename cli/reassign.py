@@ -32,10 +32,10 @@ from barnabas.cli.arguments import (
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.log_dirs import partition_of
 from barnabas.cli.output import bytes_progress, count, print_json, print_table
+from barnabas.cli.placement_plan import Move, Placement, plan
 from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, PartitionReassignment
 from barnabas.client.errors import TopicErrors
 from barnabas.client.metadata import TopicInfo
-from barnabas.client.placement_plan import Move, Placement, plan
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
