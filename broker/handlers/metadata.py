@@ -1,7 +1,7 @@
-"""Metadata: the brokers, the controller and the leaders that this broker knows.
+"""Metadata and DescribeCluster: the brokers, the controller and the leaders that this broker knows.
 
-A request for an unknown topic may create it; see `auto_topics`. Versions below 4 have no
-field to refuse that, so they always may.
+A Metadata request for an unknown topic may create it; see `auto_topics`. Versions below 4 have no field to
+refuse that, so they always may.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
 from barnabas.protocol.messages.metadata import (
+    BROKER_ENDPOINTS,
+    CONTROLLER_ENDPOINTS,
     OPERATIONS_UNKNOWN,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
     MetadataBroker,
     MetadataPartition,
     MetadataRequest,
@@ -48,7 +53,7 @@ def wake_requests(purgatory: Purgatory, topics: Iterable[str]) -> None:
         purgatory.check_and_complete(topic)
 
 
-def handle(services: Services, request: ApiRequest) -> None:
+def handle_metadata(services: Services, request: ApiRequest) -> None:
     after_first_update(services, request, lambda: _answer_soon(services, request))
 
 
@@ -272,4 +277,46 @@ def _partition(
             for replica in state.replicas
             if BrokerId(replica) not in alive or replica in state.offline_replicas
         ],
+    )
+
+
+# ---- DescribeCluster (KIP-700)
+
+
+def handle_describe_cluster(services: Services, request: ApiRequest) -> None:
+    body: DescribeClusterRequest = request.body
+    if body.endpoint_type != BROKER_ENDPOINTS:
+        code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        if body.endpoint_type == CONTROLLER_ENDPOINTS:
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        request.respond(
+            DescribeClusterResponse(
+                error_code=code,
+                error_message=f"endpoint type {body.endpoint_type}; expected 1 (brokers)",
+                cluster_id=services.cluster_id,
+                brokers=[],
+            )
+        )
+        return
+    after_first_update(services, request, lambda: _describe_cluster(services, request))
+
+
+def _describe_cluster(services: Services, request: ApiRequest) -> None:
+    body: DescribeClusterRequest = request.body
+    cache, current = services.metadata, services.metadata.current
+    request.respond(
+        DescribeClusterResponse(
+            error_code=ErrorCode.NONE,
+            cluster_id=services.cluster_id,
+            controller_id=named_controller(cache, current),
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
+                )
+                for broker in live_brokers(cache, current, request.peer.listener_name)
+            ],
+            cluster_authorized_operations=CLUSTER_OPERATIONS
+            if body.include_cluster_authorized_operations
+            else OPERATIONS_UNKNOWN,
+        )
     )

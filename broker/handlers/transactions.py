@@ -1,6 +1,6 @@
-"""The requests of transactional producers to the coordinator of their transactional id.
+"""The requests of transactional producers to their coordinator, and the markers that end transactions.
 
-The rules are in `coordinators.transaction`; a handler turns a request into an event of a transactional id.
+The rules are in `coordinators.transactions`; a handler turns a request into an event of a transactional id.
 While the markers of a decided transaction are being written, requests of the next one wait, where Kafka
 answers CONCURRENT_TRANSACTIONS and its clients back off. The answers may come on any thread.
 """
@@ -16,15 +16,19 @@ from barnabas.broker.coordinators.transactions.requests import (
     AddPartitions,
     Ended,
     EndTransaction,
+    InitProducerId,
     PrepareTransaction,
+    ProducerGiven,
     VerifyPartitions,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.find_coordinator import when_topic_known
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.ids import ProducerId, TopicPartition, by_topic, named_once
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
+from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -38,8 +42,80 @@ from barnabas.protocol.messages.transactions import (
     EndTxnResponse,
     PrepareTxnRequest,
     PrepareTxnResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
+
+# ---- InitProducerId
+
+
+_INIT_KNOWS_FENCED_SINCE: Final = 4
+"""Clients of earlier versions do not know PRODUCER_FENCED."""
+
+
+def handle_init_producer_id(services: Services, request: ApiRequest) -> None:
+    """Gives a producer its producer id and epoch.
+
+    A transactional producer gets them from the coordinator of its transactional id, which fences the
+    producers that had the id before. Any other producer gets a new producer id with epoch 0. As in Kafka 3.9,
+    that is also so if it asks for a higher epoch: no broker stores its epoch, and its sequences begin at 0
+    either way.
+    """
+    body: InitProducerIdRequest = request.body
+    if body.transactional_id is not None:
+        _init_transactional(services, request, body.transactional_id)
+        return
+    if (body.producer_id == -1) != (body.producer_epoch == -1):
+        request.respond(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return
+
+    def answer(producer_id: ProducerId, code: ErrorCode) -> None:
+        if code == ErrorCode.NONE:
+            request.respond(
+                InitProducerIdResponse(error_code=code, producer_id=producer_id, producer_epoch=0)
+            )
+        else:
+            request.respond(InitProducerIdResponse(error_code=code))
+
+    services.producer_ids.give(answer)
+
+
+def _init_transactional(services: Services, request: ApiRequest, transactional_id: str) -> None:
+    body: InitProducerIdRequest = request.body
+    if not transactional_id:
+        request.respond(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return
+    if body.keep_prepared_txn and not services.config.transaction_two_phase_commit_enable:
+        # As in KIP-939, and as `handle_prepare`.
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        request.respond(InitProducerIdResponse(error_code=code))
+        return
+
+    @request.answering
+    def answer(given: ProducerGiven) -> None:
+        code = given.error
+        if code is ErrorCode.PRODUCER_FENCED and not request.is_since(_INIT_KNOWS_FENCED_SINCE):
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        request.respond(
+            InitProducerIdResponse(
+                error_code=code,
+                producer_id=given.producer_id,
+                producer_epoch=given.producer_epoch,
+                ongoing_txn_producer_id=given.ongoing_producer_id,
+                ongoing_txn_producer_epoch=given.ongoing_producer_epoch,
+            )
+        )
+
+    init = InitProducerId(
+        body.transaction_timeout_ms, body.producer_id, body.producer_epoch, body.keep_prepared_txn
+    )
+    services.transactions.apply(transactional_id, init, answer)
+
 
 _SEVERAL_SINCE: Final = 4
 _ONLY_COORDINATORS_WRITE: Final = frozenset({TRANSACTIONS_TOPIC})
@@ -238,3 +314,76 @@ def handle_prepare(services: Services, request: ApiRequest) -> None:
     else:
         prepare = PrepareTransaction(body.producer_id, body.producer_epoch)
         services.transactions.apply(body.transactional_id, prepare, answer)
+
+
+# ---- WriteTxnMarkers
+
+
+TIMEOUT_MS: Final = 30_000
+"""The default of Kafka's ``request.timeout.ms``; the request has no field for it."""
+_ANY_EPOCH: Final = 2**31 - 1
+
+
+def handle_write_markers(services: Services, request: ApiRequest) -> None:
+    """Ends transactions in the partitions that this broker leads.
+
+    Coordinators send it, and operators: ``kafka-transactions.sh abort`` ends a hanging transaction by a
+    marker with coordinator epoch -1. So it is served on every listener.
+
+    A partition refuses markers of earlier coordinator epochs than its last one. So a marker whose epoch is
+    above all leader epochs that this broker knows of the transaction topic is refused: written, it would
+    fence the real coordinators for ever. A coordinator that has just moved sends its marker again.
+    """
+    body: WriteTxnMarkersRequest = request.body
+    markers = [_marker(marker) for marker in body.markers]
+
+    last_epoch = _last_coordinator_epoch(services)
+
+    @request.answering
+    def answer(outcomes: list[MarkerOutcome]) -> None:
+        rest = iter(outcomes)
+        results = [
+            _marker_result(
+                marker, next(rest) if marker.coordinator_epoch <= last_epoch else _of_the_future(marker)
+            )
+            for marker in markers
+        ]
+        request.respond(WriteTxnMarkersResponse(markers=results))
+
+    possible = [marker for marker in markers if marker.coordinator_epoch <= last_epoch]
+    services.replicas.markers.write(possible, TIMEOUT_MS, answer)
+
+
+def _last_coordinator_epoch(services: Services) -> int:
+    """The highest epoch that a coordinator can have; without the topic there is nothing to fence."""
+    partitions = services.metadata.current.partitions_of(TRANSACTIONS_TOPIC)
+    return max((state.leader_epoch for state in partitions.values()), default=_ANY_EPOCH)
+
+
+def _of_the_future(marker: TransactionMarker) -> MarkerOutcome:
+    return dict.fromkeys(marker.partitions, ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+def _marker(marker: WritableTxnMarker) -> TransactionMarker:
+    return TransactionMarker(
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.transaction_result,
+        marker.coordinator_epoch,
+        named_once((topic.name, topic.partition_indexes) for topic in marker.topics),
+        marker.transaction_version,
+    )
+
+
+def _marker_result(marker: TransactionMarker, outcome: MarkerOutcome) -> WritableTxnMarkerResult:
+    results = [
+        (name, WritableTxnMarkerPartitionResult(partition_index=name.partition, error_code=int(error)))
+        for name, error in outcome.items()
+    ]
+    return WritableTxnMarkerResult(
+        producer_id=marker.producer_id,
+        topics=[
+            WritableTxnMarkerTopicResult(name=topic, partitions=partitions)
+            for topic, partitions in by_topic(results).items()
+        ],
+    )

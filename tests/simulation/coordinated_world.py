@@ -30,12 +30,9 @@ from barnabas.broker.coordinators.transactions.coordinator import TransactionCoo
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.handlers import (
     groups,
-    init_producer_id,
     offsets,
     produce,
-    transaction_offsets,
     transactions,
-    write_txn_markers,
 )
 from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.replication.partition import Partition
@@ -87,14 +84,14 @@ _HANDLERS: Final[dict[type, Any]] = {
     LeaveGroupRequest: groups.handle_leave,
     OffsetCommitRequest: offsets.handle_commit,
     OffsetFetchRequest: offsets._answer_fetch,
-    InitProducerIdRequest: init_producer_id.handle,
+    InitProducerIdRequest: transactions.handle_init_producer_id,
     AddPartitionsToTxnRequest: transactions.handle_add_partitions,
     AddOffsetsToTxnRequest: transactions.handle_add_offsets,
     PrepareTxnRequest: transactions.handle_prepare,
     EndTxnRequest: transactions.handle_end,
-    TxnOffsetCommitRequest: transaction_offsets.handle,
+    TxnOffsetCommitRequest: offsets.handle_transaction_commit,
     ProduceRequest: produce.handle,
-    WriteTxnMarkersRequest: write_txn_markers.handle,
+    WriteTxnMarkersRequest: transactions.handle_write_markers,
 }
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from barnabas.broker.compaction.cleaner import CleanerFigures, Totals
-from barnabas.broker.handlers import describe_replicas
+from barnabas.broker.handlers import replicas
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.partition import Role
 from barnabas.protocol import schema
@@ -70,7 +70,7 @@ def test_describe_replicas_shows_the_cleaner(leading: Serving) -> None:
         totals=Totals(cleanings=7, bytes_read=8, bytes_written=9),
     )
     cleaner: Any = SimpleNamespace(settings=SimpleNamespace(threads=2), figures=lambda: figures)
-    assert describe_replicas._describe_cleaner(cleaner) == CleanerDescription(
+    assert replicas._describe_cleaner(cleaner) == CleanerDescription(
         threads=2,
         dead_threads=1,
         max_dirty_percent=100,

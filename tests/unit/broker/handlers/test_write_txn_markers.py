@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.handlers.write_txn_markers import TIMEOUT_MS
+from barnabas.broker.handlers.transactions import TIMEOUT_MS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.describe_transactions import (

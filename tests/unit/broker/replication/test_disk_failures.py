@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.handlers import describe_replicas
+from barnabas.broker.handlers import replicas
 from barnabas.broker.log import segment
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FileSystem
@@ -300,7 +300,7 @@ def test_described_replicas_include_offline_ones_and_their_dirs(broker: Broker) 
         replicas=broker.replicas, config=SimpleNamespace(broker_id=ME), cleaner=None
     )
     request: Any = SimpleNamespace(body=DescribeReplicasRequest(topics=["t"]), respond=answers.append)
-    describe_replicas.handle(services, request)
+    replicas.handle_describe_replicas(services, request)
     [topic] = answers[0].topics
     described: dict[int, tuple[bool, str]] = {
         replica.partition_index: (replica.is_offline, replica.log_dir) for replica in topic.replicas

@@ -1,23 +1,52 @@
-"""CreateTopics, CreatePartitions and DeleteTopics, served by the controller's broker.
+"""The requests about topics, leaders, replicas and feature levels that the controller's broker serves.
 
-The work in ZooKeeper blocks, so it runs on the slow-work thread. Then the answer waits in the purgatory until
-this broker's metadata has a leader for every partition, or no longer has the topic, or until the timeout.
-Internal topics may be deleted, as in Apache Kafka, and are recreated when they are needed.
+CreateTopics, CreatePartitions, DeleteTopics, ElectLeaders, AlterPartitionReassignments and
+ListPartitionReassignments; also UpdateFeatures, which any broker serves. Work in ZooKeeper blocks, so it runs
+on the slow-work thread.
+
+After a change of topics the answer waits in the purgatory until this broker's metadata has a leader for every
+partition, or no longer has the topic, or until the timeout. Internal topics may be deleted, as in Apache
+Kafka, and are recreated when they are needed. ElectLeaders is answered when all brokers know the new leaders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.base.limits import MAX_NEW_CONFIGS_BYTES
+from barnabas.broker.cluster.features import updated
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ApiError, ErrorCode, ErrorTexts
-from barnabas.protocol.ids import NO_BROKER, TopicId
+from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ApiError, ErrorCode, ErrorTexts, api_error
+from barnabas.protocol.ids import NO_BROKER, TopicId, TopicPartition, by_topic
+from barnabas.protocol.messages.elections import (
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionElectionResult,
+    ReplicaElectionResult,
+)
+from barnabas.protocol.messages.features import (
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+    UpgradeType,
+)
+from barnabas.protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigResult,
@@ -35,6 +64,10 @@ from barnabas.protocol.messages.topics import (
 from barnabas.protocol.schema import MAX_HEAD_BYTES, ApiKey
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity
+from barnabas.zookeeper.features import Levels, Registrations
+from barnabas.zookeeper.znodes import ReplicaAssignment
+
+logger = logging.getLogger(__name__)
 
 _NOT_CONTROLLER: Final = "this broker is not the controller; Metadata names the one that is"
 _DISABLED_CODE_SINCE: Final = 3
@@ -143,7 +176,7 @@ def _is_served(metadata: MetadataCache, expected: _Expected) -> bool:
 # Creating
 
 
-def handle_create(services: Services, request: ApiRequest) -> None:
+def handle_create_topics(services: Services, request: ApiRequest) -> None:
     body: CreateTopicsRequest = request.body
     results = [CreatableTopicResult(name=topic.name, error_code=0) for topic in body.topics]
     _serve(services, request, _create, results, CreateTopicsResponse(topics=results))
@@ -245,7 +278,7 @@ def _refused_growth(name: str) -> CreatePartitionsTopicResult:
 # Deleting
 
 
-def handle_delete(services: Services, request: ApiRequest) -> None:
+def handle_delete_topics(services: Services, request: ApiRequest) -> None:
     body: DeleteTopicsRequest = request.body
     # Older versions have only names.
     body.topics += [DeleteTopicState(name=name) for name in body.topic_names]
@@ -292,3 +325,176 @@ def _delete(services: Services, request: ApiRequest) -> None:
         wait_ms=body.timeout_ms,
         on_deadline=on_deadline,
     )
+
+
+# ---- ElectLeaders
+
+
+def handle_elect_leaders(services: Services, request: ApiRequest) -> None:
+    body: ElectLeadersRequest = request.body
+    partitions: list[TopicPartition] | None = None
+    if body.topic_partitions is not None:
+        partitions = [
+            TopicPartition(topic.topic, index)
+            for topic in body.topic_partitions
+            for index in topic.partitions
+        ]
+
+    def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
+        if code != ErrorCode.NONE:
+            # Version 0 has no error of the whole request.
+            outcomes = dict.fromkeys(partitions or (), api_error(code))
+        texts = ErrorTexts()
+        results = by_topic((tp, _election_result(tp, error, texts)) for tp, error in outcomes.items())
+        request.respond(
+            ElectLeadersResponse(
+                error_code=code,
+                replica_election_results=[
+                    ReplicaElectionResult(topic=topic, partition_result=of_topic)
+                    for topic, of_topic in results.items()
+                ],
+            )
+        )
+
+    if body.election_type not in set(ElectionType):
+        answer(ErrorCode.INVALID_REQUEST, {})
+        return
+    services.controller.elect_leaders(
+        partitions, is_unclean=body.election_type == ElectionType.UNCLEAN, done=answer
+    )
+
+
+def _election_result(
+    tp: TopicPartition, error: ApiError | None, texts: ErrorTexts
+) -> PartitionElectionResult:
+    if error is None:
+        return PartitionElectionResult(partition_id=tp.partition)
+    return PartitionElectionResult(
+        partition_id=tp.partition, error_code=error.code, error_message=texts.of(error)
+    )
+
+
+# ---- Reassignments
+
+
+def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
+    body: AlterPartitionReassignmentsRequest = request.body
+    targets: dict[TopicPartition, Sequence[int] | None] = {}
+    doubled: dict[TopicPartition, ApiError] = {}
+    twice = api_error(ErrorCode.INVALID_REQUEST, "a partition is named twice in one request")
+    for topic in body.topics:
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            if tp in targets:
+                doubled[tp] = twice
+            targets[tp] = partition.replicas
+    for tp in doubled:
+        del targets[tp]
+
+    def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
+        texts = ErrorTexts()
+        results = by_topic(
+            (tp, _reassignment_result(tp, error, texts)) for tp, error in {**outcomes, **doubled}.items()
+        )
+        request.respond(
+            AlterPartitionReassignmentsResponse(
+                allow_replication_factor_change=body.allow_replication_factor_change,
+                error_code=code,
+                error_message=_text(code),
+                responses=[
+                    ReassignableTopicResponse(name=name, partitions=of_topic)
+                    for name, of_topic in results.items()
+                    if code == ErrorCode.NONE
+                ],
+            )
+        )
+
+    services.controller.alter_reassignments(
+        targets, answer, may_change_factor=body.allow_replication_factor_change
+    )
+
+
+def handle_list_reassignments(services: Services, request: ApiRequest) -> None:
+    body: ListPartitionReassignmentsRequest = request.body
+    named = None
+    if body.topics is not None:
+        named = {
+            TopicPartition(topic.name, index) for topic in body.topics for index in topic.partition_indexes
+        }
+
+    def answer(code: ErrorCode, under_way: Mapping[TopicPartition, ReplicaAssignment]) -> None:
+        listed = by_topic(
+            (tp, _ongoing(tp, assignment))
+            for tp, assignment in sorted(under_way.items())
+            if named is None or tp in named
+        )
+        request.respond(
+            ListPartitionReassignmentsResponse(
+                error_code=code,
+                error_message=_text(code),
+                topics=[
+                    OngoingTopicReassignment(name=name, partitions=of_topic)
+                    for name, of_topic in listed.items()
+                ],
+            )
+        )
+
+    services.controller.list_reassignments(answer)
+
+
+def _reassignment_result(
+    tp: TopicPartition, error: ApiError | None, texts: ErrorTexts
+) -> ReassignablePartitionResponse:
+    if error is None:
+        return ReassignablePartitionResponse(partition_index=tp.partition)
+    return ReassignablePartitionResponse(
+        partition_index=tp.partition, error_code=error.code, error_message=texts.of(error)
+    )
+
+
+def _ongoing(tp: TopicPartition, assignment: ReplicaAssignment) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(
+        partition_index=tp.partition,
+        replicas=list(assignment.replicas),
+        adding_replicas=list(assignment.adding),
+        removing_replicas=list(assignment.removing),
+    )
+
+
+def _text(code: ErrorCode) -> str | None:
+    return None if code == ErrorCode.NONE else api_error(code).text
+
+
+# ---- UpdateFeatures
+
+
+def handle_update_features(services: Services, request: ApiRequest) -> None:
+    """Changes the levels of features by compare-and-set in ZooKeeper (KIP-584).
+
+    All updates of a request take effect, or none. The answering broker knows the new levels before it
+    answers; the others learn of them from ZooKeeper within milliseconds.
+    """
+    request.run_slowly(services.slow_work, _update_features, services, request)
+
+
+def _update_features(services: Services, request: ApiRequest) -> None:
+    body: UpdateFeaturesRequest = request.body
+    for update in body.feature_updates:
+        # Version 0 has a flag in place of the type.
+        if update.allow_downgrade:
+            update.upgrade_type = UpgradeType.SAFE_DOWNGRADE.value
+
+    def edit(levels: Levels, registrations: Registrations) -> Levels:
+        result = updated(levels, body.feature_updates, registrations)
+        return levels if body.validate_only else result
+
+    try:
+        services.features.change(edit)
+    except ApiError as error:
+        request.respond(UpdateFeaturesResponse(error_code=error.code, error_message=error.text))
+        return
+    if not body.validate_only:
+        levels = {update.feature: update.max_version_level for update in body.feature_updates}
+        logger.info("%s changed the levels of features: %s", request, levels)
+    results = [UpdatableFeatureResult(feature=update.feature) for update in body.feature_updates]
+    request.respond(UpdateFeaturesResponse(results=results))

@@ -1,4 +1,9 @@
-"""ListOffsets: the earliest and latest offset, or the first record at or after a timestamp."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: the offsets of a log, and its start.
+
+ListOffsets finds the earliest and latest offset, or the first record at or after a timestamp.
+OffsetForLeaderEpoch finds where an epoch's records end in this leader's log. DeleteRecords deletes the
+records below an offset on every replica.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,23 @@ from typing import Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.network.request import Lane
+from barnabas.broker.replication.delayed_delete import DeletionOutcome
 from barnabas.broker.replication.partition import Isolation
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import LeaderEpoch, TopicPartition, by_topic
+from barnabas.protocol.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from barnabas.protocol.messages.leader_epoch import (
+    LeaderEpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
 from barnabas.protocol.messages.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -28,6 +47,9 @@ from barnabas.protocol.messages.list_offsets import (
 
 logger = logging.getLogger(__name__)
 
+# ---- ListOffsets
+
+
 _WITHOUT_NOT_AVAILABLE: Final = range(1, 5)
 """The versions that do not have OFFSET_NOT_AVAILABLE."""
 _SINCE: Final = {
@@ -41,7 +63,7 @@ _SINCE: Final = {
 """The first version of each special timestamp."""
 
 
-def handle(services: Services, request: ApiRequest) -> None:
+def handle_list_offsets(services: Services, request: ApiRequest) -> None:
     body: ListOffsetsRequest = request.body
     looks_into_records = any(
         partition.timestamp >= 0 or partition.timestamp == MAX_TIMESTAMP
@@ -50,12 +72,12 @@ def handle(services: Services, request: ApiRequest) -> None:
     )
     if looks_into_records:
         # A lookup by time may decompress a batch; many must not take all workers.
-        request.raw.continue_in(Lane.RECORDS, lambda: _list(services, request, body))
+        request.raw.continue_in(Lane.RECORDS, lambda: _list_offsets(services, request, body))
     else:
-        _list(services, request, body)
+        _list_offsets(services, request, body)
 
 
-def _list(services: Services, request: ApiRequest, body: ListOffsetsRequest) -> None:
+def _list_offsets(services: Services, request: ApiRequest, body: ListOffsetsRequest) -> None:
     version = request.api_version
     # Whatever replica id a request claims: followers get the offsets of their leader with its records.
     isolation = Isolation.of_consumer(body.isolation_level)
@@ -139,3 +161,72 @@ def _look_up(
         partition.latest_offset(requested.current_leader_epoch, isolation)
         return -1, -1, -1
     return record.timestamp_ms, record.offset, record.leader_epoch
+
+
+# ---- OffsetForLeaderEpoch
+
+
+def handle_leader_epoch(services: Services, request: ApiRequest) -> None:
+    body: OffsetForLeaderEpochRequest = request.body
+    request.respond(
+        OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[
+                        _epoch_end(services, topic.topic, partition) for partition in topic.partitions
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )
+    )
+
+
+def _epoch_end(services: Services, topic: str, requested: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
+    index = requested.partition
+    try:
+        partition = services.replicas.partition(TopicPartition(topic, index))
+        end = partition.epoch_end(requested.current_leader_epoch, LeaderEpoch(requested.leader_epoch))
+    except ApiError as error:
+        return LeaderEpochEndOffset(error_code=int(error.code), partition=index)
+    return LeaderEpochEndOffset(
+        error_code=0, partition=index, leader_epoch=end.epoch, end_offset=end.end_offset
+    )
+
+
+# ---- DeleteRecords
+
+
+def handle_delete_records(services: Services, request: ApiRequest) -> None:
+    body: DeleteRecordsRequest = request.body
+    # As in Kafka, the last offset of a partition that is named more than once counts.
+    offsets = {
+        TopicPartition(topic.name, partition.partition_index): partition.offset
+        for topic in body.topics
+        for partition in topic.partitions
+    }
+    answer = request.answering(lambda outcomes: request.respond(_deletion_response(outcomes)))
+    request.raw.park(
+        services.replicas.deletions.delete(max(0, body.timeout_ms), list(offsets.items()), answer)
+    )
+
+
+def _deletion_response(outcomes: list[DeletionOutcome]) -> DeleteRecordsResponse:
+    results = [
+        (
+            outcome.partition,
+            DeleteRecordsPartitionResult(
+                partition_index=outcome.partition.partition,
+                low_watermark=outcome.low_watermark,
+                error_code=int(outcome.error),
+            ),
+        )
+        for outcome in outcomes
+    ]
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(name=name, partitions=partitions)
+            for name, partitions in by_topic(results).items()
+        ]
+    )

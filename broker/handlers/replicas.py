@@ -1,0 +1,259 @@
+"""This broker's replicas and log dirs, for operators.
+
+DescribeReplicas shows the internal state of the replicas; DescribeLogDirs lists the logs and the volumes of
+the log dirs; AlterReplicaLogDirs moves logs between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from barnabas.broker.compaction.cleaner import LogCleaner
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.services import Services
+from barnabas.broker.log.future_log import FutureLog
+from barnabas.broker.log.log import Log
+from barnabas.broker.replication.partition import Partition, Role
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition, by_topic
+from barnabas.protocol.messages.replicas import (
+    UNKNOWN_VOLUME_BYTES,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    CleanerDescription,
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    ReplicaDescription,
+    TopicReplicas,
+)
+
+logger = logging.getLogger(__name__)
+
+# ---- DescribeReplicas
+
+
+def handle_describe_replicas(services: Services, request: ApiRequest) -> None:
+    body: DescribeReplicasRequest = request.body
+    replicas = services.replicas
+
+    topics = None if body.topics is None else set(body.topics)
+
+    def is_requested(name: TopicPartition) -> bool:
+        return topics is None or name.topic in topics
+
+    failures = {name: text for name, text in replicas.roles.failed.reasons().items() if is_requested(name)}
+    described = [
+        (partition.partition, _describe_replica(partition, failures.pop(partition.partition, "")))
+        for partition in sorted(replicas.partitions(), key=lambda replica: replica.partition)
+        if is_requested(partition.partition)
+    ]
+    for name, reason in sorted(replicas.logs.offline_partitions.copy().items(), key=lambda item: item[0]):
+        if is_requested(name):
+            log_dir = replicas.logs.dir_of_offline(name)
+            text = reason.text if isinstance(reason, ApiError) else str(reason)
+            described.append((name, _describe_offline(name, log_dir, failures.pop(name, text))))
+    # The other failed replicas could not even be created.
+    described += [(name, _describe_offline(name, None, text)) for name, text in sorted(failures.items())]
+    request.respond(
+        DescribeReplicasResponse(
+            error_code=0,
+            broker_id=services.config.broker_id,
+            topics=[
+                TopicReplicas(topic_name=name, replicas=each) for name, each in by_topic(described).items()
+            ],
+            strays=[str(stray.folder) for stray in replicas.logs.strays.all()],
+            cleaner=_describe_cleaner(services.cleaner),
+        )
+    )
+
+
+def _describe_replica(partition: Partition, failure: str) -> ReplicaDescription:
+    view = partition.view()
+    return ReplicaDescription(
+        partition_index=view.partition.partition,
+        leader_id=view.leader,
+        leader_epoch=view.leader_epoch,
+        is_leader=view.role is Role.LEADER,
+        isr=[replica for replica in view.replicas if replica in view.isr.in_sync_replicas],
+        replicas=list(view.replicas),
+        log_start_offset=view.log_start_offset,
+        high_watermark=view.high_watermark,
+        log_end_offset=view.log_end_offset,
+        size_bytes=view.size_bytes,
+        log_dir=str(partition.log.folder.parent),
+        is_offline=view.role is Role.NONE,
+        failure=failure,
+        cleaning_problem=partition.log.cleaning_problem or "",
+        last_stable_offset=view.last_stable_offset,
+    )
+
+
+def _describe_cleaner(cleaner: LogCleaner | None) -> CleanerDescription:
+    if cleaner is None:
+        return CleanerDescription()
+    figures = cleaner.figures()
+    return CleanerDescription(
+        threads=cleaner.settings.threads,
+        dead_threads=figures.dead_threads,
+        max_dirty_percent=int(100 * figures.max_dirty_ratio),
+        uncleanable_partitions=len(figures.uncleanable),
+        uncleanable_bytes=sum(size_bytes for _, size_bytes in figures.uncleanable),
+        time_since_last_run_ms=figures.ms_since_last_assessment,
+        max_compaction_delay_ms=figures.max_compaction_delay_ms,
+        max_clean_time_ms=int(1_000 * figures.max_clean_time_s),
+        max_buffer_utilization_percent=int(100 * figures.max_buffer_utilization),
+        recopy_percent=int(100 * figures.recopy_ratio),
+        in_progress=[str(name) for name in figures.in_progress],
+        cleanings=figures.totals.cleanings,
+        bytes_read=figures.totals.bytes_read,
+        bytes_written=figures.totals.bytes_written,
+    )
+
+
+def _describe_offline(name: TopicPartition, log_dir: Path | None, failure: str) -> ReplicaDescription:
+    """A replica whose disk failed, or that could not be created; at most its log dir is known."""
+    return ReplicaDescription(
+        partition_index=name.partition,
+        leader_id=NO_BROKER,
+        leader_epoch=NO_LEADER_EPOCH,
+        is_leader=False,
+        isr=[],
+        replicas=[],
+        log_start_offset=-1,
+        high_watermark=-1,
+        log_end_offset=-1,
+        size_bytes=-1,
+        log_dir="" if log_dir is None else str(log_dir),
+        is_offline=True,
+        failure=failure,
+    )
+
+
+# ---- Log dirs
+
+
+_UNKNOWN_LAG = -1
+
+
+def handle_alter_log_dirs(services: Services, request: ApiRequest) -> None:
+    body: AlterReplicaLogDirsRequest = request.body
+    # As in Kafka, the last dir of a replica that is named more than once counts.
+    wanted = {
+        TopicPartition(topic.name, index): Path(of_dir.path)
+        for of_dir in body.dirs
+        for topic in of_dir.topics
+        for index in topic.partitions
+    }
+    refusals = {name: _begin_move(services, name, path) for name, path in wanted.items()}
+    refused = [f"{name}: {refusal}" for name, refusal in refusals.items() if refusal is not None]
+    if refused:
+        # A request may name a hundred thousand replicas, so they share a line.
+        logger.info("%d replicas are not moved; the first is %s", len(refused), refused[0])
+    results = (
+        (
+            name,
+            AlterReplicaLogDirPartitionResult(
+                partition_index=name.partition,
+                error_code=ErrorCode.NONE if refusal is None else refusal.code,
+            ),
+        )
+        for name, refusal in refusals.items()
+    )
+    request.respond(
+        AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
+                for name, partitions in by_topic(results).items()
+            ]
+        )
+    )
+
+
+def _begin_move(services: Services, name: TopicPartition, path: Path) -> ApiError | None:
+    """Begin a move; returns the error if it is refused."""
+    try:
+        services.log_dir_moves.alter(name, path)
+    except ApiError as error:
+        is_known = name.partition in services.metadata.current.partitions_of(name.topic)
+        if error.code == ErrorCode.REPLICA_NOT_AVAILABLE and not is_known:
+            return api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.text)
+        return error
+    return None
+
+
+def handle_describe_log_dirs(services: Services, request: ApiRequest) -> None:
+    body: DescribeLogDirsRequest = request.body
+    names = None
+    if body.topics is not None:
+        names = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
+    by_dir: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {}
+    logs = services.replicas.logs
+    described = [(log, _describe_log(services, log)) for log in logs.all_logs()]
+    described += [(future.log, _describe_future(future)) for future in logs.futures.all()]
+    for log, description in sorted(described, key=lambda pair: pair[0].topic_partition):
+        name = log.topic_partition
+        if names is None or name in names:
+            topics = by_dir.setdefault(log.folder.parent, {})
+            topics.setdefault(name.topic, []).append(description)
+    request.respond(
+        DescribeLogDirsResponse(
+            results=[
+                _log_dir_result(path, is_offline=failure is not None, topics=by_dir.get(path, {}))
+                for path, failure in services.replicas.logs.dirs.items()
+            ]
+        )
+    )
+
+
+def _describe_log(services: Services, log: Log) -> DescribeLogDirsPartition:
+    try:
+        high_watermark = services.replicas.partition(log.topic_partition).high_watermark
+        lag = max(0, high_watermark - log.log_end_offset)
+    except ApiError:
+        # The controller has not given it a role yet.
+        lag = _UNKNOWN_LAG
+    return DescribeLogDirsPartition(
+        partition_index=log.topic_partition.partition, partition_size=log.size_bytes, offset_lag=lag
+    )
+
+
+def _describe_future(future: FutureLog) -> DescribeLogDirsPartition:
+    return DescribeLogDirsPartition(
+        partition_index=future.log.topic_partition.partition,
+        partition_size=future.log.size_bytes,
+        offset_lag=future.offset_lag,
+        is_future_key=True,
+    )
+
+
+def _log_dir_result(
+    path: Path, *, is_offline: bool, topics: dict[str, list[DescribeLogDirsPartition]]
+) -> DescribeLogDirsResult:
+    if is_offline:
+        return DescribeLogDirsResult(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()), topics=[]
+        )
+    total_bytes = usable_bytes = UNKNOWN_VOLUME_BYTES
+    try:
+        total_bytes, _, usable_bytes = shutil.disk_usage(path)
+    except OSError as error:
+        # The other fields are right, and an append or the next check finds the fault.
+        logger.warning("the size of the volume of %s cannot be read: %s", path, error)
+    return DescribeLogDirsResult(
+        error_code=ErrorCode.NONE,
+        log_dir=str(path.absolute()),
+        topics=[
+            DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
+        ],
+        total_bytes=total_bytes,
+        usable_bytes=usable_bytes,
+    )
