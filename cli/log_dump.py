@@ -1,4 +1,4 @@
-"""`barnabas log dump`: prints the files of a log, entry by entry (`log_entries.py`, `log_records.py`).
+"""`barnabas log dump`: prints the files of a log, entry by entry (`logtools/entries.py`, `log_records.py`).
 
 A folder stands for all files in it that belong to a log, in order. A damaged entry ends the dump of its file;
 the others are still printed, and the exit code is 1. Files are only read, so a broker may be running.
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
-from barnabas.cli.log_entries import (
+from barnabas.cli.log_records import batch_fields, batch_line, deep_records, record_text
+from barnabas.cli.output import count, print_json
+from barnabas.logtools.entries import (
     BATCHES,
     FILE_TYPES,
     KNOWN_FILES,
@@ -23,8 +25,6 @@ from barnabas.cli.log_entries import (
     read_batches,
     read_entries,
 )
-from barnabas.cli.log_records import batch_fields, batch_line, deep_records, record_text
-from barnabas.cli.output import count, print_json
 from barnabas.protocol.errors import ApiError
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 from barnabas.broker.coordinators.groups.records import GroupRecord, OffsetRecord, from_bytes
 from barnabas.broker.log.checkpoints import encode_topic_id
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
-from barnabas.cli.log_entries import DumpedBatch
 from barnabas.cli.output import count, field, iso_time, record_fields, record_line
+from barnabas.logtools.entries import DumpedBatch
 from barnabas.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     decode_assignment,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from barnabas.broker.log.checkpoints import parse_checkpoint
 from barnabas.broker.log.file_system import LOG_SUFFIX, SWAP_SUFFIX
-from barnabas.cli.log_entries import Damage, DumpedBatch, read_batches
+from barnabas.logtools.entries import Damage, DumpedBatch, read_batches
 
 _RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 _LEADER_EPOCH = range(12, 16)

@@ -16,10 +16,10 @@ from typing import Final
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
-from barnabas.cli.log_entries import Damage, read_batches
 from barnabas.client import ConfigResource
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.logtools.entries import Damage, read_batches
 from barnabas.protocol.ids import TopicPartition
 from barnabas.zookeeper import paths
 from tests.support.waiting import wait_for

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from barnabas.cli.log_entries import Damage, read_batches
 from barnabas.client.blocking import Consumer, Producer
 from barnabas.client.producer.batch import RecordMetadata
+from barnabas.logtools.entries import Damage, read_batches
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.records import decode_records

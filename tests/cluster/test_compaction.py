@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from barnabas.cli import exit_codes
-from barnabas.cli.log_entries import Damage, read_batches
 from barnabas.client import ConfigResource
 from barnabas.client.blocking import Consumer
 from barnabas.deploy.local import LocalCluster
+from barnabas.logtools.entries import Damage, read_batches
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition

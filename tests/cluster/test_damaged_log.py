@@ -9,9 +9,9 @@ import pytest
 from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.log_dir import RECOVERY_POINT_CHECKPOINT
 from barnabas.cli import exit_codes
-from barnabas.cli.log_entries import Damage, read_batches
 from barnabas.cli.main import main
 from barnabas.deploy.local import LocalCluster
+from barnabas.logtools.entries import Damage, read_batches
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest

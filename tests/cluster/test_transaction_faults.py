@@ -29,10 +29,10 @@ import pytest
 
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.broker.coordinators.transactions.verification import VERIFICATION
-from barnabas.cli.log_entries import Damage, read_batches
 from barnabas.client import ConfigResource, NewTopic
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
+from barnabas.logtools.entries import Damage, read_batches
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import BatchHeader

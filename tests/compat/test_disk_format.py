@@ -15,7 +15,7 @@ from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import ScannedLog
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
-from barnabas.cli.log_entries import Damage, DumpedBatch, base_offset_of, read_batches, read_entries
+from barnabas.logtools.entries import Damage, DumpedBatch, base_offset_of, read_batches, read_entries
 from barnabas.logtools.segment_check import check_segment
 from barnabas.logtools.verification import segment_tasks, verify_log
 from barnabas.protocol.batch_builder import build_batch
