@@ -8,7 +8,7 @@ from typing import Any
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.broker.replication.roles import UnconfirmedController
+from barnabas.broker.replication.become_leader_or_follower import UnconfirmedController
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (

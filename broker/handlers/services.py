@@ -5,10 +5,9 @@ The controller appears only as protocols, because the handlers do not import it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from barnabas.broker.base.purgatory import Purgatory
 from barnabas.broker.base.slow_work import SlowWork
@@ -20,14 +19,13 @@ from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation
+from barnabas.broker.replication.fence import RequestOrder
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
-    NO_CONTROLLER_EPOCH,
     BrokerEpoch,
     BrokerId,
-    ControllerEpoch,
     TopicId,
     TopicPartition,
 )
@@ -88,45 +86,6 @@ class ControllerFace(Protocol):
     ) -> None: ...
 
     def list_reassignments(self, done: ReassignmentsAnswer) -> None: ...
-
-
-_NUMBERS: Final = 2**32
-"""More than a controller needs; numbers that are further apart are of two senders."""
-_MAX_SENDERS: Final = 8
-
-
-class RequestOrder:
-    """The last handled request of the controller.
-
-    A controller numbers its requests and sends them to each broker in that order; it may resend some. A
-    request with a lower number than the last one handled is a late copy: it was applied, or a later request
-    has replaced its content. `lock` is held while a request is checked and applied.
-
-    A controller begins at a random number. Numbers that are far from all others are of another sender; they
-    make no request of the controller late.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._controller_epoch = NO_CONTROLLER_EPOCH
-        self._lasts: list[int] = []
-        """Each sender's last number; the sender of the newest request is the last one."""
-
-    def is_late(self, controller_epoch: int, sequence: int) -> bool:
-        """Whether a later request was handled already; if not, this one is recorded.
-
-        The caller refuses older controllers first. A request without a number (-1) is never late.
-        """
-        if controller_epoch != self._controller_epoch:
-            self._controller_epoch, self._lasts = ControllerEpoch(controller_epoch), []
-        if sequence < 0:
-            return False
-        last = next((each for each in self._lasts if abs(sequence - each) < _NUMBERS), -1)
-        if last >= 0:
-            self._lasts.remove(last)
-        self._lasts.append(max(sequence, last))
-        del self._lasts[:-_MAX_SENDERS]
-        return sequence < last
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """All replicas of this broker: appends, fetches, and the events that wake waiting requests.
 
 Handlers on IO workers call `append` and `fetch`, the scheduler the periodic methods. The controller's
-requests go to `roles`, which alone changes the table of partitions; the table is read without its lock. After
-each change, outside all partition locks, the waiting requests that it concerns are woken.
+requests (LeaderAndIsr, StopReplica) go to `roles`, in `become_leader_or_follower.py`, which alone changes the
+table of partitions; the table is read without its lock. After each change, outside all partition locks, the
+waiting requests that it concerns are woken.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from barnabas.broker.log.appending import AppendResult, ProducedBatches
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.record_checks import RecordsRefused, are_quickly_prepared
+from barnabas.broker.replication.become_leader_or_follower import RoleChanges
 from barnabas.broker.replication.delayed_delete import RecordDeletions
 from barnabas.broker.replication.delayed_fetch import (
     DelayedFetch,
@@ -31,6 +33,7 @@ from barnabas.broker.replication.delayed_fetch import (
     refusing_to_wait,
 )
 from barnabas.broker.replication.failures import DiskFailures
+from barnabas.broker.replication.fence import Fence
 from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
 from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.followers import NearConsumer
@@ -38,7 +41,6 @@ from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.partition import EVER, Partition
 from barnabas.broker.replication.replication_quota import ReplicationQuotas
-from barnabas.broker.replication.roles import Fence, RoleChanges
 from barnabas.broker.replication.sliced_checks import SlicedChecks
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.topic_settings import TopicSettingsTable
-from barnabas.broker.handlers.services import RequestOrder
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.replication.fence import RequestOrder
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.broker.handlers.services import RequestOrder
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.stray_logs import StrayLogs
 from barnabas.broker.replication import delayed_fetch as fetch_wait
-from barnabas.broker.replication.roles import RoleChanges
+from barnabas.broker.replication.become_leader_or_follower import RoleChanges
+from barnabas.broker.replication.fence import RequestOrder
 from barnabas.controller import events, partition_state, replica_state, topic_admin
 from barnabas.controller.context import ControllerContext, Replica
 from barnabas.controller.controller import Controller

@@ -16,11 +16,11 @@ from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.broker.replication import fetcher_state as following
 from barnabas.broker.replication import partition as partition_module
 from barnabas.broker.replication import rules
+from barnabas.broker.replication.become_leader_or_follower import RoleChanges
 from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions, LeaderFetches
 from barnabas.broker.replication.followers import FollowerStates, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Isolation, Partition, Role
-from barnabas.broker.replication.roles import RoleChanges
 from barnabas.controller import replica_state
 from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode

@@ -6,7 +6,7 @@ from typing import Any
 from barnabas.broker.config.topic_settings import TopicSettingsTable
 from barnabas.broker.log import log as log_module
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.broker.replication.roles import RoleChanges
+from barnabas.broker.replication.become_leader_or_follower import RoleChanges
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrTopic
 from barnabas.zookeeper.configs import ConfigChanges

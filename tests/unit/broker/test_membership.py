@@ -8,7 +8,7 @@ import pytest
 
 from barnabas.broker import membership
 from barnabas.broker.membership import Membership, request_controlled_shutdown
-from barnabas.broker.replication.roles import Fence
+from barnabas.broker.replication.fence import Fence
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import (
     NO_BROKER_EPOCH,

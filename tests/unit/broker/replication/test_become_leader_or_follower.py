@@ -8,8 +8,8 @@ import pytest
 
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.failures import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, FailedReplicas
+from barnabas.broker.replication.fence import Fence
 from barnabas.broker.replication.partition import Partition, Role
-from barnabas.broker.replication.roles import Fence
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import (
     BrokerEpoch,

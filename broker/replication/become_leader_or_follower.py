@@ -1,12 +1,10 @@
-"""The roles of this broker's replicas, and its right to act in them.
+"""LeaderAndIsr and StopReplica on the broker: the roles of its replicas.
 
 `RoleChanges` applies the controller's requests: roles, deletions, settings. It also drops replicas whose disk
 failed. It alone changes the table of partitions, under one lock; readers of the table take none. Requests of
 an older controller, or for an earlier broker epoch, are refused as a whole. An older state of one partition
 is refused for that partition. Waiting requests are woken after every change, outside the lock. It runs on the
 IO workers that handle the controller's requests, and on the thread of the disk failures.
-
-`Fence` says whether this broker may write.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from barnabas.broker.log.log_dir import for_each
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog, StorageCallFailed
 from barnabas.broker.replication.failures import DiskFailures, FailedReplicas
+from barnabas.broker.replication.fence import Fence
 from barnabas.broker.replication.fetcher_thread import FollowedLeader
 from barnabas.broker.replication.partition import Partition, Role
 from barnabas.broker.replication.slow_disks import SlowDisks
@@ -69,74 +68,6 @@ class Fetchers(Protocol):
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None: ...
 
     def unfollow(self, names: Iterable[TopicPartition]) -> None: ...
-
-
-class Fence:
-    """Why this broker may not write at present, if it may not.
-
-    A broker without ZooKeeper cannot know whether it still leads. There are two reasons to fence it:
-
-    - ZooKeeper was *silent* for a session timeout. This ends when ZooKeeper answers again in the same
-      session. Until then a partition accepts acks=all writes while its followers are witnesses
-      (`Partition.is_witnessed`).
-    - The registration is *gone* with its session. This ends when the controller has sent the new registration
-      its roles; a request for an earlier registration does not end it, in any order of the threads.
-
-    Each reason ends only by its own event, because a controller that is connected to ZooKeeper again knows
-    nothing of this broker's session.
-
-    Set by the session thread, confirmed by IO workers; `reason` is one reference, read without the lock.
-    `on_fenced` is called when the broker may write no longer.
-    """
-
-    def __init__(self, on_fenced: Callable[[], None] = lambda: None) -> None:
-        self.reason: str | None = None
-        """None while the broker may write."""
-        self.loss: str | None = None
-        """Why the registration is gone, or None. Without a registration, witnesses do not count."""
-        self._on_fenced = on_fenced
-        self._lock = threading.Lock()
-        self._silence: str | None = None
-        self._lost_epoch = NO_BROKER_EPOCH
-
-    def silent(self, reason: str) -> None:
-        """ZooKeeper does not answer."""
-        with self._lock:
-            self._silence = reason
-            is_fenced_now = self._update()
-        if is_fenced_now:
-            self._on_fenced()
-
-    def heard(self) -> None:
-        """ZooKeeper answers again, in this session or a new one."""
-        with self._lock:
-            self._silence = None
-            self._update()
-
-    def registration_lost(self, reason: str, broker_epoch: BrokerEpoch) -> None:
-        """The session has ended, and with it the registration of this broker epoch."""
-        with self._lock:
-            self.loss = reason
-            self._lost_epoch = broker_epoch
-            is_fenced_now = self._update()
-        if is_fenced_now:
-            self._on_fenced()
-
-    def confirmed(self, broker_epoch: BrokerEpoch) -> None:
-        """The controller has sent the registration of this broker epoch its roles."""
-        with self._lock:
-            if broker_epoch > self._lost_epoch:
-                self.loss = None
-                self._update()
-
-    def _update(self) -> bool:
-        """Whether writes are refused from now on and were not before."""
-        before, self.reason = self.reason, self.loss or self._silence
-        if before is None and self.reason is not None:
-            logger.warning("refusing writes: %s", self.reason)
-        elif before is not None and self.reason is None:
-            logger.info("accepting writes again")
-        return before is None and self.reason is not None
 
 
 class RoleChanges:
