@@ -45,7 +45,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "consume": ("consume", "print the records of a topic"),
     "broker": ("broker", "run one broker in the foreground"),
     "log": ("log", "dump, verify, repair and compact the files of a log"),
-    "demo": ("demo.demo", "the main job on real data, start to end"),
+    "demo": ("demo", "the main job on real data, start to end"),
     "perf": ("perf", "measure how fast a cluster writes and reads records"),
     "completion": ("completion", "print a completion script for bash or zsh"),
 }

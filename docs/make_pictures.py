@@ -18,7 +18,7 @@ from rich.text import Text
 
 HERE = Path(__file__).parent / "pictures"
 WIDTH = 104
-FAILOVER_STEPS = ("3/9", "4/9")
+FAILOVER_STEPS = ("3/6", "4/6")
 """The first step of the demo that the picture shows, and the first that it does not."""
 
 
