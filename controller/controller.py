@@ -24,14 +24,15 @@ from barnabas.common.threads import make_thread
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels, ControllerChannels
 from barnabas.controller.events import (
-    Asked,
     Event,
     EventQueue,
     EventQueueFull,
     FromChannel,
     OutcomesDone,
+    PreemptableEvent,
     ReassignmentsDone,
     ShutdownDone,
+    Signal,
 )
 from barnabas.controller.failure_detector import FailureDetector
 from barnabas.controller.leader_choice import ElectionKind
@@ -152,7 +153,7 @@ class Controller:
     def start(self) -> None:
         """Run for election, now and whenever there is no controller. The broker must be registered."""
         self._store.session.add_listener(self._session_changed)
-        self._queue.put(events.ControllerChange())
+        self._queue.put(Signal.REELECT)
         self._sentinel.start()
         self._threads.start(self._thread)
 
@@ -199,7 +200,7 @@ class Controller:
         """The reassignments under way; `done` is called as above."""
         self._ask(events.ListReassignments(done))
 
-    def _ask(self, event: Asked) -> None:
+    def _ask(self, event: PreemptableEvent) -> None:
         if not self.is_active or self._queue.is_closed:
             event.refuse(ErrorCode.NOT_CONTROLLER)
             return
@@ -217,7 +218,7 @@ class Controller:
         """Change ``unclean.leader.election.enable`` for topics without an override. Any thread."""
         if self._settings.unclean_leader_election_enable != is_enabled:
             self._settings = replace(self._settings, unclean_leader_election_enable=is_enabled)
-            self._queue.put(events.UncleanElectionChange(is_enabled))
+            self._queue.put(Signal.UNCLEAN_LEADER_ELECTION_ENABLE)
 
     def _active(self) -> tuple[ControllerTerm, ControllerWriter]:
         term, writer = self._term, self._writer
@@ -231,11 +232,11 @@ class Controller:
     def _session_changed(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
             self._is_registered = False
-            self._queue.put(events.SessionExpired())
+            self._queue.put(Signal.EXPIRE)
         elif event in (SessionEvent.RESUMED, SessionEvent.RENEWED):
             # The broker has registered again before this listener is called.
             self._is_registered = True
-            self._queue.put(events.ControllerChange())
+            self._queue.put(Signal.REELECT)
 
     def _run(self) -> None:
         try:
@@ -253,11 +254,11 @@ class Controller:
         """
         event: Event | None
         if self._is_rebalance_due():
-            event = events.LeaderRebalanceDue()
+            event = Signal.AUTO_PREFERRED_LEADER_ELECTION
         else:
             event = self._queue.take(timeout_s)
         if event is None and self._must_retry and not self._queue.is_closed:
-            event = events.ControllerChange()
+            event = Signal.REELECT
         if event is None:
             return False
         self.process(event)
@@ -291,7 +292,7 @@ class Controller:
         except ControllerMoved as error:
             self._resign(str(error))
             _refuse(event)
-            self._queue.put(events.ControllerChange())
+            self._queue.put(Signal.REELECT)
         except (ZooKeeperUnavailable, SessionLost, MalformedZnode) as error:
             self._resign(str(error))
             _refuse(event)
@@ -300,7 +301,7 @@ class Controller:
             pause_s = self._note_failure()
             log.critical(
                 "%s failed by an unforeseen error (number %d in a row); resigning and pausing for %.0f s: %r",
-                type(event).__name__,
+                event if isinstance(event, Signal) else type(event).__name__,
                 self._failures,
                 pause_s,
                 error,
@@ -325,17 +326,18 @@ class Controller:
 
     def _handle(self, event: Event) -> None:
         match event:
-            case events.ControllerChange():
+            case Signal.REELECT:
                 self._check_controller()
             case events.ControllerGone():
                 self._take_over_from(event.node)
-            case events.SessionExpired():
+            case Signal.EXPIRE:
                 self._resign("the ZooKeeper session has expired")
                 # This event may come late, after an election won in the next session: read ``/controller``.
-                self._queue.put(events.ControllerChange())
-            case Asked() if self._term is None:
+                self._queue.put(Signal.REELECT)
+            case PreemptableEvent() if self._term is None:
                 _refuse(event)
             case _ if self._term is not None and self._is_of_this_term(event):
+                self._term.settings = self._settings
                 self._term.handle(event)
 
     def _is_of_this_term(self, event: Event) -> bool:
@@ -386,7 +388,7 @@ class Controller:
         log.warning("took /controller over from broker %d, which is dead", dead.broker_id)
         self._begin_term(writer)
         # The watch was on the dead controller's node.
-        self._queue.put(events.ControllerChange())
+        self._queue.put(Signal.REELECT)
 
     def _doubt_if_late(self, asked_s: float) -> bool:
         """Drop all evidence of deaths if ZooKeeper, asked at this time, answered late or not at all.
@@ -403,7 +405,7 @@ class Controller:
         return True
 
     def _controller_changed(self, _: object) -> None:
-        self._queue.put(events.ControllerChange())
+        self._queue.put(Signal.REELECT)
 
     def _watch_target(self, node: ControllerNode) -> Target | None:
         """The controller's process, or None if its address is unknown."""
@@ -466,5 +468,5 @@ class Controller:
 
 
 def _refuse(event: Event) -> None:
-    if isinstance(event, Asked):
+    if isinstance(event, PreemptableEvent):
         event.refuse(ErrorCode.NOT_CONTROLLER)

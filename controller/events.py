@@ -1,8 +1,7 @@
 """The controller's events, and the queue that the controller's thread takes them from.
 
-An event belongs to one of three kinds: `LookAgain`, `FromChannel` and `Asked`. The queue is first in, first
-out, and bounded: watches and channels can put only as many events as there are kinds of events and brokers,
-so only `Asked` events can reach the bound, and they are refused then.
+The queue is first in, first out, and bounded: watches and channels can put only as many events as there are
+signals and brokers, so only a `PreemptableEvent` can reach the bound, and it is refused then.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from barnabas.controller.leader_choice import ElectionKind
@@ -40,10 +40,35 @@ ReassignmentsDone = Callable[[ErrorCode, Mapping[TopicPartition, ReplicaAssignme
 """Called with NONE and the reassignments under way, or with the error of the whole request."""
 
 
-class LookAgain:
-    """Something may have changed. Equal events of this kind are queued once."""
+class Signal(Enum):
+    """Something may have changed: the controller reads it again. Queued once; the names are Kafka's."""
 
-    __slots__ = ()
+    REELECT = "/controller may have changed: read it, and run for election if it does not exist"
+    EXPIRE = "the ZooKeeper session has expired, and with it the registration and the controller term"
+    BROKER_CHANGE = "the registrations have changed"
+    TOPIC_CHANGE = "topics were created, or removed by hand"
+    PARTITION_MODIFICATIONS = "the nodes of topics have changed: they may have more partitions"
+    TOPIC_DELETION = "a topic is named under /admin/delete_topics"
+    PREFERRED_LEADER_ELECTION = "/admin/preferred_replica_election has changed"
+    PARTITION_REASSIGNMENT = "/admin/reassign_partitions has changed"
+    AUTO_PREFERRED_LEADER_ELECTION = "leaders have not been compared with the preferred ones for a while"
+    UNCLEAN_LEADER_ELECTION_ENABLE = "the brokers' unclean.leader.election.enable has changed"
+    ISR_CHANGE_NOTIFICATION = "leaders have changed ISRs"
+    LOG_DIR_EVENT_NOTIFICATION = "brokers have lost a log dir"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigChange:
+    """The settings of these topics have changed."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerGone:
+    """The process that holds this ``/controller`` is dead: its port refuses connections."""
+
+    node: ControllerNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +86,7 @@ class FromLink(FromChannel):
     broker_epoch: BrokerEpoch
 
 
-class Asked:
+class PreemptableEvent:
     """Its caller waits for an answer, which `refuse` gives if no controller handles the event."""
 
     __slots__ = ()
@@ -70,87 +95,8 @@ class Asked:
     def refuse(self, code: ErrorCode) -> None: ...
 
 
-Event = LookAgain | FromChannel | Asked
-
-
 @dataclass(frozen=True, slots=True)
-class ControllerChange(LookAgain):
-    """``/controller`` may have changed: read it, and run for election if it does not exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerGone(LookAgain):
-    """The process that holds this ``/controller`` is dead: its port refuses connections."""
-
-    node: ControllerNode
-
-
-@dataclass(frozen=True, slots=True)
-class SessionExpired(LookAgain):
-    """The ZooKeeper session has expired, and with it the registration and the controller term."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerChange(LookAgain):
-    """The registrations have changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicChange(LookAgain):
-    """Topics were created, or removed by hand."""
-
-
-@dataclass(frozen=True, slots=True)
-class AssignmentChange(LookAgain):
-    """The nodes of topics have changed: they may have more partitions."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicConfigChange(LookAgain):
-    """The settings of these topics have changed."""
-
-    topics: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class UncleanElectionChange(LookAgain):
-    """The brokers' ``unclean.leader.election.enable`` has changed."""
-
-    is_enabled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionRequested(LookAgain):
-    """A topic is named under ``/admin/delete_topics``."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreferredElectionRequested(LookAgain):
-    """``/admin/preferred_replica_election`` has changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReassignmentRequested(LookAgain):
-    """``/admin/reassign_partitions`` has changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderRebalanceDue(LookAgain):
-    """Leaderships have not been compared with the preferred replicas for a while."""
-
-
-@dataclass(frozen=True, slots=True)
-class IsrChangeNotified(LookAgain):
-    """Leaders have changed ISRs."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogDirFailureNotified(LookAgain):
-    """Brokers have lost a log dir."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControlledShutdown(Asked):
+class ControlledShutdown(PreemptableEvent):
     """A broker asks the controller to move its leaderships away before it stops."""
 
     broker: BrokerId
@@ -162,7 +108,7 @@ class ControlledShutdown(Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class ElectLeaders(Asked):
+class ElectLeaders(PreemptableEvent):
     """A client asks for elections; ``partitions`` None names all that need one."""
 
     kind: ElectionKind
@@ -174,7 +120,7 @@ class ElectLeaders(Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class AlterReassignments(Asked):
+class AlterReassignments(PreemptableEvent):
     """A client begins or, with None as the replicas, cancels reassignments.
 
     Unless ``may_change_factor``, the number of a partition's replicas must stay (KIP-860).
@@ -189,7 +135,7 @@ class AlterReassignments(Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class ListReassignments(Asked):
+class ListReassignments(PreemptableEvent):
     """A client asks for the reassignments under way."""
 
     done: ReassignmentsDone
@@ -209,7 +155,7 @@ class BrokerReturned(FromLink):
 
 
 @dataclass(frozen=True, slots=True)
-class LinkFailed(FromLink, LookAgain):
+class LinkFailed(FromLink):
     """Requests for a broker were dropped after an unforeseen error, or it failed to apply an UpdateMetadata:
     resend everything."""
 
@@ -249,6 +195,11 @@ class StopReplicaAnswered(FromLink):
     response: StopReplicaResponse
 
 
+Event = Signal | TopicConfigChange | ControllerGone | FromChannel | PreemptableEvent
+
+_QUEUED_ONCE: Final = (Signal, TopicConfigChange, ControllerGone, LinkFailed)
+
+
 class EventQueueFull(LocalError):
     """The queue is full; the event was not added."""
 
@@ -261,7 +212,7 @@ class EventQueue:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
         self._events: deque[Event] = deque()
-        self._queued_once: set[LookAgain] = set()
+        self._queued_once: set[Event] = set()
         self._changed = threading.Condition()
         self._is_closed = False
 
@@ -269,14 +220,11 @@ class EventQueue:
         return len(self._events)
 
     def put(self, event: Event) -> None:
-        """Add an event, unless an equal `LookAgain` is queued or the queue is closed.
-
-        Raises EventQueueFull.
-        """
+        """Add an event, unless an equal signal is queued or the queue is closed. Raises EventQueueFull."""
         with self._changed:
             if self._is_closed:
                 return
-            if isinstance(event, LookAgain):
+            if isinstance(event, _QUEUED_ONCE):
                 if event in self._queued_once:
                     return
                 self._queued_once.add(event)
@@ -293,7 +241,7 @@ class EventQueue:
             if self._is_closed:
                 return None
             event = self._events.popleft()
-            if isinstance(event, LookAgain):
+            if isinstance(event, _QUEUED_ONCE):
                 self._queued_once.discard(event)
             return event
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
-from barnabas.controller.events import Event
+from barnabas.controller.events import Event, Signal
 from barnabas.controller.leader_choice import ElectionKind
 from barnabas.controller.partition_state import ElectionFigures, PartitionStateMachine
 from barnabas.controller.preferred_leaders import LeaderElections
@@ -39,8 +39,8 @@ state_change_log = logging.getLogger("barnabas.state_change")
 
 
 _STALE_EPOCHS: Final[Mapping[int, Event]] = {
-    ErrorCode.STALE_CONTROLLER_EPOCH: events.ControllerChange(),
-    ErrorCode.STALE_BROKER_EPOCH: events.BrokerChange(),
+    ErrorCode.STALE_CONTROLLER_EPOCH: Signal.REELECT,
+    ErrorCode.STALE_BROKER_EPOCH: Signal.BROKER_CHANGE,
 }
 
 
@@ -81,16 +81,16 @@ class ControllerTerm:
         self._store = store
         self._writer = writer
         self._channels = channels
-        self._settings = settings
+        self.settings = settings
         self._put = put
         # The same watch each time, so that watches do not accumulate on the nodes of brokers.
-        self._watch_brokers = self._watch(events.BrokerChange())
+        self._watch_brokers = self._watch(Signal.BROKER_CHANGE)
         self._is_dead = is_dead
         # Registrations that were sent everything because they refused the topic with that id.
         self._sent_all_for: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
         leadership = Leadership(self.context, store, writer)
         self._topics = TopicLoader(
-            self.context, store, writer, leadership, lambda: put(events.AssignmentChange())
+            self.context, store, writer, leadership, lambda: put(Signal.PARTITION_MODIFICATIONS)
         )
         self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
         self._partitions = PartitionStateMachine(
@@ -102,7 +102,7 @@ class ControllerTerm:
             store,
             writer,
             self._partitions,
-            self._watch(events.PreferredElectionRequested()),
+            self._watch(Signal.PREFERRED_LEADER_ELECTION),
         )
         self._reassignments = Reassignments(
             self.context,
@@ -111,7 +111,7 @@ class ControllerTerm:
             self._partitions,
             self._replicas,
             flush=self._flush,
-            watch=self._watch(events.ReassignmentRequested()),
+            watch=self._watch(Signal.PARTITION_REASSIGNMENT),
         )
         self._deletion = TopicDeletion(
             self.context,
@@ -135,11 +135,11 @@ class ControllerTerm:
             for broker, registration in self.context.registrations.items()
             if self._is_dead(broker, registration.broker_epoch) or self._endpoint(broker) is None
         }
-        changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
+        changes = self._store.isr_changes(self._watch(Signal.ISR_CHANGE_NOTIFICATION))
         # Every broker is sent its roles below; the answers name the failed replicas.
-        failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
-        requested = self._store.deletion_requests(self._watch(events.DeletionRequested()))
-        self._topics.load(self._store.topics(self._watch(events.TopicChange())))
+        failures = self._store.log_dir_failures(self._watch(Signal.LOG_DIR_EVENT_NOTIFICATION))
+        requested = self._store.deletion_requests(self._watch(Signal.TOPIC_DELETION))
+        self._topics.load(self._store.topics(self._watch(Signal.TOPIC_CHANGE)))
         self._writer.delete_isr_changes(changes)
         self._writer.delete_log_dir_failures(failures)
         log.info(
@@ -185,28 +185,27 @@ class ControllerTerm:
     def handle(self, event: Event) -> None:
         """Handle one event for an active controller, then send the requests that follow from it."""
         match event:
-            case events.BrokerChange():
+            case Signal.BROKER_CHANGE:
                 self._brokers_changed()
-            case events.TopicChange():
+            case Signal.TOPIC_CHANGE:
                 self._topics_changed()
-            case events.AssignmentChange():
+            case Signal.PARTITION_MODIFICATIONS:
                 self._assignments_changed()
             case events.TopicConfigChange():
                 self._topic_configs_changed(event.topics)
-            case events.UncleanElectionChange():
-                self._settings = replace(self._settings, unclean_leader_election_enable=event.is_enabled)
+            case Signal.UNCLEAN_LEADER_ELECTION_ENABLE:
                 self._partitions.trigger_online()
-            case events.DeletionRequested():
+            case Signal.TOPIC_DELETION:
                 self._deletion_requested()
-            case events.PreferredElectionRequested():
+            case Signal.PREFERRED_LEADER_ELECTION:
                 self._elections.take_request()
-            case events.ReassignmentRequested():
+            case Signal.PARTITION_REASSIGNMENT:
                 self._reassignments.take_request()
-            case events.LeaderRebalanceDue():
-                self._elections.rebalance(self._settings.leader_imbalance_per_broker_percentage)
-            case events.IsrChangeNotified():
+            case Signal.AUTO_PREFERRED_LEADER_ELECTION:
+                self._elections.rebalance(self.settings.leader_imbalance_per_broker_percentage)
+            case Signal.ISR_CHANGE_NOTIFICATION:
                 self._isr_changed()
-            case events.LogDirFailureNotified():
+            case Signal.LOG_DIR_EVENT_NOTIFICATION:
                 self._log_dirs_failed()
             case events.ControlledShutdown():
                 self._shut_down(event)
@@ -399,7 +398,7 @@ class ControllerTerm:
 
     def _endpoint(self, broker: BrokerId) -> Endpoint | None:
         """The address for requests to a registered broker; None, and it may not lead, without a listener."""
-        return self.context.registrations[broker].endpoint(self._settings.inter_broker_listener_name)
+        return self.context.registrations[broker].endpoint(self.settings.inter_broker_listener_name)
 
     def _connect(self, broker: BrokerId) -> None:
         registration, endpoint = self.context.registrations[broker], self._endpoint(broker)
@@ -407,7 +406,7 @@ class ControllerTerm:
             log.error(
                 "broker %d may not lead: it has no listener %s for the controller's requests",
                 broker,
-                self._settings.inter_broker_listener_name,
+                self.settings.inter_broker_listener_name,
             )
             return
         is_suspected = broker in self.context.suspected
@@ -417,7 +416,7 @@ class ControllerTerm:
 
     def _topics_changed(self) -> None:
         unsettled, were_all_readable = self.context.unsettled, not self.context.unreadable_topics
-        names = set(self._store.topics(self._watch(events.TopicChange())))
+        names = set(self._store.topics(self._watch(Signal.TOPIC_CHANGE)))
         for topic in self.context.assignments.keys() - names:
             log.warning("topic %s was removed from ZooKeeper by hand", topic)
             self.context.forget_topic(topic)
@@ -454,7 +453,7 @@ class ControllerTerm:
     def _topics_read(self, unsettled: set[str], were_all_readable: bool) -> None:
         """Look at deletions that can go on; send full requests once they can be complete."""
         if unsettled - self.context.unsettled:
-            self._put(events.DeletionRequested())
+            self._put(Signal.TOPIC_DELETION)
         if not self.context.unreadable_topics:
             live = self.context.live_or_shutting_down
             owed = {broker for broker in self.context.not_fully_told & live if self._is_complete_for(broker)}
@@ -467,7 +466,7 @@ class ControllerTerm:
         self._partitions.trigger_online()
 
     def _deletion_requested(self) -> None:
-        requested = self._store.deletion_requests(self._watch(events.DeletionRequested()))
+        requested = self._store.deletion_requests(self._watch(Signal.TOPIC_DELETION))
         if set(requested) - self.context.assignments.keys():
             # It may be a topic that was created a moment ago.
             self._topics_changed()
@@ -479,7 +478,7 @@ class ControllerTerm:
     # Leadership
 
     def _isr_changed(self) -> None:
-        changes = self._store.isr_changes(self._watch(events.IsrChangeNotified()))
+        changes = self._store.isr_changes(self._watch(Signal.ISR_CHANGE_NOTIFICATION))
         changed = dict.fromkeys(tp for partitions in changes.values() for tp in partitions)
         assigned = [tp for tp in changed if self.context.replicas_of(tp)]
         states = self._store.leadership(assigned)
@@ -541,7 +540,7 @@ class ControllerTerm:
         Such a broker has lost a log dir, or lacked descriptors or memory for a role, which may succeed now.
         So the roles of failed replicas are sent too, and the deletions of replicas are retried.
         """
-        failures = self._store.log_dir_failures(self._watch(events.LogDirFailureNotified()))
+        failures = self._store.log_dir_failures(self._watch(Signal.LOG_DIR_EVENT_NOTIFICATION))
         live = self.context.live_or_shutting_down
         brokers = {broker for broker in failures.values() if broker in live}
         if brokers:
@@ -575,7 +574,7 @@ class ControllerTerm:
         self._replicas.move(self._not_deleted(failed), ReplicaState.OFFLINE)
 
     def _allows_unclean(self, topic: str) -> bool:
-        return self.context.allows_unclean(topic, self._settings.unclean_leader_election_enable)
+        return self.context.allows_unclean(topic, self.settings.unclean_leader_election_enable)
 
     def _deleted(self, replicas: Iterable[Replica]) -> list[Replica]:
         """The replicas of topics that are being deleted."""

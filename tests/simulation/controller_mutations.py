@@ -151,7 +151,7 @@ def a_controller_resigns_after_a_late_expiry(setattr_: SetAttr) -> None:
     handle = Controller._handle
 
     def hearing(self: Controller, event: events.Event) -> None:
-        if isinstance(event, events.SessionExpired):
+        if event is events.Signal.EXPIRE:
             self._resign("the ZooKeeper session has expired")
         else:
             handle(self, event)
@@ -212,7 +212,8 @@ def a_reassignment_waits_for_its_leaders_notification(setattr_: SetAttr) -> None
 
     def handling(self: ControllerTerm, event: events.Event) -> None:
         nonlocal looks_at_all
-        looks_at_all = isinstance(event, events.AssignmentChange | events.StopReplicaAnswered)
+        is_stop = isinstance(event, events.StopReplicaAnswered)
+        looks_at_all = is_stop or event is events.Signal.PARTITION_MODIFICATIONS
         told.clear()
         handle(self, event)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from barnabas.controller.events import BrokerChange, Event
+from barnabas.controller.events import Event, Signal
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector
 from barnabas.controller.partition_state import ElectionFigures
 from barnabas.controller.request_batch import BrokerBatch
@@ -421,12 +421,12 @@ class Cluster:
 
     def die(self, *brokers: int) -> None:
         self.zookeeper.unregister(*brokers)
-        self.handle(BrokerChange())
+        self.handle(Signal.BROKER_CHANGE)
 
     def restart(self, broker: int) -> None:
         """Register, also in place of an earlier registration."""
         self.zookeeper.register(broker)
-        self.handle(BrokerChange())
+        self.handle(Signal.BROKER_CHANGE)
 
     def deliver_watches(self) -> None:
         """Handle all events that the term and its watches have queued."""

@@ -14,7 +14,7 @@ from barnabas.controller.controller import (
     _RETRY_S,
     Controller,
 )
-from barnabas.controller.events import EventQueue
+from barnabas.controller.events import EventQueue, Signal
 from barnabas.controller.failure_detector import ConnectResult
 from barnabas.controller.sentinel import Target
 from barnabas.controller.term import ControllerTerm
@@ -87,7 +87,7 @@ class Rig:
         return self._current()
 
     def read(self) -> Controller:
-        self.controller.process(events.ControllerChange())
+        self.controller.process(Signal.REELECT)
         return self.controller
 
     def epoch_of(self, broker: int) -> BrokerEpoch:
@@ -169,10 +169,10 @@ def test_a_write_that_finds_a_newer_epoch_ends_the_term(elected: Rig) -> None:
     elected.zookeeper.take_over(2)
     elected.zookeeper.epoch = ControllerEpoch(2)
     elected.zookeeper.add_topic("t", {0: (1, 2)})
-    elected.controller.process(events.TopicChange())
+    elected.controller.process(Signal.TOPIC_CHANGE)
     assert not elected.controller.is_active
     assert elected.zookeeper.states == {}
-    assert elected.controller._queue.take(0) == events.ControllerChange()
+    assert elected.controller._queue.take(0) == Signal.REELECT
 
 
 def test_a_changed_epoch_ends_the_term_although_the_node_is_ours(elected: Rig) -> None:
@@ -185,20 +185,20 @@ def test_a_changed_epoch_ends_the_term_although_the_node_is_ours(elected: Rig) -
 def test_an_expired_session_ends_the_term_until_the_broker_has_registered_again(elected: Rig) -> None:
     elected.controller._session_changed(SessionEvent.EXPIRED)
     elected.zookeeper.remove_controller()
-    assert elected.controller._queue.take(0) == events.SessionExpired()
-    elected.controller.process(events.SessionExpired())
+    assert elected.controller._queue.take(0) == Signal.EXPIRE
+    elected.controller.process(Signal.EXPIRE)
     assert not elected.controller.is_active
     assert not elected.read().is_active
-    assert elected.controller._queue.take(0) == events.ControllerChange()
+    assert elected.controller._queue.take(0) == Signal.REELECT
     elected.controller._session_changed(SessionEvent.RENEWED)
-    assert elected.controller._queue.take(0) == events.ControllerChange()
+    assert elected.controller._queue.take(0) == Signal.REELECT
     assert elected.read().is_active
 
 
 def test_an_expiry_reported_after_the_next_election_leaves_a_controller(rig: Rig) -> None:
     """A watch event of the old session is queued already, so the new session's event is merged into it."""
     controller = rig.read()
-    controller._queue.put(events.ControllerChange())
+    controller._queue.put(Signal.REELECT)
     controller._session_changed(SessionEvent.EXPIRED)
     controller._session_changed(SessionEvent.RENEWED)
     while controller.step(0):
@@ -210,7 +210,7 @@ def test_an_expiry_reported_after_the_next_election_leaves_a_controller(rig: Rig
 def test_an_unreachable_zookeeper_ends_the_term_and_is_retried(elected: Rig, error: Exception) -> None:
     elected.error = error
     assert not elected.read().is_active
-    elected.controller.process(events.BrokerChange())
+    elected.controller.process(Signal.BROKER_CHANGE)
     assert elected.controller._must_retry
     elected.error = None
     assert elected.read().is_active
@@ -257,7 +257,7 @@ def test_a_term_that_begins_with_a_death_replaces_the_dead_leaders_at_once(rig: 
     assert rig.controller.live_brokers == (1,)
     assert rig.channels[0].suspected == {2}
     # The watch was on the dead controller's node.
-    assert rig.controller._queue.take(0) == events.ControllerChange()
+    assert rig.controller._queue.take(0) == Signal.REELECT
     assert (rig.zookeeper.states[tp].leader, rig.zookeeper.states[tp].isr) == (1, (1,))
     rig.controller.process(events.BrokerReturned(rig.controller.epoch, BrokerId(2), rig.epoch_of(2)))
     assert rig.controller.live_brokers == (1, 2)
@@ -287,7 +287,7 @@ def test_a_controlled_shutdown_is_always_answered(rig: Rig, monkeypatch: pytest.
     assert rig.shut_down() == [(ErrorCode.NOT_CONTROLLER, [])]
     rig.read()
     rig.zookeeper.add_topic("t", {0: (2, 1)})
-    rig.controller.process(events.TopicChange())
+    rig.controller.process(Signal.TOPIC_CHANGE)
     rig.zookeeper.epoch = ControllerEpoch(7)
     assert rig.shut_down() == [(ErrorCode.NOT_CONTROLLER, [])]
     assert not rig.controller.is_active
@@ -385,7 +385,7 @@ def test_the_leaders_are_compared_with_the_preferred_ones_at_each_interval(rig: 
 def test_topics_that_are_being_deleted_are_counted(elected: Rig) -> None:
     elected.zookeeper.add_topic("t", {0: (1, 2)})
     elected.zookeeper.deletions = ["t"]
-    elected.controller.process(events.DeletionRequested())
+    elected.controller.process(Signal.TOPIC_DELETION)
     assert elected.controller.topics_to_delete_count == 1
 
 

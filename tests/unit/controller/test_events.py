@@ -1,7 +1,7 @@
 import pytest
 
 from barnabas.controller import events
-from barnabas.controller.events import EventQueue, EventQueueFull
+from barnabas.controller.events import EventQueue, EventQueueFull, Signal
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
 
 
@@ -12,16 +12,16 @@ def suspected(broker: int) -> events.BrokerSuspected:
 def test_events_come_in_order_and_each_look_again_once() -> None:
     queue = EventQueue()
     for event in (
-        events.BrokerChange(),
+        Signal.BROKER_CHANGE,
         suspected(1),
-        events.BrokerChange(),
-        events.TopicChange(),
+        Signal.BROKER_CHANGE,
+        Signal.TOPIC_CHANGE,
         suspected(1),
     ):
         queue.put(event)
     taken = [queue.take() for _ in range(4)]
-    assert taken == [events.BrokerChange(), suspected(1), events.TopicChange(), suspected(1)]
-    queue.put(events.BrokerChange())
+    assert taken == [Signal.BROKER_CHANGE, suspected(1), Signal.TOPIC_CHANGE, suspected(1)]
+    queue.put(Signal.BROKER_CHANGE)
     assert len(queue) == 1
 
 
@@ -31,7 +31,7 @@ def test_a_full_queue_refuses_but_still_takes_a_look_again() -> None:
     queue.put(suspected(2))
     with pytest.raises(EventQueueFull, match="2 events wait"):
         queue.put(suspected(3))
-    queue.put(events.BrokerChange())
+    queue.put(Signal.BROKER_CHANGE)
     assert len(queue) == 3
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from barnabas.controller import events
+from barnabas.controller.events import Signal
 from barnabas.controller.leader_choice import ElectionKind
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
@@ -143,7 +144,7 @@ def test_a_request_that_cannot_be_read_is_removed(
 
 def rebalanced(cluster: Cluster) -> int:
     """The leader of `T0` after a rebalance."""
-    cluster.handle(events.LeaderRebalanceDue())
+    cluster.handle(Signal.AUTO_PREFERRED_LEADER_ELECTION)
     return cluster.states[T0].leader
 
 

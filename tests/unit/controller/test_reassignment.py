@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from barnabas.controller import events
 from barnabas.controller.context import Replica, ReplicaState
+from barnabas.controller.events import Signal
 from barnabas.controller.leader_choice import elect_for_reassignment
 from barnabas.controller.reassignment import Target
 from barnabas.protocol.errors import ErrorCode
@@ -242,7 +243,7 @@ def deleted_for_its_roles(cluster: Cluster, broker: int) -> set[TopicId]:
     """The topic ids in the deletions that a broker is sent when it asks for its roles."""
     cluster.channels.forget()
     cluster.zookeeper.failures["log_dir_event_0"] = BrokerId(broker)
-    cluster.handle(events.LogDirFailureNotified())
+    cluster.handle(Signal.LOG_DIR_EVENT_NOTIFICATION)
     return {
         TopicId(topic.topic_id)
         for request in cluster.channels.stops(broker)
@@ -471,7 +472,7 @@ def test_a_topic_is_deleted_during_a_reassignment(cluster: Cluster) -> None:
     for broker in (1, 2, 4, 5):
         assert 0 in deleted(cluster, broker)
     assert alter(cluster, {P0: (1, 2)}) == {P0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    cluster.handle(events.IsrChangeNotified())
+    cluster.handle(Signal.ISR_CHANGE_NOTIFICATION)
 
 
 def test_a_leader_that_a_former_controller_dropped_from_the_replicas_is_replaced(cluster: Cluster) -> None:

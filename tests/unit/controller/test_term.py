@@ -6,6 +6,7 @@ import pytest
 
 from barnabas.controller import events
 from barnabas.controller.context import Replica, ReplicaState
+from barnabas.controller.events import Signal
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, BrokerEpoch, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -154,7 +155,7 @@ def test_other_addresses_of_a_broker_reach_all_brokers(cluster: Cluster) -> None
         registered, listeners=(*registered.listeners, added)
     )
     assert cluster.zookeeper.registrations[BrokerId(1)].broker_epoch == registered.broker_epoch
-    cluster.handle(events.BrokerChange())
+    cluster.handle(Signal.BROKER_CHANGE)
     for broker in (1, 2, 3):
         [update] = cluster.channels.requests(broker)
         endpoints = [
@@ -163,7 +164,7 @@ def test_other_addresses_of_a_broker_reach_all_brokers(cluster: Cluster) -> None
         assert endpoints == [("PLAINTEXT", "localhost"), ("CLIENTS", "elsewhere")]
     assert cluster.states == before
     cluster.channels.forget()
-    cluster.handle(events.BrokerChange())
+    cluster.handle(Signal.BROKER_CHANGE)
     assert cluster.channels.requests(2) == []
 
 
@@ -227,10 +228,10 @@ def test_brokers_get_full_requests_once_every_topic_is_readable(is_repaired: boo
     if is_repaired:
         cluster.zookeeper.assignments["odd"] = cluster.zookeeper.assignments["t"]
         cluster.zookeeper.touch("odd")
-        cluster.handle(events.AssignmentChange())
+        cluster.handle(Signal.PARTITION_MODIFICATIONS)
     else:
         del cluster.zookeeper.assignments["odd"]
-        cluster.handle(events.TopicChange())
+        cluster.handle(Signal.TOPIC_CHANGE)
     for broker in (1, 2, 3, 4):
         assert len(cluster.channels.full_requests(broker)) == 1
 
@@ -258,7 +259,7 @@ def test_a_controlled_shutdown_moves_leaders_and_leaves_isrs(cluster: Cluster) -
     assert sorted(stopped) == [(0, False), (1, False)]
     # It is alive until its registration is gone, but leads no new topic.
     cluster.zookeeper.add_topic("u", {0: (1, 2)})
-    cluster.handle(events.TopicChange())
+    cluster.handle(Signal.TOPIC_CHANGE)
     assert cluster.states[TopicPartition("u", 0)].leader == 2
     cluster.restart(1)
     assert cluster.term.live_brokers == (1, 2, 3)
@@ -267,7 +268,7 @@ def test_a_controlled_shutdown_moves_leaders_and_leaves_isrs(cluster: Cluster) -
 def test_a_controlled_shutdown_names_partitions_that_no_other_broker_can_lead(cluster: Cluster) -> None:
     """Except those with one replica: for them nothing can be done."""
     cluster.zookeeper.add_topic("single", {0: (1,)})
-    cluster.handle(events.TopicChange())
+    cluster.handle(Signal.TOPIC_CHANGE)
     cluster.zookeeper.shrink_isr(T0, 1)
     assert shut_down(cluster, 1, cluster.epoch_of(1)) == [(ErrorCode.NONE, [T0])]
     assert cluster.states[T0].leader == 1
@@ -288,7 +289,7 @@ def test_isr_changes_of_leaders_are_passed_on_and_cleared(cluster: Cluster) -> N
     cluster.channels.forget()
     cluster.zookeeper.shrink_isr(T0, 1, 2)
     cluster.zookeeper.notifications["isr_change_1"] = [T0, TopicPartition("nosuch", 7)]
-    cluster.handle(events.IsrChangeNotified())
+    cluster.handle(Signal.ISR_CHANGE_NOTIFICATION)
     assert cluster.channels.metadata(3)[T0].isr == [1, 2]
     assert cluster.channels.leadership(3) == {}
     assert cluster.zookeeper.notifications == {}
@@ -316,7 +317,7 @@ def notify_disk_failure(cluster: Cluster, *brokers: int | None) -> None:
     for broker in brokers:
         name = f"log_dir_event_{len(cluster.zookeeper.failures)}"
         cluster.zookeeper.failures[name] = None if broker is None else BrokerId(broker)
-    cluster.handle(events.LogDirFailureNotified())
+    cluster.handle(Signal.LOG_DIR_EVENT_NOTIFICATION)
 
 
 def test_a_replica_that_takes_a_newer_role_has_failed_no_longer(cluster: Cluster) -> None:
@@ -365,7 +366,7 @@ def test_failed_replicas_get_their_roles_again_and_may_have_recovered(cluster: C
     assert cluster.states[T1].isr == (2, 3)
     # The answer does not name the first one: it is back, and may lead once it is in sync.
     cluster.zookeeper.shrink_isr(T0, 2, 3, 1)
-    cluster.handle(events.IsrChangeNotified())
+    cluster.handle(Signal.ISR_CHANGE_NOTIFICATION)
     cluster.die(2, 3)
     assert cluster.states[T0].leader == 1
 
@@ -377,7 +378,7 @@ def test_a_failed_replica_that_its_leader_adds_late_leaves_the_isr_again(cluster
     cluster.zookeeper.shrink_isr(T0, 2, 3, 1)
     cluster.zookeeper.notifications["isr_change_1"] = [T0]
     cluster.channels.forget()
-    cluster.handle(events.IsrChangeNotified())
+    cluster.handle(Signal.ISR_CHANGE_NOTIFICATION)
     assert cluster.states[T0].isr == (2, 3)
     assert cluster.channels.leadership(2)[T0].isr == [2, 3]
 
@@ -410,10 +411,10 @@ def test_a_failed_replica_returns_when_its_broker_has_restarted(cluster: Cluster
     cluster.die(1)
     cluster.zookeeper.register(1)
     cluster.channels.forget()
-    cluster.handle(events.BrokerChange())
+    cluster.handle(Signal.BROKER_CHANGE)
     assert set(cluster.channels.leadership(1)) == {T0, T1}
     cluster.zookeeper.shrink_isr(T0, 2, 3, 1)
-    cluster.handle(events.IsrChangeNotified())
+    cluster.handle(Signal.ISR_CHANGE_NOTIFICATION)
     cluster.die(2, 3)
     assert cluster.states[T0].leader == 1
 
@@ -432,17 +433,17 @@ def test_a_state_of_a_newer_controller_raises(cluster: Cluster) -> None:
     cluster.states[T0] = state(3, (3,), epoch=9, version=9, controller_epoch=7)
     cluster.zookeeper.unregister(1)
     with pytest.raises(ControllerMoved):
-        cluster.handle(events.BrokerChange())
+        cluster.handle(Signal.BROKER_CHANGE)
 
 
 def test_a_broker_without_an_address_may_not_lead(cluster: Cluster) -> None:
     former = cluster.zookeeper.registrations[BrokerId(2)]
     cluster.zookeeper.unregister(2)
-    cluster.handle(events.BrokerChange())
+    cluster.handle(Signal.BROKER_CHANGE)
     cluster.zookeeper.registrations[BrokerId(2)] = replace(
         former, listeners=(former.listeners[0]._replace(name="OTHER"),), broker_epoch=BrokerEpoch(999)
     )
-    cluster.handle(events.BrokerChange())
+    cluster.handle(Signal.BROKER_CHANGE)
     assert cluster.term.live_brokers == (1, 3)
     # Nor under the next controller.
     assert cluster.elect().live_brokers == (1, 3)
@@ -464,7 +465,7 @@ def test_a_broker_that_has_the_log_of_another_topic_is_sent_everything_once(clus
     assert len(cluster.channels.full_requests(2)) == 1
     assert cluster.channels.full_requests(1) == []
     cluster.zookeeper.unregister(2)
-    cluster.handle(events.BrokerChange())
+    cluster.handle(Signal.BROKER_CHANGE)
     cluster.restart(2)
     cluster.channels.forget()
     # The broker may set the log aside after it has registered again.
@@ -475,8 +476,8 @@ def test_a_broker_that_has_the_log_of_another_topic_is_sent_everything_once(clus
 @pytest.mark.parametrize(
     ("code", "event"),
     [
-        (ErrorCode.STALE_CONTROLLER_EPOCH, events.ControllerChange()),
-        (ErrorCode.STALE_BROKER_EPOCH, events.BrokerChange()),
+        (ErrorCode.STALE_CONTROLLER_EPOCH, Signal.REELECT),
+        (ErrorCode.STALE_BROKER_EPOCH, Signal.BROKER_CHANGE),
     ],
 )
 def test_after_a_stale_epoch_the_znodes_are_read_again(

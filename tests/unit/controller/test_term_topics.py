@@ -10,6 +10,7 @@ import pytest
 
 from barnabas.controller import events
 from barnabas.controller.context import Replica, ReplicaState
+from barnabas.controller.events import Signal
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -31,7 +32,7 @@ def request_deletion(cluster: Cluster, *topics: str) -> None:
     """Also drops the requests that were sent before."""
     cluster.channels.forget()
     cluster.zookeeper.deletions += topics
-    cluster.handle(events.DeletionRequested())
+    cluster.handle(Signal.TOPIC_DELETION)
 
 
 def answer_stops(cluster: Cluster, *brokers: int, error: ErrorCode = ErrorCode.NONE) -> None:
@@ -66,8 +67,8 @@ def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pyte
 
     monkeypatch.setattr(ControllerWriter, "set_topic_assignment", too_late)
     cluster.elect()
-    assert cluster.put == [events.AssignmentChange()]
-    cluster.handle(events.AssignmentChange())
+    assert cluster.put == [Signal.PARTITION_MODIFICATIONS]
+    cluster.handle(Signal.PARTITION_MODIFICATIONS)
     grown = cluster.zookeeper.assignments["t"]
     assert isinstance(grown, TopicAssignment)
     assert (sorted(grown.partitions), grown.topic_id == NO_TOPIC_ID) == ([0, 1], False)
@@ -79,7 +80,7 @@ def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
     cluster.elect()
     cluster.channels.forget()
     cluster.zookeeper.add_topic("t", {0: (1, 2, 3)}, min_insync_replicas="2")
-    cluster.handle(events.TopicChange())
+    cluster.handle(Signal.TOPIC_CHANGE)
     assert cluster.states[T0] == state(2, (2, 3))
     assert cluster.channels.full_requests(2) == []
     sent = cluster.channels.leadership(2)[T0]
@@ -95,12 +96,12 @@ def test_a_partition_without_live_replicas_gets_its_first_leader_when_one_comes(
     cluster = Cluster(3)
     cluster.elect()
     cluster.zookeeper.add_topic("t", {0: (1, 2)})
-    cluster.handle(events.TopicChange())
+    cluster.handle(Signal.TOPIC_CHANGE)
     assert T0 not in cluster.states
     assert cluster.term.offline_partitions_count == 1
     # The others of its topic do not wait for it.
     cluster.zookeeper.add_topic("u", {0: (1, 2), 1: (3,)})
-    cluster.handle(events.TopicChange())
+    cluster.handle(Signal.TOPIC_CHANGE)
     assert cluster.states[TopicPartition("u", 1)].leader == 3
     cluster.restart(2)
     assert cluster.states[T0] == state(2, (2,))
@@ -114,8 +115,8 @@ def test_added_partitions_get_leaders_and_reach_every_broker() -> None:
     cluster.elect()
     cluster.channels.forget()
     cluster.zookeeper.grow("t", {1: (2, 3), 2: (3, 1)})
-    assert cluster.put == [events.AssignmentChange()]
-    cluster.handle(events.AssignmentChange())
+    assert cluster.put == [Signal.PARTITION_MODIFICATIONS]
+    cluster.handle(Signal.PARTITION_MODIFICATIONS)
     first, second = TopicPartition("t", 1), TopicPartition("t", 2)
     assert (cluster.states[first].leader, cluster.states[second].leader) == (2, 3)
     assert cluster.channels.leadership(3).keys() == {first, second}
@@ -124,8 +125,8 @@ def test_added_partitions_get_leaders_and_reach_every_broker() -> None:
     cluster.channels.forget()
     # The node is watched again; a write that adds no partition changes nothing.
     cluster.zookeeper.touch("t")
-    assert cluster.put.pop() == events.AssignmentChange()
-    cluster.handle(events.AssignmentChange())
+    assert cluster.put.pop() == Signal.PARTITION_MODIFICATIONS
+    cluster.handle(Signal.PARTITION_MODIFICATIONS)
     assert cluster.channels.batches == []
 
 
@@ -134,9 +135,9 @@ def test_a_topic_that_is_being_deleted_gets_no_partitions() -> None:
     cluster.zookeeper.add_topic("t", {0: (1, 2)})
     term = cluster.elect()
     cluster.zookeeper.deletions = ["t"]
-    cluster.handle(events.DeletionRequested())
+    cluster.handle(Signal.TOPIC_DELETION)
     cluster.zookeeper.grow("t", {1: (1, 2)})
-    cluster.handle(events.AssignmentChange())
+    cluster.handle(Signal.PARTITION_MODIFICATIONS)
     assert TopicPartition("t", 1) not in cluster.states
     assert TopicPartition("t", 1) not in term.context.partition_states
 
@@ -154,7 +155,8 @@ def test_a_leaderless_partition_gets_a_leader_when_unclean_elections_are_allowed
     cluster.handle(events.TopicConfigChange(frozenset({"t", "unknown"})))
     assert cluster.states[TopicPartition("t", 0)].leader == 2
     assert term.offline_partitions_count == 1
-    cluster.handle(events.UncleanElectionChange(is_enabled=True))
+    cluster.term.settings = replace(cluster.settings, unclean_leader_election_enable=True)
+    cluster.handle(Signal.UNCLEAN_LEADER_ELECTION_ENABLE)
     assert cluster.states[TopicPartition("other", 0)].leader == 2
 
 
@@ -166,7 +168,7 @@ def test_settings_are_sent_with_the_zxid_of_their_write() -> None:
     cluster.handle(events.TopicConfigChange(frozenset({"t"})))
     cluster.channels.forget()
     cluster.zookeeper.grow("t", {1: (1,)})
-    cluster.handle(events.AssignmentChange())
+    cluster.handle(Signal.PARTITION_MODIFICATIONS)
     [request] = [r for r in cluster.channels.requests(1) if isinstance(r, LeaderAndIsrRequest)]
     [topic] = request.topic_states
     assert [(config.name, config.value) for config in topic.configs] == [("retention.ms", "6")]
@@ -185,7 +187,7 @@ def test_a_topic_that_cannot_be_read_any_more_stays_as_it_was(cluster: Cluster) 
 def test_a_topic_removed_by_hand_is_forgotten(cluster: Cluster) -> None:
     del cluster.zookeeper.assignments["t"]
     cluster.states.clear()
-    cluster.handle(events.TopicChange())
+    cluster.handle(Signal.TOPIC_CHANGE)
     assert cluster.term.context.leadership == {}
     cluster.die(1)
     assert cluster.states == {}
@@ -198,10 +200,10 @@ def test_a_broker_gets_a_full_request_when_the_topic_that_prevents_one_is_forgot
     cluster.channels.forget()
     cluster.restart(1)
     assert cluster.channels.full_requests(1) == []
-    cluster.handle(events.TopicChange())
+    cluster.handle(Signal.TOPIC_CHANGE)
     assert len(cluster.channels.full_requests(1)) == 1
     cluster.channels.forget()
-    cluster.handle(events.TopicChange())
+    cluster.handle(Signal.TOPIC_CHANGE)
     assert cluster.channels.batches == []
 
 
@@ -223,7 +225,7 @@ def test_a_late_answer_about_an_earlier_topic_of_the_name_deletes_nothing(cluste
     (earlier,) = cluster.channels.stops(3)
     answer_stops(cluster, 1, 2, 3)
     cluster.zookeeper.add_topic("t", {0: (1, 2, 3)})
-    cluster.handle(events.TopicChange())
+    cluster.handle(Signal.TOPIC_CHANGE)
     request_deletion(cluster, "t")
     answer_stops(cluster, 1, 2)
     # Sent twice after a failed link, it is answered twice.
@@ -300,7 +302,7 @@ def ask_for_roles(cluster: Cluster) -> None:
     answer_stops(cluster, 3, error=ErrorCode.KAFKA_STORAGE_ERROR)
     cluster.channels.forget()
     cluster.zookeeper.failures["log_dir_event_0"] = BrokerId(3)
-    cluster.handle(events.LogDirFailureNotified())
+    cluster.handle(Signal.LOG_DIR_EVENT_NOTIFICATION)
 
 
 def fail_link(cluster: Cluster) -> None:
@@ -398,7 +400,7 @@ def test_a_request_by_id_does_not_delete_a_topic_that_was_made_in_place_of_that_
     cluster.channels.forget()
     if is_before_takeover:
         cluster.elect()
-    cluster.handle(events.DeletionRequested())
+    cluster.handle(Signal.TOPIC_DELETION)
     assert cluster.channels.stops(1) == []
     assert "t" in cluster.zookeeper.assignments
     assert cluster.zookeeper.deletions == []
@@ -411,7 +413,7 @@ def test_a_request_without_an_id_deletes_the_topic_of_the_name(cluster: Cluster,
     assert isinstance(topic, TopicAssignment)
     written = admin_requests.encode_deletion(topic.topic_id) if data.startswith(b"the id") else data
     cluster.zookeeper.put(paths.delete_topic("t"), written)
-    cluster.handle(events.DeletionRequested())
+    cluster.handle(Signal.TOPIC_DELETION)
     answer_stops(cluster, 1, 2, 3)
     assert "t" not in cluster.zookeeper.assignments
 
