@@ -198,6 +198,10 @@ class ControllerContext:
     def is_to_be_deleted(self, topic: str) -> bool:
         return topic in self.topics_to_delete
 
+    def without_deleted(self, replicas: Iterable[Replica]) -> list[Replica]:
+        """The replicas of topics that are not being deleted."""
+        return [replica for replica in replicas if not self.is_to_be_deleted(replica.tp.topic)]
+
     def offline_partitions(self) -> list[TopicPartition]:
         """Partitions without a live leader, except those being deleted."""
         live = self.live_or_shutting_down

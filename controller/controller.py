@@ -34,6 +34,7 @@ from barnabas.controller.events import (
     ShutdownDone,
     Signal,
 )
+from barnabas.controller.failover import on_controller_failover
 from barnabas.controller.failure_detector import FailureDetector
 from barnabas.controller.leader_choice import ElectionKind
 from barnabas.controller.partition_state import ElectionFigures
@@ -431,7 +432,7 @@ class Controller:
             figures=self.elections,
         )
         try:
-            term.start()
+            on_controller_failover(term)
         except BaseException:
             term.stop()
             raise

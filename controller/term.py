@@ -78,105 +78,53 @@ class ControllerTerm:
         self.context = ControllerContext()
         self.live_racks: Mapping[BrokerId, str | None] = {}
         self.offline_partitions_count = 0
-        self._store = store
-        self._writer = writer
+        self.store = store
+        self.writer = writer
         self._channels = channels
         self.settings = settings
         self._put = put
         # The same watch each time, so that watches do not accumulate on the nodes of brokers.
-        self._watch_brokers = self._watch(Signal.BROKER_CHANGE)
-        self._is_dead = is_dead
+        self.watch_brokers = self.watch(Signal.BROKER_CHANGE)
+        self.is_dead = is_dead
         # Registrations that were sent everything because they refused the topic with that id.
         self._sent_all_for: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
         leadership = Leadership(self.context, store, writer)
-        self._topics = TopicLoader(
+        self.topics = TopicLoader(
             self.context, store, writer, leadership, lambda: put(Signal.PARTITION_MODIFICATIONS)
         )
-        self._batch = RequestBatch(self.context, settings.inter_broker_listener_name)
-        self._partitions = PartitionStateMachine(
-            self.context, leadership, self._batch, self._allows_unclean, figures
+        self.batch = RequestBatch(self.context, settings.inter_broker_listener_name)
+        self.partitions = PartitionStateMachine(
+            self.context, leadership, self.batch, self._allows_unclean, figures
         )
-        self._replicas = ReplicaStateMachine(self.context, leadership, self._batch)
-        self._elections = LeaderElections(
+        self.replicas = ReplicaStateMachine(self.context, leadership, self.batch)
+        self.elections = LeaderElections(
             self.context,
             store,
             writer,
-            self._partitions,
-            self._watch(Signal.PREFERRED_LEADER_ELECTION),
+            self.partitions,
+            self.watch(Signal.PREFERRED_LEADER_ELECTION),
         )
-        self._reassignments = Reassignments(
+        self.reassignments = Reassignments(
             self.context,
             store,
             writer,
-            self._partitions,
-            self._replicas,
-            flush=self._flush,
-            watch=self._watch(Signal.PARTITION_REASSIGNMENT),
+            self.partitions,
+            self.replicas,
+            flush=self.flush,
+            watch=self.watch(Signal.PARTITION_REASSIGNMENT),
         )
-        self._deletion = TopicDeletion(
+        self.deletion = TopicDeletion(
             self.context,
             writer,
-            self._partitions,
-            self._replicas,
-            self._batch,
+            self.partitions,
+            self.replicas,
+            self.batch,
             is_enabled=settings.delete_topic_enable,
         )
 
     @property
     def live_brokers(self) -> tuple[BrokerId, ...]:
         return tuple(self.live_racks)
-
-    def start(self) -> None:
-        """Take over: watch and load everything, inform the brokers, and elect leaders where needed."""
-        self.context.registrations = self._store.brokers(self._watch_brokers)
-        # The former controller may still be registered, although its death began this term.
-        self.context.suspected = {
-            broker
-            for broker, registration in self.context.registrations.items()
-            if self._is_dead(broker, registration.broker_epoch) or self._endpoint(broker) is None
-        }
-        changes = self._store.isr_changes(self._watch(Signal.ISR_CHANGE_NOTIFICATION))
-        # Every broker is sent its roles below; the answers name the failed replicas.
-        failures = self._store.log_dir_failures(self._watch(Signal.LOG_DIR_EVENT_NOTIFICATION))
-        requested = self._store.deletion_requests(self._watch(Signal.TOPIC_DELETION))
-        self._topics.load(self._store.topics(self._watch(Signal.TOPIC_CHANGE)))
-        self._writer.delete_isr_changes(changes)
-        self._writer.delete_log_dir_failures(failures)
-        log.info(
-            "[controller epoch %d] loaded brokers %s (dead: %s) and %d partitions of %d topics",
-            self.epoch,
-            sorted(self.context.registrations),
-            sorted(self.context.suspected) or "none",
-            sum(map(len, self.context.assignments.values())),
-            len(self.context.assignments),
-        )
-        for broker in self.context.registrations:
-            self._connect(broker)
-        self._replicas.startup()
-        self._partitions.startup()
-        self._deletion.request(requested)
-        live = self.context.live_or_shutting_down
-        self._batch.add_metadata(live, [])
-        self._flush()
-        # Treat all brokers as new. A broker may still host replicas whose StopReplica it never got, or wait
-        # for the first request to its new registration.
-        self._brokers_started(live)
-        self._flush()
-        down = [replica for replica in self.context.replicas() if replica.broker not in live]
-        self._replicas.move(self._not_deleted(down), ReplicaState.OFFLINE)
-        # Brokers that restarted while there was no controller leave the ISRs, and rejoin by fetching.
-        bounced = self._not_deleted(
-            Replica(tp, broker)
-            for tp, state in self.context.leadership.items()
-            for broker in self.context.bounced(state)
-        )
-        self._replicas.leave_isr(bounced)
-        self._replicas.move(bounced, ReplicaState.ONLINE)
-        self._deletion.resume()
-        self._reassignments.resume(self.context.partitions())
-        self._reassignments.take_request()
-        self._elections.take_request()
-        self._flush()
 
     def stop(self) -> None:
         """Close the channels; idempotent."""
@@ -194,15 +142,15 @@ class ControllerTerm:
             case events.TopicConfigChange():
                 self._topic_configs_changed(event.topics)
             case Signal.UNCLEAN_LEADER_ELECTION_ENABLE:
-                self._partitions.trigger_online()
+                self.partitions.trigger_online()
             case Signal.TOPIC_DELETION:
                 self._deletion_requested()
             case Signal.PREFERRED_LEADER_ELECTION:
-                self._elections.take_request()
+                self.elections.take_request()
             case Signal.PARTITION_REASSIGNMENT:
-                self._reassignments.take_request()
+                self.reassignments.take_request()
             case Signal.AUTO_PREFERRED_LEADER_ELECTION:
-                self._elections.rebalance(self.settings.leader_imbalance_per_broker_percentage)
+                self.elections.rebalance(self.settings.leader_imbalance_per_broker_percentage)
             case Signal.ISR_CHANGE_NOTIFICATION:
                 self._isr_changed()
             case Signal.LOG_DIR_EVENT_NOTIFICATION:
@@ -214,10 +162,10 @@ class ControllerTerm:
             case events.AlterReassignments():
                 event.done(
                     ErrorCode.NONE,
-                    self._reassignments.alter(event.targets, may_change_factor=event.may_change_factor),
+                    self.reassignments.alter(event.targets, may_change_factor=event.may_change_factor),
                 )
             case events.ListReassignments():
-                event.done(ErrorCode.NONE, self._reassignments.under_way())
+                event.done(ErrorCode.NONE, self.reassignments.under_way())
             case events.ChannelsFailed():
                 raise event.error
             case events.LeaderAndIsrAnswered() if event.response.error_code in _STALE_EPOCHS:
@@ -235,17 +183,17 @@ class ControllerTerm:
             case events.LeaderAndIsrAnswered():
                 self._leader_and_isr_answered(event)
             case events.StopReplicaAnswered():
-                self._deletion.answered(event)
+                self.deletion.answered(event)
             case _:
                 raise TypeError(f"{event} is not for a controller term")
         # Whatever reads a state again may find an ISR that its leader has changed without a notification.
-        self._reassignments.check_progress()
-        self._flush()
+        self.reassignments.check_progress()
+        self.flush()
 
     # Brokers
 
     def _brokers_changed(self) -> None:
-        current = self._store.brokers(self._watch_brokers)
+        current = self.store.brokers(self.watch_brokers)
         registrations = self.context.registrations
         bounced = {
             b
@@ -269,15 +217,15 @@ class ControllerTerm:
             self.context.forget_broker(broker)
             self._channels.remove_broker(broker)
         if dead or bounced:
-            self._brokers_failed(dead | bounced)
+            self.on_broker_failure(dead | bounced)
         for broker in new | bounced:
             self.context.registrations[broker] = current[broker]
-            if self._endpoint(broker) is None:
+            if self.endpoint(broker) is None:
                 self.context.suspected.add(broker)
-            self._connect(broker)
+            self.connect(broker)
         started = (new | bounced) - self.context.suspected
         if started:
-            self._brokers_started(started)
+            self.on_broker_startup(started)
 
     def _addresses_changed(self, present: Mapping[BrokerId, BrokerRegistration]) -> None:
         """Tell all brokers of registrations that were changed in place; their broker epochs are the same."""
@@ -285,7 +233,7 @@ class ControllerTerm:
         if changed:
             log.info("[controller epoch %d] brokers with other addresses: %s", self.epoch, sorted(changed))
             self.context.registrations.update(changed)
-            self._batch.add_metadata(self.context.live_or_shutting_down, [])
+            self.batch.add_metadata(self.context.live_or_shutting_down, [])
 
     def _suspected(self, broker: BrokerId) -> None:
         if broker in self.context.suspected:
@@ -297,7 +245,7 @@ class ControllerTerm:
             broker,
         )
         self.context.suspected.add(broker)
-        self._brokers_failed({broker})
+        self.on_broker_failure({broker})
 
     def _returned(self, broker: BrokerId) -> None:
         if broker not in self.context.suspected:
@@ -306,45 +254,50 @@ class ControllerTerm:
             "[controller epoch %d] broker %d answers again: it was wrongly suspected", self.epoch, broker
         )
         self.context.suspected.discard(broker)
-        self._brokers_started({broker})
+        self.on_broker_startup({broker})
 
     def _link_failed(self, broker: BrokerId) -> None:
         if broker in self.context.suspected:
             return
         # Deletions may not have been sent either, so they are retried too.
-        self._deletion.replicas_failed(self._deleted(self.context.replicas_on({broker})))
-        self._brokers_started({broker})
+        self.deletion.replicas_failed(self._deleted(self.context.replicas_on({broker})))
+        self.on_broker_startup({broker})
 
-    def _brokers_failed(self, brokers: Collection[BrokerId]) -> None:
-        """Elect and announce leaders in place of these brokers, then remove the brokers from the ISRs."""
-        leaderless = [
+    def on_broker_failure(self, brokers: Collection[BrokerId]) -> None:
+        """Elect and announce leaders in place of these brokers, then remove the brokers from the ISRs.
+
+        ``set_p`` is Kafka's name for the partitions that have lost their leader.
+        """
+        set_p = [
             tp
             for tp, state in self.context.leadership.items()
             if state.leader in brokers
             and not self.context.is_to_be_deleted(tp.topic)
             and self.context.partition_state(tp) is not PartitionState.NON_EXISTENT
         ]
-        self._partitions.move(leaderless, PartitionState.OFFLINE)
-        self._partitions.trigger_online()
+        self.partitions.move(set_p, PartitionState.OFFLINE)
+        self.partitions.trigger_online()
         # The new leaders must not wait for the ISRs to be written.
-        self._flush()
+        self.flush()
         affected = self.context.replicas_on(brokers)
-        self._replicas.move(self._not_deleted(affected), ReplicaState.OFFLINE)
-        self._deletion.replicas_failed(self._deleted(affected))
-        self._deletion.resume()
-        self._batch.add_metadata(self.context.live_or_shutting_down, [])
+        self.replicas.move(self.context.without_deleted(affected), ReplicaState.OFFLINE)
+        self.deletion.replicas_failed(self._deleted(affected))
+        self.deletion.resume()
+        self.batch.add_metadata(self.context.live_or_shutting_down, [])
 
-    def _brokers_started(self, brokers: Collection[BrokerId]) -> None:
+    def on_broker_startup(self, brokers: Collection[BrokerId]) -> None:
         """Send these brokers everything, add them to all brokers' metadata, and elect missing leaders."""
-        self._batch.add_metadata(self.context.live_or_shutting_down, [])
-        self._batch.add_metadata(brokers, list(self.context.partitions()), is_full=True)
-        self._replicas.move(self._not_deleted(self.context.replicas_on(brokers)), ReplicaState.ONLINE)
-        self._partitions.trigger_online()
+        self.batch.add_metadata(self.context.live_or_shutting_down, [])
+        self.batch.add_metadata(brokers, list(self.context.partitions()), is_full=True)
+        self.replicas.move(
+            self.context.without_deleted(self.context.replicas_on(brokers)), ReplicaState.ONLINE
+        )
+        self.partitions.trigger_online()
         complete = [broker for broker in brokers if self._is_complete_for(broker)]
         self.context.not_fully_told = (self.context.not_fully_told | set(brokers)).difference(complete)
         for broker in complete:
-            self._batch.mark_full(broker)
-        self._deletion.retry(brokers)
+            self.batch.mark_full(broker)
+        self.deletion.retry(brokers)
 
     def _is_complete_for(self, broker: BrokerId) -> bool:
         """Whether the context has all partitions of a broker, so that its other logs may be set aside."""
@@ -373,12 +326,12 @@ class ControllerTerm:
             and not self.context.is_to_be_deleted(tp.topic)
         ]
         led = [tp for tp in movable if self.context.leadership[tp].leader == broker]
-        outcomes = self._partitions.move(led, PartitionState.ONLINE, ElectionKind.CONTROLLED_SHUTDOWN)
-        self._flush()
+        outcomes = self.partitions.move(led, PartitionState.ONLINE, ElectionKind.CONTROLLED_SHUTDOWN)
+        self.flush()
         remaining = [tp for tp, code in outcomes.items() if code != ErrorCode.NONE]
         followed = [Replica(tp, broker) for tp in movable if tp not in set(remaining)]
-        self._replicas.move(followed, ReplicaState.OFFLINE)
-        self._flush()
+        self.replicas.move(followed, ReplicaState.OFFLINE)
+        self.flush()
         if remaining:
             log.warning(
                 "[controller epoch %d] broker %d still leads %s, since no other replica can",
@@ -391,17 +344,17 @@ class ControllerTerm:
         self._channels.when_answered(lambda: event.done(ErrorCode.NONE, remaining))
 
     def _elect(self, event: events.ElectLeaders) -> None:
-        outcomes = self._elections.elect(event.kind, event.partitions)
-        self._flush()
+        outcomes = self.elections.elect(event.kind, event.partitions)
+        self.flush()
         # Then a client that asks any broker for the leaders gets the new ones.
         self._channels.when_answered(lambda: event.done(ErrorCode.NONE, outcomes))
 
-    def _endpoint(self, broker: BrokerId) -> Endpoint | None:
+    def endpoint(self, broker: BrokerId) -> Endpoint | None:
         """The address for requests to a registered broker; None, and it may not lead, without a listener."""
         return self.context.registrations[broker].endpoint(self.settings.inter_broker_listener_name)
 
-    def _connect(self, broker: BrokerId) -> None:
-        registration, endpoint = self.context.registrations[broker], self._endpoint(broker)
+    def connect(self, broker: BrokerId) -> None:
+        registration, endpoint = self.context.registrations[broker], self.endpoint(broker)
         if endpoint is None:
             log.error(
                 "broker %d may not lead: it has no listener %s for the controller's requests",
@@ -416,14 +369,14 @@ class ControllerTerm:
 
     def _topics_changed(self) -> None:
         unsettled, were_all_readable = self.context.unsettled, not self.context.unreadable_topics
-        names = set(self._store.topics(self._watch(Signal.TOPIC_CHANGE)))
+        names = set(self.store.topics(self.watch(Signal.TOPIC_CHANGE)))
         for topic in self.context.assignments.keys() - names:
             log.warning("topic %s was removed from ZooKeeper by hand", topic)
             self.context.forget_topic(topic)
         self.context.unreadable_topics &= names
         new = names - self.context.assignments.keys()
         if new:
-            self._partitions_created(self._topics.load(new))
+            self._partitions_created(self.topics.load(new))
         self._topics_read(unsettled, were_all_readable)
 
     def _partitions_created(self, partitions: Collection[TopicPartition]) -> None:
@@ -432,22 +385,22 @@ class ControllerTerm:
         # The partitions of a topic that was unreadable before may have a state already.
         existing = [tp for tp in partitions if tp in self.context.leadership]
         replicas = self.context.replicas_of_partitions(partitions)
-        self._partitions.move(partitions, PartitionState.NEW)
-        self._replicas.move(replicas, ReplicaState.NEW)
-        self._partitions.move(new, PartitionState.ONLINE)
-        self._partitions.move(existing, PartitionState.OFFLINE)
-        self._partitions.trigger_online()
+        self.partitions.move(partitions, PartitionState.NEW)
+        self.replicas.move(replicas, ReplicaState.NEW)
+        self.partitions.move(new, PartitionState.ONLINE)
+        self.partitions.move(existing, PartitionState.OFFLINE)
+        self.partitions.trigger_online()
         live = self.context.live_or_shutting_down
-        self._replicas.move([r for r in replicas if r.broker in live], ReplicaState.ONLINE)
-        self._replicas.move([r for r in replicas if r.broker not in live], ReplicaState.OFFLINE)
-        self._reassignments.resume(partitions)
+        self.replicas.move([r for r in replicas if r.broker in live], ReplicaState.ONLINE)
+        self.replicas.move([r for r in replicas if r.broker not in live], ReplicaState.OFFLINE)
+        self.reassignments.resume(partitions)
 
     def _assignments_changed(self, also: Collection[str] = ()) -> None:
         unsettled, were_all_readable = self.context.unsettled, not self.context.unreadable_topics
-        added = self._topics.load_changed(also)
+        added = self.topics.load_changed(also)
         if added:
             self._partitions_created(added)
-        self._reassignments.write_ends()
+        self.reassignments.write_ends()
         self._topics_read(unsettled, were_all_readable)
 
     def _topics_read(self, unsettled: set[str], were_all_readable: bool) -> None:
@@ -458,30 +411,30 @@ class ControllerTerm:
             live = self.context.live_or_shutting_down
             owed = {broker for broker in self.context.not_fully_told & live if self._is_complete_for(broker)}
             if owed or not were_all_readable:
-                self._brokers_started(owed if were_all_readable else live)
+                self.on_broker_startup(owed if were_all_readable else live)
 
     def _topic_configs_changed(self, topics: Collection[str]) -> None:
         """Brokers read the settings themselves; the controller needs only the ones that affect elections."""
-        self._topics.load_configs(topics)
-        self._partitions.trigger_online()
+        self.topics.load_configs(topics)
+        self.partitions.trigger_online()
 
     def _deletion_requested(self) -> None:
-        requested = self._store.deletion_requests(self._watch(Signal.TOPIC_DELETION))
+        requested = self.store.deletion_requests(self.watch(Signal.TOPIC_DELETION))
         if set(requested) - self.context.assignments.keys():
             # It may be a topic that was created a moment ago.
             self._topics_changed()
         # Or that was created in place of one that was removed by hand, whose logs must not be deleted.
         self._assignments_changed(requested)
-        self._deletion.request(requested)
-        self._deletion.resume()
+        self.deletion.request(requested)
+        self.deletion.resume()
 
     # Leadership
 
     def _isr_changed(self) -> None:
-        changes = self._store.isr_changes(self._watch(Signal.ISR_CHANGE_NOTIFICATION))
+        changes = self.store.isr_changes(self.watch(Signal.ISR_CHANGE_NOTIFICATION))
         changed = dict.fromkeys(tp for partitions in changes.values() for tp in partitions)
         assigned = [tp for tp in changed if self.context.replicas_of(tp)]
-        states = self._store.leadership(assigned)
+        states = self.store.leadership(assigned)
         for tp, state in states.items():
             former = self.context.leadership.get(tp)
             if former is not None and state.partition_epoch <= former.partition_epoch:
@@ -495,11 +448,11 @@ class ControllerTerm:
                 list(state.isr),
                 state.leader,
             )
-        self._batch.add_metadata_for_all(assigned)
+        self.batch.add_metadata_for_all(assigned)
         # A replica may have caught up just before its disk failed. Without new records it would not lag.
         if rejoined := self.context.failed_members(states):
-            self._replicas.leave_isr(rejoined)
-        self._writer.delete_isr_changes(changes)
+            self.replicas.leave_isr(rejoined)
+        self.writer.delete_isr_changes(changes)
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:
         failed: dict[Replica, None] = {}
@@ -524,15 +477,15 @@ class ControllerTerm:
         if known and (taken := {Replica(tp, event.broker) for tp in event.succeeded()} & known):
             # They failed in an older role.
             self.context.failed_replicas = known - taken
-            self._replicas.move(self._not_deleted(sorted(taken)), ReplicaState.ONLINE)
-            self._partitions.trigger_online()
+            self.replicas.move(self.context.without_deleted(sorted(taken)), ReplicaState.ONLINE)
+            self.partitions.trigger_online()
         is_live = event.broker in self.context.live_brokers
         if refused - self._sent_all_for and is_live and self._is_complete_for(event.broker):
             # It has the log of a topic that was removed by hand; a full request makes it set the log aside.
             # If it refuses the topic after that, another full request would not help.
             self._sent_all_for |= refused
-            self._flush()  # The replicas that have failed are stopped before, not after.
-            self._brokers_started({event.broker})
+            self.flush()  # The replicas that have failed are stopped before, not after.
+            self.on_broker_startup({event.broker})
 
     def _log_dirs_failed(self) -> None:
         """Resend their roles to brokers that reported a failure; the answers name the failed replicas.
@@ -540,7 +493,7 @@ class ControllerTerm:
         Such a broker has lost a log dir, or lacked descriptors or memory for a role, which may succeed now.
         So the roles of failed replicas are sent too, and the deletions of replicas are retried.
         """
-        failures = self._store.log_dir_failures(self._watch(Signal.LOG_DIR_EVENT_NOTIFICATION))
+        failures = self.store.log_dir_failures(self.watch(Signal.LOG_DIR_EVENT_NOTIFICATION))
         live = self.context.live_or_shutting_down
         brokers = {broker for broker in failures.values() if broker in live}
         if brokers:
@@ -549,29 +502,29 @@ class ControllerTerm:
                 self.epoch,
                 sorted(brokers),
             )
-        replicas = self._not_deleted(self.context.replicas_on(brokers))
+        replicas = self.context.without_deleted(self.context.replicas_on(brokers))
         failed = self.context.failed_replicas.intersection(replicas)
         self.context.failed_replicas -= failed
         resent = [r for r in replicas if r in failed or self.context.replica_state(r) is ReplicaState.ONLINE]
-        self._replicas.move(resent, ReplicaState.ONLINE)
+        self.replicas.move(resent, ReplicaState.ONLINE)
         if failed:
-            self._partitions.trigger_online()
-        self._deletion.retry(brokers)
-        self._writer.delete_log_dir_failures(failures)
+            self.partitions.trigger_online()
+        self.deletion.retry(brokers)
+        self.writer.delete_log_dir_failures(failures)
 
     def _replicas_failed(self, failed: Collection[Replica]) -> None:
         """The disk of these replicas failed, but their broker is alive: others must lead."""
         self.context.failed_replicas.update(failed)
         leaderless = [
             replica.tp
-            for replica in self._not_deleted(failed)
+            for replica in self.context.without_deleted(failed)
             if (state := self.context.leadership.get(replica.tp)) is not None
             and state.leader == replica.broker
         ]
-        self._partitions.move(leaderless, PartitionState.OFFLINE)
-        self._partitions.trigger_online()
+        self.partitions.move(leaderless, PartitionState.OFFLINE)
+        self.partitions.trigger_online()
         # A deletion goes on: its own request was sent after the role that failed, and is answered too.
-        self._replicas.move(self._not_deleted(failed), ReplicaState.OFFLINE)
+        self.replicas.move(self.context.without_deleted(failed), ReplicaState.OFFLINE)
 
     def _allows_unclean(self, topic: str) -> bool:
         return self.context.allows_unclean(topic, self.settings.unclean_leader_election_enable)
@@ -580,15 +533,12 @@ class ControllerTerm:
         """The replicas of topics that are being deleted."""
         return [replica for replica in replicas if self.context.is_to_be_deleted(replica.tp.topic)]
 
-    def _not_deleted(self, replicas: Iterable[Replica]) -> list[Replica]:
-        return [replica for replica in replicas if not self.context.is_to_be_deleted(replica.tp.topic)]
-
-    def _watch(self, event: Event) -> Watch:
+    def watch(self, event: Event) -> Watch:
         return lambda _: self._put(event)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Send the collected requests to the brokers."""
-        batches = self._batch.take()
+        batches = self.batch.take()
         for broker, batch in batches.items():
             self._channels.send(broker, batch)
         live = {

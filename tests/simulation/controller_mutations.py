@@ -11,7 +11,7 @@ from barnabas.broker.log.stray_logs import StrayLogs
 from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.broker.replication.become_leader_or_follower import RoleChanges
 from barnabas.broker.replication.fence import RequestOrder
-from barnabas.controller import events, partition_state, replica_state, topic_admin
+from barnabas.controller import controller, events, partition_state, replica_state, topic_admin
 from barnabas.controller.context import ControllerContext, Replica
 from barnabas.controller.controller import Controller
 from barnabas.controller.leader_choice import Election
@@ -49,7 +49,7 @@ def a_restart_is_not_noticed(setattr_: SetAttr) -> None:
 
     def blind(self: ControllerTerm) -> None:
         known = self.context.registrations
-        for broker, registration in self._store.brokers().items():
+        for broker, registration in self.store.brokers().items():
             if broker in known:
                 known[broker] = registration
         changed(self)
@@ -135,12 +135,12 @@ def registrations_are_watched_once(setattr_: SetAttr) -> None:
 
     def forgetting(self: ControllerTerm) -> None:
         term: Any = self
-        watch = term._watch_brokers
-        term._watch_brokers = lambda _: None
+        watch = term.watch_brokers
+        term.watch_brokers = lambda _: None
         try:
             changed(self)
         finally:
-            term._watch_brokers = watch
+            term.watch_brokers = watch
 
     setattr_(ControllerTerm, "_brokers_changed", forgetting)
 
@@ -207,7 +207,7 @@ def a_reassignment_ends_with_its_controller(setattr_: SetAttr) -> None:
 def a_reassignment_waits_for_its_leaders_notification(setattr_: SetAttr) -> None:
     """Found in this code: an election reads the ISR, but nothing compares that with the target."""
     handle, isr_changed = ControllerTerm.handle, ControllerTerm._isr_changed
-    started, is_in_sync = ControllerTerm._brokers_started, Reassignments._is_target_in_sync
+    started, is_in_sync = ControllerTerm.on_broker_startup, Reassignments._is_target_in_sync
     looks_at_all, told = False, set()
 
     def handling(self: ControllerTerm, event: events.Event) -> None:
@@ -231,7 +231,7 @@ def a_reassignment_waits_for_its_leaders_notification(setattr_: SetAttr) -> None
         return (looks_at_all or tp in told) and is_in_sync(self, tp)
 
     setattr_(ControllerTerm, "handle", handling)
-    setattr_(ControllerTerm, "_brokers_started", starting)
+    setattr_(ControllerTerm, "on_broker_startup", starting)
     setattr_(ControllerTerm, "_isr_changed", hearing)
     setattr_(Reassignments, "_is_target_in_sync", deaf)
 
@@ -293,16 +293,16 @@ def growth_reassigns_all_partitions(setattr_: SetAttr) -> None:
 @found_in("usual", 5)
 def deletions_are_not_resumed(setattr_: SetAttr) -> None:
     """The next controller waits for another request to delete."""
-    start = ControllerTerm.start
+    fail_over = controller.on_controller_failover
 
-    def forgetting(self: ControllerTerm) -> None:
-        request, self._deletion.request = self._deletion.request, lambda topics: None
+    def forgetting(term: Any) -> None:
+        request, term.deletion.request = term.deletion.request, lambda topics: None
         try:
-            start(self)
+            fail_over(term)
         finally:
-            self._deletion.request = request
+            term.deletion.request = request
 
-    setattr_(ControllerTerm, "start", forgetting)
+    setattr_(controller, "on_controller_failover", forgetting)
 
 
 @found_in("usual", 5)

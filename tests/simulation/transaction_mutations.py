@@ -4,14 +4,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.broker.coordinators import (
-    transaction,
-    transaction_markers,
-    transaction_rules,
-    transaction_shard,
-)
 from barnabas.broker.coordinators.groups.offsets import GroupOffsets
 from barnabas.broker.coordinators.state_machine import Moment
+from barnabas.broker.coordinators.transactions import marker_queue as transaction_markers
+from barnabas.broker.coordinators.transactions import rules as transaction_rules
+from barnabas.broker.coordinators.transactions import shard as transaction_shard
+from barnabas.broker.coordinators.transactions import transaction
 from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
 from barnabas.broker.coordinators.transactions.records import NO_EPOCH, TransactionMetadata
 from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState

@@ -279,9 +279,9 @@ class World:
         term, tp = controller._term, tp or self.tp
         former = self.state_of(tp)
         state = former.with_leader(broker, former.isr, term.epoch, former.broker_epochs)
-        term.context.leadership.update(term._writer.update_leadership({tp: state}).written)
-        term._batch.add_leader_and_isr(term.context.replicas_of(tp), tp)
-        term._flush()
+        term.context.leadership.update(term.writer.update_leadership({tp: state}).written)
+        term.batch.add_leader_and_isr(term.context.replicas_of(tp), tp)
+        term.flush()
 
     def shut_down(self, broker: BrokerId) -> None:
         """SIGTERM: the leaderships move away, then the process shuts down cleanly."""

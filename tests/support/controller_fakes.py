@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from barnabas.controller.events import Event, Signal
+from barnabas.controller.failover import on_controller_failover
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector
 from barnabas.controller.partition_state import ElectionFigures
 from barnabas.controller.request_batch import BrokerBatch
@@ -398,7 +399,7 @@ class Cluster:
             self._put.append,
             figures=self.elections,
         )
-        self.term.start()
+        on_controller_failover(self.term)
         return self.term
 
     @property

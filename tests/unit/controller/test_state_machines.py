@@ -15,7 +15,7 @@ REPLICA = Replica(T0, BrokerId(1))
 def test_a_partition_moves_as_the_table_says_or_not_at_all(
     cluster: Cluster, start: PartitionState, target: PartitionState
 ) -> None:
-    context, machine = cluster.term.context, cluster.term._partitions
+    context, machine = cluster.term.context, cluster.term.partitions
     context.partition_states[T0] = start
     if start is PartitionState.NON_EXISTENT:
         del context.partition_states[T0]
@@ -36,7 +36,7 @@ def test_a_partition_moves_as_the_table_says_or_not_at_all(
 def test_a_replica_moves_as_the_table_says_or_not_at_all(
     cluster: Cluster, start: ReplicaState, target: ReplicaState
 ) -> None:
-    context, machine = cluster.term.context, cluster.term._replicas
+    context, machine = cluster.term.context, cluster.term.replicas
     context.replica_states[REPLICA] = start
     if start is ReplicaState.NON_EXISTENT:
         del context.replica_states[REPLICA]
