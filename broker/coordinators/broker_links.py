@@ -1,11 +1,11 @@
 """Connections from this broker's coordinators to other brokers, for markers and for verification.
 
 One thread with one event loop runs all links: a link per broker, with one connection that is opened by its
-first request and kept. Requests are pipelined. A request is never sent again here: it fails, and its sender
-looks up the leader or coordinator again, which may be another broker by then. It fails at once if the broker
-is not alive, if its connection is lost or refused, if the controller removes the broker or registers it
-again, or if too many requests wait already; otherwise at its time-out. After a failure it may still have
-been carried out.
+first request and kept. Requests are pipelined; a `Window` bounds how many a sender has in flight. A request
+is never sent again here: it fails, and its sender looks up the leader or coordinator again, which may be
+another broker by then. It fails at once if the broker is not alive, if its connection is lost or refused, if
+the controller removes the broker or registers it again, or if too many requests wait already; otherwise at
+its time-out. After a failure it may still have been carried out.
 
 `BrokerLinks.send` may be called on any thread and under any lock; answers come on the links' thread, without
 a lock, or never after `stop`.
@@ -14,15 +14,20 @@ a lock, or never after `stop`.
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from barnabas.broker.base.contained import contained
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.common.channel import Channel
 from barnabas.common.threads import LoopThread
 from barnabas.protocol.errors import ConnectionClosed, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
-from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.schema import RequestOf
 
 logger = logging.getLogger(__name__)
@@ -34,7 +39,10 @@ _CONNECT_TIMEOUT_MS: Final = 2_000
 _RECONNECT_BACKOFF_MS: Final = 20
 _RECONNECT_BACKOFF_MAX_MS: Final = 500
 
+_UNHANDLED: Final = "the answer of a broker could not be handled"
+
 R = TypeVar("R")
+T = TypeVar("T")
 Answer = Callable[[R | LocalError], None]
 """Takes the response, or the reason that there is none."""
 
@@ -95,7 +103,7 @@ class BrokerLinks:
             link.pending += 1
             self._thread.spawn(link.exchange(request, answer, timeout_ms))
             return
-        _report(answer, error)
+        contained(_UNHANDLED, answer, error)
 
     def _link_to(self, broker_id: BrokerId) -> _Link | None:
         """The link to the present registration of a broker; None if it has none."""
@@ -158,17 +166,102 @@ class _Link:
             response = error
         finally:
             self.pending -= 1
-        _report(answer, response)
+        contained(_UNHANDLED, answer, response)
 
     def close(self) -> None:
         self._channel.close("the broker is gone or has registered again")
 
 
-def _report(answer: Answer[Any], response: Any) -> None:
-    """An unforeseen error of one sender must not end the links of the others."""
-    try:
-        answer(response)
-    except InvariantViolation:
-        raise
-    except Exception:
-        logger.critical("the answer of a broker could not be handled", exc_info=True)
+class Links(Protocol):
+    """`BrokerLinks`; the simulation replaces it."""
+
+    def send(
+        self,
+        broker_id: BrokerId,
+        request: Any,
+        answer: Callable[[Any], None],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None: ...
+
+
+@dataclass(slots=True)
+class _Queue(Generic[T]):
+    in_flight: int = 0
+    waiting: deque[T] = field(default_factory=deque)
+
+
+class Window(Generic[T]):
+    """Sends items to brokers, with at most ``max_in_flight`` requests to one broker at a time.
+
+    An item is sent at once if another request is allowed. Otherwise it waits, and an answer sends the next
+    request, of the items that ``take`` removes from those that wait. ``take`` is called under the lock,
+    ``make_request`` and ``answered`` without it. Any thread.
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        *,
+        max_in_flight: int,
+        take: Callable[[deque[T]], list[T]],
+        make_request: Callable[[list[T]], Any],
+        answered: Callable[[BrokerId, list[T], Any], None],
+        max_waiting: int = sys.maxsize,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self._links = links
+        self._max_in_flight = max_in_flight
+        self._take = take
+        self._make_request = make_request
+        self._answered = answered
+        self._max_waiting = max_waiting
+        self._timeout_ms = timeout_ms
+        self._lock = threading.Lock()
+        # Invariant: items wait only while as many requests as allowed are in flight.
+        self._queues: dict[BrokerId, _Queue[T]] = defaultdict(_Queue)
+
+    def put(self, broker_id: BrokerId, item: T) -> bool:
+        """Send an item; False if too many wait already."""
+        with self._lock:
+            queue = self._queues[broker_id]
+            if len(queue.waiting) >= self._max_waiting:
+                return False
+            queue.waiting.append(item)
+        self._send_next(broker_id)
+        return True
+
+    def waiting(self) -> list[T]:
+        with self._lock:
+            return [item for queue in self._queues.values() for item in queue.waiting]
+
+    def withdraw(self, is_unwanted: Callable[[T], bool]) -> list[T]:
+        """Remove such items from those that wait, and return them."""
+        withdrawn: list[T] = []
+        with self._lock:
+            for queue in self._queues.values():
+                waiting, queue.waiting = queue.waiting, deque()
+                for item in waiting:
+                    (withdrawn if is_unwanted(item) else queue.waiting).append(item)
+        return withdrawn
+
+    def _send_next(self, broker_id: BrokerId) -> None:
+        while items := self._next(broker_id):
+            answer = partial(self._settle, broker_id, items)
+            self._links.send(broker_id, self._make_request(items), answer, timeout_ms=self._timeout_ms)
+
+    def _next(self, broker_id: BrokerId) -> list[T]:
+        with self._lock:
+            queue = self._queues[broker_id]
+            if queue.in_flight >= self._max_in_flight or not queue.waiting:
+                return []
+            items = self._take(queue.waiting)
+            queue.in_flight += bool(items)
+            return items
+
+    def _settle(self, broker_id: BrokerId, items: list[T], answer: Any) -> None:
+        with self._lock:
+            self._queues[broker_id].in_flight -= 1
+        # What waits is sent first, because the outcomes may cause appends.
+        self._send_next(broker_id)
+        self._answered(broker_id, items, answer)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from barnabas.broker.base.contained import contained
 from barnabas.broker.coordinators.state_machine import TransactionalProducer
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
@@ -26,7 +27,6 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ErrorCode, Unencodable
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
-from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.record_batch import HEADER_BYTES
 from barnabas.protocol.records import Headers
@@ -275,7 +275,7 @@ class CoordinatorLog(Generic[R]):
                 _report(settled, error, -1 if error != ErrorCode.NONE else outcome.base_offset + first)
             batch_settled(is_late=error == ErrorCode.REQUEST_TIMED_OUT)
 
-        try:
+        def append() -> None:
             self._replicas.append(
                 _ACKS_ALL,
                 self._timeout_ms,
@@ -286,10 +286,8 @@ class CoordinatorLog(Generic[R]):
                 guards=self._guards_of(batch.kind.producer),
                 below_min_isr=batch.kind.is_removal,
             )
-        except InvariantViolation:
-            raise
-        except Exception:
-            logger.critical("an append to %s failed by an unforeseen error", self._partition, exc_info=True)
+
+        if not contained(f"an append to {self._partition} failed by an unforeseen error", append):
             # A later answer is ignored.
             failed = PartitionProduceResponse(
                 index=self._partition.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
@@ -328,12 +326,7 @@ class CoordinatorLog(Generic[R]):
 
 def _report(settled: Settled, error: ErrorCode, offset: int) -> None:
     """An error in the group of one append must not keep other groups from their outcomes."""
-    try:
-        settled(error, offset)
-    except InvariantViolation:
-        raise
-    except Exception:
-        logger.critical("the outcome of an append could not be handled", exc_info=True)
+    contained("the outcome of an append could not be handled", settled, error, offset)
 
 
 def _size(records: Sequence[Encoded]) -> int:

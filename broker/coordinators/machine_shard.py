@@ -22,13 +22,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from barnabas.broker.base.contained import contained
 from barnabas.broker.base.purgatory import DelayedOperation, Reaper
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Removed
 from barnabas.broker.coordinators.shard_loading import ShardState
 from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
-from barnabas.protocol.invariants import InvariantViolation, invariant
+from barnabas.protocol.invariants import invariant
 
 logger = logging.getLogger(__name__)
 
@@ -266,12 +267,7 @@ class MachineShard(ABC, Generic[M]):
 
     def _contained(self, hosted: Hosted[M], work: Callable[[Hosted[M]], object]) -> None:
         """Work on one of many machines: an unforeseen error must not keep it from the others."""
-        try:
-            work(hosted)
-        except InvariantViolation:
-            raise
-        except Exception:
-            logger.critical("%s %r failed by an unforeseen error", self.KIND, hosted.key, exc_info=True)
+        contained(f"{self.KIND} {hosted.key!r} failed by an unforeseen error", work, hosted)
 
     def _apply(
         self,

@@ -204,11 +204,11 @@ class Parts:
     @property
     def are_at_rest(self) -> bool:
         """Whether no marker waits to be written and no question to be answered."""
-        markers, verification = self.transactions.markers, self.verification
-        return (
-            not markers._delayed.waiting
-            and not any(to.in_flight or to.waiting for to in markers._destinations.values())
-            and not any(peer.in_flight or peer.waiting for peer in verification._peers.values())
+        markers = self.transactions.markers
+        return not markers._delayed.waiting and not any(
+            queue.in_flight or queue.waiting
+            for window in (markers._window, self.verification._window)
+            for queue in window._queues.values()
         )
 
 
@@ -244,7 +244,7 @@ class SimLinks:
         request: Any,
         answer: Callable[[Any], None],
         *,
-        timeout_ms: int = _LINK_TIMEOUT_MS,
+        timeout_ms: int | None = None,
     ) -> None:
         world, source, target = self._world, self._broker, self._world.brokers.get(broker_id)
         is_answered = False
@@ -264,7 +264,7 @@ class SimLinks:
         if target is None or source.metadata.current.broker_epoch(broker_id) is None:
             world.at(0, lambda: give(ConnectionClosed(f"broker {broker_id} is not alive")))
             return
-        world.at(timeout_ms, lambda: give(RequestTimedOutLocally("no answer in time")))
+        world.at(timeout_ms or _LINK_TIMEOUT_MS, lambda: give(RequestTimedOutLocally("no answer in time")))
         sent = world.judge.sent_markers(request)
         for _ in range(2 if world.chance(0.03) else 1):
             self._send_once(target, request, sent, give)

@@ -6,11 +6,7 @@ from typing import Any
 
 from barnabas.broker.coordinators.groups.offsets import GroupOffsets
 from barnabas.broker.coordinators.state_machine import Moment
-from barnabas.broker.coordinators.transactions import marker_queue as transaction_markers
-from barnabas.broker.coordinators.transactions import rules as transaction_rules
-from barnabas.broker.coordinators.transactions import shard as transaction_shard
-from barnabas.broker.coordinators.transactions import transaction
-from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
+from barnabas.broker.coordinators.transactions import marker_queue, rules, shard, transaction
 from barnabas.broker.coordinators.transactions.records import NO_EPOCH, TransactionMetadata
 from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
@@ -98,19 +94,19 @@ def epochs_are_not_checked(setattr_: SetAttr) -> None:
         is_known = stored.producer_id not in (NO_PRODUCER_ID, request.producer_id)
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING if is_known else ErrorCode.NONE
 
-    setattr_(transaction_rules, "_identity_error", trusting)
+    setattr_(rules, "_identity_error", trusting)
 
 
 @found_in("exactly once", 3, alone=Promise.PRODUCERS)
 def a_new_producer_keeps_the_epoch(setattr_: SetAttr) -> None:
-    make = transaction_rules._next_incarnation
+    make = rules._next_incarnation
 
     def same(stored: TransactionMetadata, request: Any, new_id: Any) -> Any:
         if stored.producer_id == NO_PRODUCER_ID:
             return make(stored, request, new_id)
-        return transaction_rules.present_producer(stored), NO_PRODUCER_ID, NO_EPOCH
+        return rules.present_producer(stored), NO_PRODUCER_ID, NO_EPOCH
 
-    setattr_(transaction_rules, "_next_incarnation", same)
+    setattr_(rules, "_next_incarnation", same)
 
 
 @found_in("exactly once", 10)
@@ -144,12 +140,12 @@ def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
 @found_in("exactly once", 30)
 def an_end_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
     """Version 1 of transactions: a delayed EndTxn ends the next one."""
-    end = transaction_rules._decide_end
+    end = rules._decide_end
 
     def former(stored: Any, request: Any, now: Any, new_id: Any) -> Any:
         return end(stored, request.__class__(*_fields(request)[:3], 0), now, new_id)
 
-    setattr_(transaction_rules, "_decide_end", former)
+    setattr_(rules, "_decide_end", former)
 
 
 def _fields(request: Any) -> list[Any]:
@@ -161,7 +157,7 @@ def a_repeated_end_ends_the_next_transaction(setattr_: SetAttr) -> None:
     def credulous(stored: TransactionMetadata, request: Any) -> bool:
         return bool(request.producer_id == stored.producer_id)
 
-    setattr_(transaction_rules, "_is_end_of_prepared", credulous)
+    setattr_(rules, "_is_end_of_prepared", credulous)
 
 
 @found_in("exactly once", 37, alone=Promise.ENDS)
@@ -200,26 +196,26 @@ def a_record_does_not_tell_that_it_is_prepared(setattr_: SetAttr) -> None:
 
 
 def _forget_on_loading(setattr_: SetAttr, **fields: Any) -> None:
-    read = transaction_shard.read_value
-    setattr_(transaction_shard, "read_value", lambda data: read(data)._replace(**fields))
+    read = shard.read_value
+    setattr_(shard, "read_value", lambda data: read(data)._replace(**fields))
 
 
 @found_in("exactly once", 7)
 def a_kept_transaction_leaves_its_producer(setattr_: SetAttr) -> None:
     """A new producer that keeps a prepared transaction gets that one's epoch."""
-    make = transaction_rules._next_incarnation
+    make = rules._next_incarnation
 
     def same(stored: TransactionMetadata, request: Any, new_id: Any) -> Any:
         if not stored.is_prepared:
             return make(stored, request, new_id)
-        return transaction_rules.present_producer(stored), NO_PRODUCER_ID, NO_EPOCH
+        return rules.present_producer(stored), NO_PRODUCER_ID, NO_EPOCH
 
-    setattr_(transaction_rules, "_next_incarnation", same)
+    setattr_(rules, "_next_incarnation", same)
 
 
 @found_in("exactly once", 5)
 def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
-    fenced = transaction_rules.fenced
+    fenced = rules.fenced
 
     def same(stored: TransactionMetadata, now: Any, by_epoch: int = NO_EPOCH) -> TransactionMetadata:
         raised = fenced(stored, now, by_epoch)
@@ -227,7 +223,7 @@ def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
             producer_epoch=stored.producer_epoch, last_producer_epoch=NO_EPOCH, client_transaction_version=0
         )
 
-    setattr_(transaction_rules, "fenced", same)
+    setattr_(rules, "fenced", same)
     setattr_(transaction, "fenced", same)
 
 
@@ -245,19 +241,19 @@ def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
 
 @found_in("exactly once", 3)
 def producers_get_the_epoch_of_the_last_fence(setattr_: SetAttr) -> None:
-    setattr_(transaction_rules, "LAST_EPOCH", transaction_rules.LAST_EPOCH + 1)
+    setattr_(rules, "LAST_EPOCH", rules.LAST_EPOCH + 1)
 
 
 @found_in("exactly once", 0)
 def markers_have_an_earlier_epoch(setattr_: SetAttr) -> None:
     """The logs have a later one, and refuse them."""
-    marker = transaction_markers._Part.marker
+    marker = marker_queue._Part.marker
 
     def stale(self: Any) -> Any:
         built = marker(self)
         return built._replace(producer_epoch=max(0, built.producer_epoch - 1))
 
-    setattr_(transaction_markers._Part, "marker", stale)
+    setattr_(marker_queue._Part, "marker", stale)
 
 
 @found_in("exactly once", 0)
@@ -273,26 +269,26 @@ def readers_get_no_aborted_transactions(setattr_: SetAttr) -> None:
 
 @found_in("exactly once", 6)
 def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -> None:
-    read = transaction_shard.read_value
+    read = shard.read_value
 
     def forgetful(data: bytes) -> TransactionMetadata:
         value = read(data)
         is_ongoing = value.state is TransactionState.ONGOING
         return value._replace(partitions=frozenset()) if is_ongoing else value
 
-    setattr_(transaction_shard, "read_value", forgetful)
+    setattr_(shard, "read_value", forgetful)
 
 
 @found_in("exactly once", 12)
 def a_refused_marker_counts_as_written(setattr_: SetAttr) -> None:
     """By a broker that does not lead the partition any more."""
-    written = frozenset({*transaction_markers._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
-    setattr_(transaction_markers, "_WRITTEN", written)
+    written = frozenset({*marker_queue._WRITTEN, ErrorCode.NOT_LEADER_OR_FOLLOWER})
+    setattr_(marker_queue, "_WRITTEN", written)
 
 
 @found_in("exactly once", 14)
 def a_lost_marker_is_not_sent_again(setattr_: SetAttr) -> None:
-    setattr_(MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
+    setattr_(marker_queue.MarkerQueue, "_retry", lambda self, part, leaders, pause_ms: None)
 
 
 @found_in("exactly once", 1, alone=Promise.G1A)
@@ -316,8 +312,8 @@ def one_partition_gets_an_abort(setattr_: SetAttr) -> None:
 
 
 def _mark(setattr_: SetAttr, change: Callable[[TransactionMarker], TransactionMarker]) -> None:
-    marker = transaction_markers._Part.marker
-    setattr_(transaction_markers._Part, "marker", lambda self: change(marker(self)))
+    marker = marker_queue._Part.marker
+    setattr_(marker_queue._Part, "marker", lambda self: change(marker(self)))
 
 
 @found_in("exactly once", 10, alone=Promise.G1B)

@@ -29,11 +29,11 @@ from barnabas.broker.base.slow_work import SlowWorkRefused
 from barnabas.broker.cluster.features import SUPPORTED
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators.broker_links import Links
 from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
-from barnabas.broker.coordinators.transactions.marker_queue import Links
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation, Create
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of

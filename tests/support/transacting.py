@@ -112,7 +112,7 @@ class TransactionRig:
     def write_markers(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Report markers of the last request as written; all, unless some are named."""
         markers = self.markers[-1]
-        written = markers.partitions if partitions is None else partitions
+        written = markers.marker.partitions if partitions is None else partitions
         self.do(self.machine.markers_written(markers.number, written, self.now))
 
     def do_all(self, request: Request) -> Any:

@@ -20,10 +20,11 @@ from barnabas.broker.base.purgatory import DelayedCall, Purgatory, Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.coordinators.broker_links import Links
 from barnabas.broker.coordinators.internal_topic import new_transactions_topic
 from barnabas.broker.coordinators.loading import LastRecords
 from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls, TopicCoordinator, max_batch_bytes
-from barnabas.broker.coordinators.transactions.marker_queue import Links, MarkerQueue, MarkerWriter
+from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue, MarkerWriter
 from barnabas.broker.coordinators.transactions.records import TransactionRecord, to_bytes
 from barnabas.broker.coordinators.transactions.requests import (
     LOADING_WAIT_MS,

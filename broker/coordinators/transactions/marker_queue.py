@@ -17,29 +17,26 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from barnabas.broker.base.contained import contained
 from barnabas.broker.base.purgatory import DelayedCall, Purgatory, Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
-from barnabas.broker.coordinators.broker_links import Answer
+from barnabas.broker.coordinators.broker_links import Links, Window
 from barnabas.broker.coordinators.coordinator_log import RunAside
-from barnabas.broker.coordinators.transactions.requests import MarkersToWrite
 from barnabas.broker.replication.marker_writer import MarkerOutcome, MarkersAnswer, TransactionMarker
 from barnabas.common.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, LocalError, known_code
-from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition
-from barnabas.protocol.invariants import InvariantViolation
+from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition, by_topic
 from barnabas.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from barnabas.protocol.schema import RequestOf
 
 logger = logging.getLogger(__name__)
 
@@ -58,19 +55,8 @@ _WRITTEN: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 """A log with a later epoch of the producer has no transaction of the earlier one left to end."""
 
 
-class Links(Protocol):
-    """`BrokerLinks`; the simulation replaces it."""
-
-    def send(
-        self,
-        broker_id: BrokerId,
-        request: RequestOf[WriteTxnMarkersResponse],
-        answer: Answer[WriteTxnMarkersResponse],
-    ) -> None: ...
-
-
 class MarkerWriter(Protocol):
-    """`replication.markers.TransactionMarkers`."""
+    """`TransactionMarkers`."""
 
     def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool: ...
 
@@ -86,22 +72,17 @@ _UNKNOWN: Final = _Leader(NO_BROKER, LeaderEpoch(-1))
 _DELETED: Final = _Leader(BrokerId(-2), LeaderEpoch(-1))
 
 
-class _Sending:
+class _Sending(NamedTuple):
     """The markers of one transaction; the partitions are divided among `_Part` objects."""
 
-    __slots__ = ("is_wanted", "markers", "opened_at", "written")
-
-    def __init__(
-        self, markers: MarkersToWrite, opened_at: int, is_wanted: Callable[[], bool], written: Written
-    ) -> None:
-        self.markers = markers
-        self.opened_at = opened_at
-        self.is_wanted = is_wanted
-        self.written = written
+    marker: TransactionMarker
+    opened_at: int
+    is_wanted: Callable[[], bool]
+    written: Written
 
     def __str__(self) -> str:
-        end = "commit" if self.markers.committed else "abort"
-        return f"{end} of producer {self.markers.producer_id}, epoch {self.markers.producer_epoch}"
+        end = "commit" if self.marker.committed else "abort"
+        return f"{end} of producer {self.marker.producer_id}, epoch {self.marker.producer_epoch}"
 
 
 class _Part(NamedTuple):
@@ -112,25 +93,7 @@ class _Part(NamedTuple):
     failures: int = 0
 
     def marker(self) -> TransactionMarker:
-        markers = self.sending.markers
-        return TransactionMarker(
-            markers.producer_id,
-            markers.producer_epoch,
-            markers.committed,
-            markers.coordinator_epoch,
-            tuple(self.leaders),
-            markers.transaction_version,
-        )
-
-
-class _Destination:
-    """The markers for one broker. Guarded by the queue's lock."""
-
-    __slots__ = ("in_flight", "waiting")
-
-    def __init__(self) -> None:
-        self.in_flight = 0
-        self.waiting: deque[_Part] = deque()
+        return self.sending.marker._replace(partitions=tuple(self.leaders))
 
 
 class MarkerQueue:
@@ -154,15 +117,19 @@ class MarkerQueue:
         self._broker_id = broker_id
         self._metadata = metadata
         self._reaper = reaper
-        self._links = links
         self._writer = writer
         self._timeout_ms = timeout_ms
         self._run_aside = run_aside
         # As many as there are decided transactions: to drop one would make it hang.
         self._delayed = Purgatory("transaction markers", reaper, max_operations=sys.maxsize)
         self._is_stopped = False
-        self._lock = threading.Lock()
-        self._destinations: dict[BrokerId, _Destination] = defaultdict(_Destination)
+        self._window = Window(
+            links,
+            max_in_flight=MAX_IN_FLIGHT,
+            take=_take_wanted,
+            make_request=_make_request,
+            answered=self._answered,
+        )
 
     def listen(self) -> None:
         """Follow the leaders of partitions from now on."""
@@ -174,25 +141,19 @@ class MarkerQueue:
         self._delayed.shut_down()
 
     def send(
-        self, markers: MarkersToWrite, *, opened_at: int, is_wanted: Callable[[], bool], written: Written
+        self, marker: TransactionMarker, *, opened_at: int, is_wanted: Callable[[], bool], written: Written
     ) -> None:
-        """Send the markers until ``written`` has had all partitions; they come in several calls.
+        """Send the marker until ``written`` has had all its partitions; they come in several calls.
 
         Nothing is sent or reported once ``is_wanted`` is false. ``opened_at`` is `MetadataCache.updates` when
         the shard was opened.
         """
-        sending = _Sending(markers, opened_at, is_wanted, written)
-        self._send_all(sending, markers.partitions, 0)
+        self._send_all(_Sending(marker, opened_at, is_wanted, written), marker.partitions, 0)
 
     @property
     def queued(self) -> int:
         """The partitions whose markers wait for requests in flight."""
-        with self._lock:
-            return sum(
-                len(part.leaders)
-                for destination in self._destinations.values()
-                for part in destination.waiting
-            )
+        return sum(len(part.leaders) for part in self._window.waiting())
 
     @property
     def delayed(self) -> int:
@@ -220,9 +181,7 @@ class MarkerQueue:
             elif broker_id == self._broker_id:
                 self._write_here(part)
             else:
-                with self._lock:
-                    self._destinations[broker_id].waiting.append(part)
-                self._send_next(broker_id)
+                self._window.put(broker_id, part)
 
     def _leader_of(self, name: TopicPartition, sending: _Sending) -> _Leader:
         current = self._metadata.current
@@ -236,52 +195,20 @@ class MarkerQueue:
         def answer(outcomes: Sequence[MarkerOutcome]) -> None:
             self._settle(part, outcomes[0])
 
-        try:
-            self._writer.write([part.marker()], self._timeout_ms, answer)
-        except InvariantViolation:
-            raise
-        except Exception:
-            logger.critical("%s: its markers failed by an unforeseen error", part.sending, exc_info=True)
+        failure = f"{part.sending}: its markers failed by an unforeseen error"
+        if not contained(failure, self._writer.write, [part.marker()], self._timeout_ms, answer):
             self._settle(part, {})
-
-    def _send_next(self, broker_id: BrokerId) -> None:
-        """Send what waits for a broker, unless enough requests are in flight; an answer sends the next."""
-        parts = self._take(broker_id)
-        if parts:
-            request = WriteTxnMarkersRequest(markers=[_to_message(part.marker()) for part in parts])
-            self._links.send(broker_id, request, partial(self._answered, broker_id, parts))
-
-    def _take(self, broker_id: BrokerId) -> list[_Part]:
-        parts: list[_Part] = []
-        partitions = 0
-        with self._lock:
-            destination = self._destinations[broker_id]
-            if destination.in_flight >= MAX_IN_FLIGHT:
-                return []
-            while destination.waiting:
-                partitions += len(destination.waiting[0].leaders)
-                if parts and partitions > MAX_MARKERS:
-                    break
-                part = destination.waiting.popleft()
-                if part.sending.is_wanted():
-                    parts.append(part)
-            destination.in_flight += bool(parts)
-        return parts
 
     # ---- outcomes
 
     def _answered(
         self, broker_id: BrokerId, parts: Sequence[_Part], answer: WriteTxnMarkersResponse | LocalError
     ) -> None:
-        with self._lock:
-            self._destinations[broker_id].in_flight -= 1
-        # The waiting markers are sent first, because the outcomes cause appends.
-        self._send_next(broker_id)
+        outcomes: list[MarkerOutcome] = []
+        missing = ErrorCode.UNKNOWN_SERVER_ERROR
         if isinstance(answer, LocalError):
             logger.debug("no answer to markers from broker %d: %s", broker_id, answer)
-            outcomes: list[MarkerOutcome] = [
-                dict.fromkeys(part.leaders, ErrorCode.NETWORK_EXCEPTION) for part in parts
-            ]
+            missing = ErrorCode.NETWORK_EXCEPTION
         else:
             outcomes = [
                 {
@@ -292,17 +219,16 @@ class MarkerQueue:
                 for marker in answer.markers
             ]
         for index, part in enumerate(parts):
-            try:
-                self._settle(part, outcomes[index] if index < len(outcomes) else {})
-            except InvariantViolation:
-                raise
-            except Exception:
-                logger.critical("%s: its markers failed by an unforeseen error", part.sending, exc_info=True)
+            outcome = outcomes[index] if index < len(outcomes) else {}
+            failure = f"{part.sending}: its markers failed by an unforeseen error"
+            if not contained(failure, self._settle, part, outcome, missing):
                 self._retry(part, part.leaders, LONGEST_PAUSE_MS)
 
-    def _settle(self, part: _Part, outcome: MarkerOutcome) -> None:
-        """A partition that the answer omits is sent again."""
-        errors = {name: outcome.get(name, ErrorCode.UNKNOWN_SERVER_ERROR) for name in part.leaders}
+    def _settle(
+        self, part: _Part, outcome: MarkerOutcome, missing: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+    ) -> None:
+        """A partition that the outcome omits is sent again, as with the error ``missing``."""
+        errors = {name: outcome.get(name, missing) for name in part.leaders}
         written = [name for name, error in errors.items() if error in _WRITTEN]
         failed = {name: leader for name, leader in part.leaders.items() if errors[name] not in _WRITTEN}
         if written and part.sending.is_wanted():
@@ -332,15 +258,8 @@ class MarkerQueue:
         if self._delayed.waiting:
             for name in names:
                 self._delayed.check_and_complete(name)
-        moved: list[_Part] = []
-        with self._lock:
-            # A broker that is slow to answer must not hold up the markers for partitions that it has lost.
-            for destination in self._destinations.values():
-                waiting, destination.waiting = destination.waiting, deque()
-                for part in waiting:
-                    has_moved = self._has_moved(part.sending, part.leaders)
-                    (moved if has_moved else destination.waiting).append(part)
-        for part in moved:
+        # A broker that is slow to answer must not hold up the markers for partitions that it has lost.
+        for part in self._window.withdraw(lambda part: self._has_moved(part.sending, part.leaders)):
             self._send_all(part.sending, part.leaders, part.failures)
 
     def _has_moved(self, sending: _Sending, leaders: Mapping[TopicPartition, _Leader]) -> bool:
@@ -351,18 +270,30 @@ def _pause_ms(failures: int) -> float:
     return doubled(FIRST_PAUSE_MS, failures, LONGEST_PAUSE_MS)
 
 
+def _take_wanted(waiting: deque[_Part]) -> list[_Part]:
+    parts: list[_Part] = []
+    partitions = 0
+    while waiting:
+        partitions += len(waiting[0].leaders)
+        if parts and partitions > MAX_MARKERS:
+            break
+        part = waiting.popleft()
+        if part.sending.is_wanted():
+            parts.append(part)
+    return parts
+
+
+def _make_request(parts: Sequence[_Part]) -> WriteTxnMarkersRequest:
+    return WriteTxnMarkersRequest(markers=[_to_message(part.marker()) for part in parts])
+
+
 def _to_message(marker: TransactionMarker) -> WritableTxnMarker:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for name in marker.partitions:
-        by_topic[name.topic].append(name.partition)
+    topics = by_topic((name, name.partition) for name in marker.partitions)
     return WritableTxnMarker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         transaction_result=marker.committed,
-        topics=[
-            WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-            for topic, indexes in by_topic.items()
-        ],
+        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=ids) for name, ids in topics.items()],
         coordinator_epoch=marker.coordinator_epoch,
         transaction_version=marker.transaction_version,
     )

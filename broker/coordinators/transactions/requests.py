@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.coordinators import state_machine as effects
 from barnabas.broker.coordinators.transactions.records import NO_EPOCH, TransactionRecord
+from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_PRODUCER_ID, LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
+from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
 
 WAIT_MS: Final = 5_000
 """The time that a request waits for a transition of its id, by default."""
@@ -124,9 +125,8 @@ def refused(request: Request, error: ErrorCode) -> Response:
 # ---- requests to others
 
 
-@dataclass(frozen=True, slots=True)
-class MarkersToWrite:
-    """Write these markers, however long it takes, and report each partition to `markers_written`.
+class MarkersToWrite(NamedTuple):
+    """Write this marker, however long it takes, and report each partition to `markers_written`.
 
     A partition whose topic is gone, or whose log has a later epoch of the producer, counts as written.
     ``transaction_version`` 2: the epoch is above that of all records of the transaction. The next coordinator
@@ -134,12 +134,7 @@ class MarkersToWrite:
     """
 
     number: int
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
-    committed: bool
-    partitions: frozenset[TopicPartition]
-    coordinator_epoch: LeaderEpoch
-    transaction_version: int
+    marker: TransactionMarker
 
 
 @dataclass(frozen=True, slots=True)

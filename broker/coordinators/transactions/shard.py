@@ -125,7 +125,7 @@ class TransactionShard(MachineShard[Transaction]):
         match request:
             case MarkersToWrite():
                 self._markers.send(
-                    request,
+                    request.marker,
                     opened_at=self._opened_at,
                     is_wanted=self._is_serving,
                     written=partial(self._markers_written, hosted, request.number),

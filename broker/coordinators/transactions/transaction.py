@@ -59,6 +59,7 @@ from barnabas.broker.coordinators.transactions.rules import (
     timeout_at_ms,
 )
 from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState, check_move
+from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, LeaderEpoch, ProducerId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
@@ -517,17 +518,15 @@ class Transaction:
         self._markers = _Markers(self._markers_number, decision.partitions)
         if not decision.partitions:
             return
-        self._outbox.request(
-            MarkersToWrite(
-                self._markers_number,
-                decision.producer_id,
-                decision.producer_epoch,
-                decision.state is TransactionState.PREPARE_COMMIT,
-                decision.partitions,
-                self._coordinator_epoch,
-                decision.client_transaction_version,
-            )
+        marker = TransactionMarker(
+            decision.producer_id,
+            decision.producer_epoch,
+            decision.state is TransactionState.PREPARE_COMMIT,
+            self._coordinator_epoch,
+            tuple(decision.partitions),
+            decision.client_transaction_version,
         )
+        self._outbox.request(MarkersToWrite(self._markers_number, marker))
 
     def _complete_if_all_have_markers(self, now: Moment) -> None:
         if self._markers is None or self._markers.missing:

@@ -19,12 +19,12 @@ is no longer fenced, or another broker leads.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
+from barnabas.broker.base.contained import contained
+from barnabas.broker.coordinators.broker_links import Links, Window
 from barnabas.broker.coordinators.state_machine import TransactionalProducer
 from barnabas.broker.coordinators.transactions.requests import (
     LOADING_WAIT_MS,
@@ -36,7 +36,6 @@ from barnabas.broker.coordinators.transactions.requests import (
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, known_code
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
-from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -75,32 +74,9 @@ Outcome = Mapping[TopicPartition, ErrorCode]
 Answer = Callable[[Outcome], None]
 
 
-class Links(Protocol):
-    """`BrokerLinks`."""
-
-    def send(
-        self,
-        broker_id: BrokerId,
-        request: AddPartitionsToTxnRequest,
-        answer: Callable[[AddPartitionsToTxnResponse | LocalError], None],
-        *,
-        timeout_ms: int | None = None,
-    ) -> None: ...
-
-
 class _Asked(NamedTuple):
     question: Question
     answer: Answer
-
-
-class _Peer:
-    """The questions to one broker. Guarded by the lock of `TransactionVerification`."""
-
-    __slots__ = ("in_flight", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[_Asked] = deque()
-        self.in_flight = 0
 
 
 class TransactionVerification:
@@ -124,9 +100,15 @@ class TransactionVerification:
         self._replicas = replicas
         self._coordinator_of = coordinator_of
         self._ask_own = ask_own
-        self._links = links
-        self._lock = threading.Lock()
-        self._peers: dict[BrokerId, _Peer] = {}
+        self._window = Window(
+            links,
+            max_in_flight=MAX_IN_FLIGHT,
+            take=_next_batch,
+            make_request=_make_request,
+            answered=_answered,
+            max_waiting=MAX_WAITING,
+            timeout_ms=TIMEOUT_MS,
+        )
 
     def confirm(self, question: Question, answer: Answer) -> None:
         """Ask the coordinator. If it is not available, that is the outcome of all partitions."""
@@ -137,16 +119,8 @@ class TransactionVerification:
             return
         if coordinator == self._broker_id:
             self._confirm_here(question, answer)
-            return
-        with self._lock:
-            peer = self._peers.setdefault(coordinator, _Peer())
-            is_refused = len(peer.waiting) >= MAX_WAITING
-            if not is_refused:
-                peer.waiting.append(_Asked(question, answer))
-        if is_refused:
+        elif not self._window.put(coordinator, _Asked(question, answer)):
             answer(dict.fromkeys(question.partitions, _RETRIABLE))
-        else:
-            self._send(coordinator, peer)
 
     def confirm_append(
         self,
@@ -176,8 +150,6 @@ class TransactionVerification:
         """Whether coordinators are asked at all."""
         return adds or self.is_enabled
 
-    # ---- here
-
     def _confirm_here(self, question: Question, answer: Answer) -> None:
         _, producer_id, epoch, partitions, adds = question
         request: Request
@@ -189,38 +161,6 @@ class TransactionVerification:
         else:
             request = VerifyPartitions(producer_id, epoch, partitions)
             self._ask_own(question.transactional_id, request, answer)
-
-    # ---- at other brokers
-
-    def _send(self, broker_id: BrokerId, peer: _Peer) -> None:
-        """Send what waits, as far as requests may be in flight."""
-        while True:
-            with self._lock:
-                if peer.in_flight >= MAX_IN_FLIGHT or not peer.waiting:
-                    return
-                batch = _next_batch(peer.waiting)
-                peer.in_flight += 1
-            request = AddPartitionsToTxnRequest(
-                transactions=[_transaction(asked.question) for asked in batch]
-            )
-            self._links.send(
-                broker_id, request, partial(self._answered, broker_id, peer, batch), timeout_ms=TIMEOUT_MS
-            )
-
-    def _answered(
-        self,
-        broker_id: BrokerId,
-        peer: _Peer,
-        batch: Sequence[_Asked],
-        response: AddPartitionsToTxnResponse | LocalError,
-    ) -> None:
-        with self._lock:
-            peer.in_flight -= 1
-        if isinstance(response, LocalError):
-            logger.info("transactions could not be confirmed by broker %d: %s", broker_id, response)
-        for asked, outcome in zip(batch, _outcomes(batch, response), strict=True):
-            _give(asked, outcome)
-        self._send(broker_id, peer)
 
 
 def _next_batch(waiting: deque[_Asked]) -> list[_Asked]:
@@ -247,6 +187,10 @@ def _length(question: Question) -> int:
     return len(question.transactional_id) + sum(len(name.topic) + 1 for name in question.partitions)
 
 
+def _make_request(batch: Sequence[_Asked]) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(transactions=[_transaction(asked.question) for asked in batch])
+
+
 def _transaction(question: Question) -> AddPartitionsToTxnTransaction:
     topics = by_topic((name, name.partition) for name in sorted(question.partitions))
     return AddPartitionsToTxnTransaction(
@@ -258,13 +202,15 @@ def _transaction(question: Question) -> AddPartitionsToTxnTransaction:
     )
 
 
-def _outcomes(
-    batch: Sequence[_Asked], response: AddPartitionsToTxnResponse | LocalError
-) -> Iterable[Outcome]:
-    """The outcome of each question; a partition without a result counts as not confirmed."""
+def _answered(
+    broker_id: BrokerId, batch: Sequence[_Asked], response: AddPartitionsToTxnResponse | LocalError
+) -> None:
+    """Give each question its outcome; a partition without a result counts as not confirmed."""
     codes: dict[str, dict[TopicPartition, ErrorCode]] = {}
     missing = _RETRIABLE
-    if not isinstance(response, LocalError):
+    if isinstance(response, LocalError):
+        logger.info("transactions could not be confirmed by broker %d: %s", broker_id, response)
+    else:
         missing = known_code(response.error_code) or _RETRIABLE
         codes = {
             result.transactional_id: {
@@ -276,16 +222,7 @@ def _outcomes(
             }
             for result in response.results_by_transaction
         }
-    for asked in batch:
-        by_partition = codes.get(asked.question.transactional_id, {})
-        yield {name: by_partition.get(name, missing) for name in asked.question.partitions}
-
-
-def _give(asked: _Asked, outcome: Outcome) -> None:
-    """An unforeseen error of one request must not lose the answers of the others."""
-    try:
-        asked.answer(outcome)
-    except InvariantViolation:
-        raise
-    except Exception:
-        logger.critical("%s was confirmed, but its request failed", asked.question, exc_info=True)
+    for question, answer in batch:
+        by_partition = codes.get(question.transactional_id, {})
+        outcome = {name: by_partition.get(name, missing) for name in question.partitions}
+        contained(f"{question} was answered, but its request failed", answer, outcome)

@@ -58,7 +58,7 @@ def test_a_decision_that_may_be_in_the_log_is_not_reversed(error: ErrorCode) -> 
     rig.pass_time(TIMEOUT_MS)
     assert [append.records for append in rig.appends] == [decision]
     rig.settle()
-    assert rig.markers[0].committed
+    assert rig.markers[0].marker.committed
     assert rig.answer("abort") == Ended(ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
@@ -178,7 +178,7 @@ def test_a_loaded_decision_is_appended_until_the_log_has_it(state: TransactionSt
     rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
     rig.pass_time(APPEND_RETRY_MS)
     rig.settle()
-    assert rig.markers[0].committed is (state is S.PREPARE_COMMIT)
+    assert rig.markers[0].marker.committed is (state is S.PREPARE_COMMIT)
     assert rig.state in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
 
 
@@ -196,8 +196,8 @@ def test_a_loaded_decision_is_replicated_before_its_markers_are_sent() -> None:
     assert not rig.markers
     assert rig.appends[0].records[0].value == stored
     rig.settle()
-    assert rig.markers[0].committed
-    assert rig.markers[0].transaction_version == 2
+    assert rig.markers[0].marker.committed
+    assert rig.markers[0].marker.transaction_version == 2
     rig.finish()
     assert rig.state is S.COMPLETE_COMMIT
 

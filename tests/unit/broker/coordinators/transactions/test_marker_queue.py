@@ -10,17 +10,16 @@ import pytest
 
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
-from barnabas.broker.coordinators.transactions import marker_queue as transaction_markers
+from barnabas.broker.coordinators.transactions import marker_queue
 from barnabas.broker.coordinators.transactions.marker_queue import (
     FIRST_PAUSE_MS,
     LONGEST_PAUSE_MS,
     MAX_IN_FLIGHT,
     MarkerQueue,
 )
-from barnabas.broker.coordinators.transactions.requests import MarkersToWrite
 from barnabas.broker.replication.marker_writer import MarkersAnswer, TransactionMarker
 from barnabas.protocol.errors import ConnectionClosed, ErrorCode, LocalError
-from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.transactions import WriteTxnMarkersRequest
 from tests.support.building import ME, NONE, THREE, Clock, fatal, led_by, metadata
 from tests.support.marker_answers import markers_answer
@@ -89,7 +88,7 @@ class Rig:
             (marker,) = markers
             self._rig.local.append((marker, answer))
 
-    def send(self, broker_id: Any, request: Any, answer: Any) -> None:
+    def send(self, broker_id: Any, request: Any, answer: Any, *, timeout_ms: Any = None) -> None:
         self.sent.append(Sent(broker_id, request, answer))
 
     def lead(
@@ -102,17 +101,9 @@ class Rig:
 
     def end(self, *partitions: TopicPartition, producer: int = 1, opened_at: int = 0) -> None:
         """A transaction is committed."""
-        markers = MarkersToWrite(
-            1,
-            ProducerId(producer),
-            ProducerEpoch(5),
-            True,
-            frozenset(partitions),
-            LeaderEpoch(3),
-            2,
-        )
+        marker = TransactionMarker(producer, 5, True, 3, partitions, 2)
         self.queue.send(
-            markers, opened_at=opened_at, is_wanted=lambda: self.is_wanted, written=self.written.extend
+            marker, opened_at=opened_at, is_wanted=lambda: self.is_wanted, written=self.written.extend
         )
 
     def pass_time(self, ms: float) -> None:
@@ -133,9 +124,11 @@ def rig() -> Rig:
     return rig
 
 
-def test_a_request_has_a_bounded_number_of_markers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_markers, "MAX_IN_FLIGHT", 1)
-    monkeypatch.setattr(transaction_markers, "MAX_MARKERS", 2)
+def test_a_request_has_a_bounded_number_of_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marker_queue, "MAX_IN_FLIGHT", 1)
+    monkeypatch.setattr(marker_queue, "MAX_MARKERS", 2)
+    rig = Rig()
+    rig.lead({1: 2})
     for producer in range(4):
         rig.end(T1, producer=producer)
     rig.take().answer()

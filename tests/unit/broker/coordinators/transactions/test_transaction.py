@@ -8,14 +8,14 @@ from barnabas.broker.coordinators.transactions.requests import (
     MAX_WAITING,
     WAIT_MS,
     Ended,
-    MarkersToWrite,
     ProducerGiven,
 )
 from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH
 from barnabas.broker.coordinators.transactions.state import IllegalTransition, TransactionState
 from barnabas.broker.coordinators.transactions.transaction import APPEND_RETRY_MS
+from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId
+from barnabas.protocol.ids import ProducerId
 from tests.support.transacting import (
     FIRST_ID,
     OK,
@@ -48,11 +48,9 @@ def test_a_transaction_is_committed() -> None:
     rig.settle()
     assert rig.answer() == ended(0)
     assert rig.state is S.PREPARE_COMMIT
-    assert rig.markers == [
-        MarkersToWrite(
-            1, ProducerId(FIRST_ID), ProducerEpoch(0), True, frozenset({P0, P1}), LeaderEpoch(7), 0
-        )
-    ]
+    ((number, marker),) = rig.markers
+    assert (number, set(marker.partitions)) == (1, {P0, P1})
+    assert marker == TransactionMarker(FIRST_ID, 0, True, 7, marker.partitions)
 
     rig.write_markers([P0])
     assert not rig.appends
@@ -77,16 +75,16 @@ def test_torn_transaction_of_version_1() -> None:
     rig.do_all(add(0, P0))
     assert rig.send(delayed, "delayed") is None
     rig.settle()
-    (first_half,) = rig.markers
+    ((_, first_half),) = rig.markers
     rig.finish()
     # The producer does not notice. It adds the rest of transaction 2, then aborts it.
     assert rig.do_all(add(0, P1)) is OK
     rig.send(abort(0))
     rig.settle()
     assert rig.answer() == ended(0)
-    (second_half,) = rig.markers
-    assert (first_half.partitions, first_half.committed) == ({P0}, True)
-    assert (second_half.partitions, second_half.committed) == ({P1}, False)
+    ((_, second_half),) = rig.markers
+    assert (first_half.partitions, first_half.committed) == ((P0,), True)
+    assert (second_half.partitions, second_half.committed) == ((P1,), False)
 
 
 def test_a_delayed_end_cannot_tear_a_transaction_with_its_own_epoch() -> None:
@@ -129,8 +127,8 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
     rig.give_id()
     rig.settle()
     assert rig.answer() == ended(0)
-    assert rig.markers[0].producer_id == 7
-    assert rig.markers[0].producer_epoch == LAST_EPOCH + 1
+    assert rig.markers[0].marker.producer_id == 7
+    assert rig.markers[0].marker.producer_epoch == LAST_EPOCH + 1
 
     # The next transaction waits for the markers although the stored id is the former one.
     assert rig.send(add(0, P1)) is None
@@ -176,8 +174,8 @@ def test_a_new_producer_fences_the_former_one_and_aborts_its_transaction() -> No
     rig = ongoing()
     assert rig.send(init(), "init") is None
     rig.settle()
-    assert rig.markers[0].producer_epoch == 1
-    assert not rig.markers[0].committed
+    assert rig.markers[0].marker.producer_epoch == 1
+    assert not rig.markers[0].marker.committed
     assert rig.send(commit(0)) == Ended(ErrorCode.PRODUCER_FENCED)
 
     rig.finish()

@@ -36,8 +36,7 @@ def coordinators() -> Coordinators:
     return Coordinators({"here": ME, "there": OTHER} | {f"id-{number}": OTHER for number in range(100)})
 
 
-@pytest.fixture
-def verification(leading: Serving, coordinators: Coordinators) -> TransactionVerification:
+def make_verification(leading: Serving, coordinators: Coordinators) -> TransactionVerification:
     return TransactionVerification(
         ME,
         leading.managed.manager,
@@ -46,6 +45,11 @@ def verification(leading: Serving, coordinators: Coordinators) -> TransactionVer
         links=coordinators,
         is_enabled=True,
     )
+
+
+@pytest.fixture
+def verification(leading: Serving, coordinators: Coordinators) -> TransactionVerification:
+    return make_verification(leading, coordinators)
 
 
 def question(name: str, *partitions: TopicPartition, adds: bool = False, epoch: int = 3) -> Question:
@@ -126,9 +130,10 @@ def test_two_questions_about_one_id_go_in_two_requests(
 
 
 def test_too_many_waiting_questions_are_refused(
-    verification: TransactionVerification, coordinators: Coordinators, monkeypatch: pytest.MonkeyPatch
+    leading: Serving, coordinators: Coordinators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_verification, "MAX_WAITING", 2)
+    verification = make_verification(leading, coordinators)
     for number in range(MAX_IN_FLIGHT + 2):
         assert ask(verification, question(f"id-{number}")) == []
     assert ask(verification, question("id-99")) == [{T0: ErrorCode.COORDINATOR_NOT_AVAILABLE}]

@@ -1,0 +1,26 @@
+"""Calls whose unforeseen errors concern one of many: the others go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.protocol.invariants import InvariantViolation
+
+logger = logging.getLogger(__name__)
+
+
+def contained(failure: str, call: Callable[..., object], *arguments: Any) -> bool:
+    """Call; an unforeseen error is logged with the text ``failure``, and False returned.
+
+    A violated invariant is raised.
+    """
+    try:
+        call(*arguments)
+    except InvariantViolation:
+        raise
+    except Exception:
+        logger.critical("%s", failure, exc_info=True)
+        return False
+    return True
