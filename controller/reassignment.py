@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
 from barnabas.controller.events import Outcomes
@@ -30,14 +29,12 @@ from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition, by_topic
 from barnabas.zookeeper.admin_requests import read_reassignments
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.json_nodes import MalformedZnode
-from barnabas.zookeeper.requests import Watch
+from barnabas.zookeeper.requests import Watch, retry_cas
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
 
 log = logging.getLogger("barnabas.controller")
 state_change_log = logging.getLogger("barnabas.state_change")
-
-_MAX_ROUNDS: Final = 10
 
 Target = Sequence[int] | None
 """The new replicas; None cancels."""
@@ -127,7 +124,7 @@ class Reassignments:
         """Begin, replace or cancel reassignments.
 
         The errors are UNKNOWN_TOPIC_OR_PARTITION, those of `check_target`, and REQUEST_TIMED_OUT if a topic
-        is changed by others again and again.
+        is gone or cannot be read.
         """
         outcomes: Outcomes = {}
         texts = ErrorTexts()
@@ -143,7 +140,7 @@ class Reassignments:
             outcomes[tp] = texts.kept(self._loss(tp, changes.pop(tp)))
         written = self._write(changes)
         for tp in changes.keys() - written:
-            text = f"the topic {tp.topic!r} is changed by others again and again, or is gone"
+            text = f"the topic {tp.topic!r} is gone or cannot be read"
             outcomes[tp] = texts.kept(api_error(ErrorCode.REQUEST_TIMED_OUT, text))
         begun = [tp for tp in changes if tp in written]
         for tp in begun:
@@ -238,9 +235,9 @@ class Reassignments:
         """
         pending = by_topic((tp, tp) for tp in changes)
         written: set[TopicPartition] = set()
-        for _ in range(_MAX_ROUNDS):
-            if not pending:
-                break
+
+        def attempt() -> set[TopicPartition] | None:
+            nonlocal pending
             wanted: dict[str, TopicAssignment] = {}
             for topic, current in self._store.topic_assignments(pending).items():
                 if isinstance(current, MalformedZnode) or current.topic_id != self._context.topic_ids[topic]:
@@ -253,7 +250,9 @@ class Reassignments:
             pending = {topic: pending[topic] for topic in wanted}
             for topic in self._writer.set_topic_assignments(wanted):
                 written.update(pending.pop(topic))
-        return written
+            return None if pending else written
+
+        return retry_cas(attempt, f"the topics {sorted(pending)} are changed by others again and again")
 
     def _begin(
         self, partitions: Sequence[TopicPartition], former: Mapping[TopicPartition, ReplicaAssignment]

@@ -6,20 +6,15 @@ later controller has written raises ControllerMoved. Runs on the controller's ev
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
 
 from barnabas.controller.context import ControllerContext
 from barnabas.protocol.ids import TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved
+from barnabas.zookeeper.requests import retry_cas
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import LeadershipState
-
-log = logging.getLogger("barnabas.controller")
-
-_MAX_ROUNDS: Final = 10
 
 Choose = Callable[[TopicPartition, LeadershipState], LeadershipState | None]
 """The next state, from the present one; None if the state shall stay."""
@@ -53,7 +48,9 @@ class Leadership:
         """Write the chosen states; returns those written. A state that has changed is chosen again."""
         pending = [tp for tp in partitions if tp in self._context.leadership]
         written: dict[TopicPartition, LeadershipState] = {}
-        for _ in range(_MAX_ROUNDS):
+
+        def attempt() -> dict[TopicPartition, LeadershipState] | None:
+            nonlocal pending
             chosen = {}
             for tp in pending:
                 state = choose(tp, self._context.leadership[tp])
@@ -62,12 +59,13 @@ class Leadership:
             if not chosen:
                 return written
             updates = self._writer.update_leadership(chosen)
-            written |= updates.written
+            written.update(updates.written)
             self._context.leadership.update(updates.written)
             self._take(updates.conflicts)
             pending = list(updates.conflicts)
-        log.error("gave up after %d rounds of changing states: %s", _MAX_ROUNDS, pending)
-        return written
+            return None if pending else written
+
+        return retry_cas(attempt, "leaders change their ISRs faster than the controller can")
 
     def _take(self, states: Mapping[TopicPartition, LeadershipState]) -> None:
         for tp, state in states.items():

@@ -37,6 +37,7 @@ from barnabas.protocol.topic_names import metric_name, validate_topic_name
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import as_api_errors
 from barnabas.zookeeper.json_nodes import MalformedZnode
+from barnabas.zookeeper.requests import retry_cas
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment, random_uuid
 
@@ -46,7 +47,6 @@ T = TypeVar("T")
 N = TypeVar("N", CreatableTopic, CreatePartitionsTopic)
 R = TypeVar("R")
 
-_GROWTH_ROUNDS: Final = 10
 _KRAFT_TOPIC: Final = "__cluster_metadata"
 """The log of Kafka's KRaft mode; Kafka refuses a topic with this name in every mode."""
 
@@ -188,7 +188,9 @@ class TopicAdmin:
             validate_topic_name(topic.name)
         except ApiError as error:
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.text) from None
-        for _ in range(_GROWTH_ROUNDS):
+
+        def attempt() -> GrownTopic | None:
+            nonlocal state
             current = state.assignments.get(topic.name)
             if current is None:
                 raise api_error(
@@ -215,9 +217,9 @@ class TopicAdmin:
                 result = CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
                 return GrownTopic(result, current.topic_id, len(grown.partitions))
             state = self._read([topic.name])
-        raise api_error(
-            ErrorCode.REQUEST_TIMED_OUT, f"topic {topic.name!r} is changed by others again and again"
-        )
+            return None
+
+        return retry_cas(attempt, f"topic {topic.name!r} is changed by others again and again")
 
     def _create(self, topic: CreatableTopic, writer: ControllerWriter | None) -> CreatableTopicResult:
         config = {setting.name: setting.value for setting in topic.configs}

@@ -28,7 +28,7 @@ from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
 from barnabas.zookeeper.json_nodes import MalformedZnode
-from barnabas.zookeeper.requests import Watch, delete, first_error, list_children, read, recreate
+from barnabas.zookeeper.requests import Watch, delete, first_error, list_children, read, recreate, retry_cas
 from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
 from barnabas.zookeeper.znodes import StoredConfig
 
@@ -36,7 +36,6 @@ log = logging.getLogger("barnabas.zookeeper")
 
 NOTICE_LIFETIME_MS: Final = 15 * 60_000
 _WHILE_UNREADABLE: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
-_WRITE_ROUNDS: Final = 10
 _RETRY_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
 _STOP_S: Final = 2.0
@@ -108,15 +107,13 @@ class ConfigStore:
 
         Raises REQUEST_TIMED_OUT, UNKNOWN_TOPIC_OR_PARTITION, and what ``edit`` raises.
         """
+
+        def attempt() -> bool | None:
+            former = self.read([entity])[entity]
+            return self.replace(entity, edit(former.values), former) or None
+
         with as_api_errors():
-            for _ in range(_WRITE_ROUNDS):
-                former = self.read([entity])[entity]
-                if self.replace(entity, edit(former.values), former):
-                    return
-        raise api_error(
-            ErrorCode.REQUEST_TIMED_OUT,
-            f"the settings of {entity.name!r} are changed by others again and again",
-        )
+            retry_cas(attempt, f"the settings of {entity.name!r} are changed by others again and again")
 
     def read_all(self, kind: EntityKind) -> dict[Entity, StoredConfig]:
         """Every entity of a kind that has a node."""

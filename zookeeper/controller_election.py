@@ -10,22 +10,19 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
 from barnabas.protocol.ids import NO_BROKER, BrokerId, ControllerEpoch
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.controller_writer import ControllerWriter
-from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.json_nodes import MalformedZnode
-from barnabas.zookeeper.requests import Watch, delete, exists, first_error, get, sync
+from barnabas.zookeeper.requests import Watch, delete, exists, first_error, get, retry_cas, sync
 from barnabas.zookeeper.session import Outcome, ZooKeeperSession
 from barnabas.zookeeper.znodes import ControllerNode
 
 log = logging.getLogger("barnabas.zookeeper")
-
-_ROUNDS: Final = 10
 
 
 class ControllerElection:
@@ -87,15 +84,16 @@ class ControllerElection:
 
         A node of our own session is removed first: its deletion failed when this broker resigned.
         """
-        for _ in range(_ROUNDS):
+
+        def attempt() -> tuple[ControllerWriter | None] | None:
             writer, node = self._attempt(broker)
-            if writer is not None:
-                return writer
-            if node is not None and node.session_id != self._session.session_id:
-                return None
+            if writer is not None or (node is not None and node.session_id != self._session.session_id):
+                return (writer,)
             if node is not None:
                 self._session.attempt(delete(paths.CONTROLLER))
-        return None
+            return None
+
+        return retry_cas(attempt, f"{paths.CONTROLLER} is created and deleted again and again")[0]
 
     def depose(
         self, dead: ControllerNode, broker: BrokerId, may_write: Callable[[], bool] = lambda: True
@@ -138,7 +136,7 @@ class ControllerElection:
         return None, node
 
     def _epoch_and_version(self) -> tuple[ControllerEpoch, int]:
-        for _ in range(_ROUNDS):
+        def attempt() -> tuple[ControllerEpoch, int] | None:
             outcome = self._session.attempt(get(paths.CONTROLLER_EPOCH))
             if not isinstance(outcome.error, NoNodeError):
                 data, stat = outcome.get()
@@ -149,7 +147,9 @@ class ControllerElection:
                 log.error("%s was missing: recreated with epoch %d", paths.CONTROLLER_EPOCH, first)
             data = znodes.encode_epoch(first)
             self._session.attempt(partial(_create_epoch, data=data))
-        raise ZooKeeperUnavailable(f"{paths.CONTROLLER_EPOCH} is deleted again and again")
+            return None
+
+        return retry_cas(attempt, f"{paths.CONTROLLER_EPOCH} is deleted again and again")
 
     def _highest_epoch(self) -> ControllerEpoch:
         """The epoch must not fall, because brokers refuse controllers with a lower epoch."""

@@ -27,14 +27,13 @@ from kazoo.exceptions import (
 
 from barnabas.protocol.ids import NO_TOPIC_ID, ControllerEpoch, TopicId, TopicPartition
 from barnabas.zookeeper import admin_requests, paths, znodes
-from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
-from barnabas.zookeeper.requests import first_error, get, get_children, read_leadership, recreate
+from barnabas.zookeeper.errors import ControllerMoved
+from barnabas.zookeeper.requests import first_error, get, get_children, read_leadership, recreate, retry_cas
 from barnabas.zookeeper.session import Start, ZooKeeperSession
 from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
 
 log = logging.getLogger("barnabas.zookeeper")
 
-_TREE_ROUNDS: Final = 10
 _ANY_VERSION: Final = -1
 _WRITES_AT_ONCE: Final = 50
 
@@ -206,10 +205,10 @@ class ControllerWriter:
         self._delete([paths.CONTROLLER])
 
     def _delete_tree(self, root: str) -> None:
-        for _ in range(_TREE_ROUNDS):
-            if self._delete_listed(root):
-                return
-        raise ZooKeeperUnavailable(f"{root} gets new children faster than they can be removed")
+        retry_cas(
+            lambda: self._delete_listed(root) or None,
+            f"{root} gets new children faster than they can be removed",
+        )
 
     def _delete_listed(self, root: str) -> bool:
         """Remove the nodes that are listed now; False if others were added meanwhile."""

@@ -26,13 +26,12 @@ from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
 from barnabas.zookeeper.json_nodes import MalformedZnode
-from barnabas.zookeeper.requests import Watch, exists, first_error, read
+from barnabas.zookeeper.requests import Watch, exists, first_error, read, retry_cas
 from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
 from barnabas.zookeeper.znodes import BrokerRegistration, FinalizedFeatures, LevelRange
 
 log = logging.getLogger("barnabas.zookeeper")
 
-_WRITE_ROUNDS: Final = 10
 _RETRY_S: Final = 1.0
 _STOP_S: Final = 2.0
 
@@ -67,23 +66,18 @@ class FeatureStore:
 
         Raises REQUEST_TIMED_OUT, FEATURE_UPDATE_FAILED for a malformed node, and what ``edit`` raises.
         """
+
+        def attempt() -> FinalizedFeatures | None:
+            # Read first, so that a registration after it makes the write fail.
+            registered = self.session.run(exists(paths.BROKER_IDS))
+            former = self._readable()
+            levels = {name: level for name, level in edit(former.levels, self._brokers()).items() if level}
+            if levels == former.levels:
+                return former
+            return self._replace(levels, former, -1 if registered is None else registered.version)
+
         with as_api_errors():
-            for _ in range(_WRITE_ROUNDS):
-                # Read first, so that a registration after it makes the write fail.
-                registered = self.session.run(exists(paths.BROKER_IDS))
-                former = self._readable()
-                levels = {
-                    name: level for name, level in edit(former.levels, self._brokers()).items() if level
-                }
-                if levels == former.levels:
-                    return former
-                written = self._replace(levels, former, -1 if registered is None else registered.version)
-                if written is not None:
-                    return written
-        raise api_error(
-            ErrorCode.REQUEST_TIMED_OUT,
-            "features or registered brokers are changed by others again and again",
-        )
+            return retry_cas(attempt, "features or registered brokers are changed by others again and again")
 
     def _replace(
         self, levels: Levels, former: FinalizedFeatures, registrations_version: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import (
     KazooException,
@@ -30,7 +30,9 @@ log = logging.getLogger("barnabas.zookeeper")
 
 Watch = Callable[[Any], None]
 
-_ROUNDS: Final = 5
+T = TypeVar("T")
+
+CAS_ROUNDS: Final = 100
 _AT_ONCE: Final = 100
 """So many states in one request have at most 100 kB."""
 
@@ -72,6 +74,19 @@ def first_error(results: Sequence[Any]) -> KazooException | None:
         ):
             return result
     return None
+
+
+def retry_cas(attempt: Callable[[], T | None], what: str) -> T:
+    """The result of a compare-and-set, which ``attempt`` reads, decides and writes.
+
+    It returns None if others wrote in between, and is called again. Raises ZooKeeperUnavailable with ``what``
+    if they were faster a hundred times.
+    """
+    for _ in range(CAS_ROUNDS):
+        result = attempt()
+        if result is not None:
+            return result
+    raise ZooKeeperUnavailable(what)
 
 
 def read(
@@ -117,12 +132,15 @@ def read_leadership(
 
 def list_children(session: ZooKeeperSession, path: str, watch: Watch | None = None) -> list[str]:
     """The names under a parent node that every cluster has."""
-    for _ in range(_ROUNDS):
+
+    def attempt() -> list[str] | None:
         outcome = session.attempt(get_children(path, watch))
         if not isinstance(outcome.error, NoNodeError):
             return list(outcome.get())
         recreate(session, [path])
-    raise ZooKeeperUnavailable(f"{path} is deleted again and again")
+        return None
+
+    return retry_cas(attempt, f"{path} is deleted again and again")
 
 
 def recreate(session: ZooKeeperSession, paths: Iterable[str]) -> None:

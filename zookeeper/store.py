@@ -39,13 +39,13 @@ from barnabas.zookeeper.errors import (
     LeadershipConflict,
     ReplicaNotRegistered,
     SessionLost,
-    ZooKeeperUnavailable,
 )
 from barnabas.zookeeper.features import FeatureStore
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.multi_read import Client
 from barnabas.zookeeper.registration import register_broker
 from barnabas.zookeeper.requests import (
+    CAS_ROUNDS,
     Watch,
     ensure,
     exists,
@@ -55,6 +55,7 @@ from barnabas.zookeeper.requests import (
     read,
     read_leadership,
     recreate,
+    retry_cas,
 )
 from barnabas.zookeeper.session import MakeClient, SessionEvent, Start, Threads, ZooKeeperSession
 from barnabas.zookeeper.znodes import (
@@ -68,8 +69,6 @@ log = logging.getLogger("barnabas.zookeeper")
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000
 _LARGEST_PRODUCER_ID: Final = (1 << 63) - 1
-_CLAIM_ROUNDS: Final = 100
-_ISR_ROUNDS: Final = 10
 _ANY_VERSION: Final = -1
 _NO_BROKERS: Mapping[BrokerId, BrokerEpoch] = MappingProxyType({})
 
@@ -273,11 +272,11 @@ class ClusterStore:
         required = dict(joining)
         if broker_epoch != NO_BROKER_EPOCH:
             required[state.leader] = broker_epoch
-        missing: set[BrokerId] = set()
-        for _ in range(_ISR_ROUNDS):
-            version, missing = self._registrations_version(required) if required else (None, missing)
+
+        def attempt() -> int | None:
+            version, missing = self._registrations_version(required) if required else (None, set())
             if missing:
-                break
+                return self._not_written(tp, state, missing)
             outcome = self.session.attempt(_set_state(path, data, state.partition_epoch, required, version))
             results = outcome.get()
             error = first_error(results)
@@ -285,11 +284,9 @@ class ClusterStore:
                 return int(results[-1].version)
             if not isinstance(error, BadVersionError | NoNodeError):
                 raise error
-            if results[-1] is error:
-                break
-        else:
-            raise ZooKeeperUnavailable(f"brokers register faster than the state of {tp} can be written")
-        return self._not_written(tp, state, missing)
+            return self._not_written(tp, state, missing) if results[-1] is error else None
+
+        return retry_cas(attempt, f"brokers register faster than the state of {tp} can be written")
 
     def _state_and_topic_id(self, tp: TopicPartition) -> tuple[LeadershipState | None, TopicId]:
         """Read both in one round trip. Raises MalformedZnode if the topic's node cannot be read."""
@@ -386,14 +383,15 @@ class ClusterStore:
         ZooKeeperUnavailable (also if others were faster a hundred times), SessionLost or MalformedZnode.
         """
         path = paths.PRODUCER_ID_BLOCK
-        for _ in range(_CLAIM_ROUNDS):
+
+        def attempt() -> range | None:
             outcome = self.session.attempt(get(path))
             if isinstance(outcome.error, NoNodeError):
                 # Without data, as Kafka creates it, so that every claim is a compare-and-set.
                 created = self.session.attempt(lambda zk: zk.create_async(path, b""))
                 if created.error is not None and not isinstance(created.error, NodeExistsError):
                     raise created.error
-                continue
+                return None
             data, stat = outcome.get()
             first = znodes.decode_producer_id_block(path, data).stop if data else 0
             if first > _LARGEST_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
@@ -406,7 +404,9 @@ class ClusterStore:
                 return block
             if not isinstance(claimed.error, BadVersionError | NoNodeError):
                 raise claimed.error
-        raise ZooKeeperUnavailable(f"{path}: others were faster {_CLAIM_ROUNDS} times")
+            return None
+
+        return retry_cas(attempt, f"{path}: others were faster {CAS_ROUNDS} times")
 
     def _highest_written_epoch(self) -> ControllerEpoch:
         assigned = self.topic_assignments(self.topics())

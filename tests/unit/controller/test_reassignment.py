@@ -22,7 +22,7 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaResponse,
 )
 from barnabas.zookeeper import admin_requests, paths
-from barnabas.zookeeper.errors import ControllerMoved
+from barnabas.zookeeper.errors import ControllerMoved, ZooKeeperUnavailable
 from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
 from tests.support.controller_fakes import Cluster, assigned, roles
 
@@ -483,10 +483,10 @@ def test_a_leader_that_a_former_controller_dropped_from_the_replicas_is_replaced
     assert (cluster.states[P0].leader, cluster.states[P0].isr) == (2, (2,))
 
 
-def test_a_reassignment_is_refused_if_its_topic_is_changed_by_others_again_and_again(
+def test_a_reassignment_is_refused_if_its_topic_has_just_gone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster.writer, "set_topic_assignments", lambda topics: [])
+    monkeypatch.setattr(cluster.store, "topic_assignments", lambda topics: {})
     assert alter(cluster, {P0: (2, 4)}) == {P0: ErrorCode.REQUEST_TIMED_OUT}
     assert under_way(cluster) == set()
     assert stored(cluster) == assigned(1, 2)
@@ -494,6 +494,14 @@ def test_a_reassignment_is_refused_if_its_topic_is_changed_by_others_again_and_a
         assert cluster.channels.leadership(broker)[P0].replicas == [1, 2]
     (stop,) = cluster.channels.stops(4)
     assert [state.delete_partition for state in stop.topic_states[0].partition_states] == [True]
+
+
+def test_a_controller_ends_if_others_change_a_topic_again_and_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster.writer, "set_topic_assignments", lambda topics: [])
+    with pytest.raises(ZooKeeperUnavailable, match=r"\['t'\] are changed by others again and again"):
+        alter(cluster, {P0: (2, 4)})
 
 
 # Bad input
