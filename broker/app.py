@@ -179,7 +179,7 @@ class Broker:
         )
         self._closers.append(("last requests", lambda: self._server.stop(_DRAIN_MS)))
         membership.join(self._make_registration(logs.directory_ids))
-        self._closers.append(("registration", membership.stop))
+        self._start_part("registration", membership.start, membership.stop)
         # From now on the other brokers rely on this one, and it relies on its session.
         session.is_starting = False
         self._start_part("controller", self._controller.start, self._controller.stop)

@@ -7,20 +7,16 @@ delayed, so no task that waits for a disk may run before it. The tasks that flus
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
-import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Final
 
 from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.common.threads import make_thread
+from barnabas.common.workers import Workers, WorkRefused
 from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
@@ -33,15 +29,6 @@ _LEAST_FLUSH_CHECK_MS: Final = 10
 """How often flush.ms is checked, at the least and at the most; a check costs about a microsecond a log."""
 
 
-@dataclass(order=True, slots=True)
-class _Turn:
-    due: float
-    number: int
-    name: str = field(compare=False)
-    work: Callable[[], object] = field(compare=False)
-    interval_ms: Callable[[], float] = field(compare=False)
-
-
 class Scheduler:
     """Runs named tasks periodically, on a bounded number of threads.
 
@@ -52,64 +39,30 @@ class Scheduler:
     def __init__(
         self, *, on_fatal: Callable[[BaseException], None], threads: int = 1, name: str = "scheduler"
     ) -> None:
-        self._condition = threading.Condition()
-        self._turns: list[_Turn] = []
-        self._numbers = itertools.count()
-        self._stopping = False
-        self._threads = [
-            make_thread(f"{name}-{number}" if threads > 1 else name, self._run, on_fatal)
-            for number in range(threads)
-        ]
+        self._workers = Workers(name, threads=threads, on_fatal=on_fatal)
 
     def every(self, interval_ms: float | Callable[[], float], name: str, work: Callable[[], object]) -> None:
         """Run the work each ``interval_ms``, first after one interval; a function gives the next interval."""
         next_ms = interval_ms if callable(interval_ms) else lambda: interval_ms
-        due = time.monotonic() + next_ms() / 1000
-        with self._condition:
-            turn = _Turn(due, next(self._numbers), name, work, next_ms)
-            heapq.heappush(self._turns, turn)
-            self._condition.notify()
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """End each thread after its current task."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify_all()
-        deadline = time.monotonic() + timeout_s
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(max(0.0, deadline - time.monotonic()))
-
-    def _run(self) -> None:
-        while (turn := self._next()) is not None:
+        def turn() -> None:
             try:
-                turn.work()
+                work()
             except InvariantViolation:
                 raise
             except Exception:
-                logger.exception("%s failed; it runs again in %.1f s", turn.name, turn.interval_ms() / 1000)
-            turn.due = time.monotonic() + turn.interval_ms() / 1000
-            with self._condition:
-                heapq.heappush(self._turns, turn)
-                self._condition.notify()
+                logger.exception("%s failed; it runs again in %.1f s", name, next_ms() / 1000)
+            with suppress(WorkRefused):
+                self._workers.submit(turn, after_s=next_ms() / 1000)
 
-    def _next(self) -> _Turn | None:
-        with self._condition:
-            while not self._stopping:
-                if not self._turns:
-                    self._condition.wait()
-                    continue
-                wait = self._turns[0].due - time.monotonic()
-                if wait <= 0:
-                    # Another thread may wait for this very turn: wake it to wait for the next one.
-                    self._condition.notify()
-                    return heapq.heappop(self._turns)
-                self._condition.wait(wait)
-            return None
+        self._workers.submit(turn, after_s=next_ms() / 1000)
+
+    def start(self) -> None:
+        self._workers.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End each thread after its current task."""
+        self._workers.stop(timeout_s)
 
 
 class BackgroundWork:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.base.purgatory import Reaper
-from barnabas.broker.base.slow_work import SlowWork, SlowWorkRefused
+from barnabas.broker.base.slow_work import SlowWork
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.config.settings import BrokerConfig
@@ -18,6 +18,7 @@ from barnabas.broker.coordinators.transactions.coordinator import TransactionCoo
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.common.workers import WorkRefused
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -100,7 +101,7 @@ class Coordination:
 
         try:
             self._appends.submit(failed, work)
-        except SlowWorkRefused:
+        except WorkRefused:
             work()
 
     def start(self) -> None:

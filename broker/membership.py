@@ -20,7 +20,7 @@ from typing import Final
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.common.channel import Channel
-from barnabas.common.threads import make_thread
+from barnabas.common.workers import Task
 from barnabas.protocol.errors import ErrorCode, LocalError
 from barnabas.protocol.ids import (
     NO_BROKER_EPOCH,
@@ -59,15 +59,17 @@ class Membership:
         self._must_update = False
         # The epoch of the present registration; written by `join`, then by the session thread only.
         self._epoch = NO_BROKER_EPOCH
-        self._must_check = threading.Event()
-        self._thread = make_thread("registration", self._check_registration, on_fatal)
+        self._check = Task("registration", self._check_registration, on_fatal=on_fatal)
         replicas.roles.is_elected = self._is_elected
 
     def join(self, registration: BrokerRegistration) -> None:
         """Register. Raises BrokerIdTaken, ZooKeeperUnavailable or SessionLost."""
         self._registration = registration
         self._register(registration)
-        self._store.session.threads.start(self._thread)
+
+    def start(self) -> None:
+        """Check the registration whenever its node changes."""
+        self._check.start()
 
     def update(self, listeners: tuple[AdvertisedListener, ...]) -> None:
         """Register other addresses, in this registration and in all later ones. Any thread."""
@@ -89,7 +91,7 @@ class Membership:
         """Ignore all later events of the session."""
         self._stopping = True
         self._wake.set()
-        self._must_check.set()
+        self._check.stop(0.0)
 
     def session_changed(self, event: SessionEvent) -> None:
         """Fence this broker while it has no session, because the others may count it as dead."""
@@ -113,29 +115,24 @@ class Membership:
         self._ended_epoch = self._replicas.roles.broker_epoch
         self._replicas.roles.registration_lost(reason)
 
-    def _check_registration(self) -> None:
-        while True:
-            self._must_check.wait()
-            self._must_check.clear()
-            registration = self._registration
-            if self._stopping or registration is None:
-                return
-            epoch = self._epoch
-            try:
-                is_registered = self._store.is_registered(registration.broker_id, epoch, self._changed)
-            except SessionLost:
-                # The registration in the next session wakes this thread again.
-                continue
-            except Exception:
-                logger.warning("cannot check the registration of this broker", exc_info=True)
-                self._wake.wait(_RETRY_S)
-                self._must_check.set()
-                continue
-            if not is_registered:
-                self._store.session.call_soon(partial(self._registration_gone, registration, epoch))
+    def _check_registration(self) -> float | None:
+        registration, epoch = self._registration, self._epoch
+        if self._stopping or registration is None:
+            return None
+        try:
+            is_registered = self._store.is_registered(registration.broker_id, epoch, self._changed)
+        except SessionLost:
+            # The registration in the next session wakes the task again.
+            return None
+        except Exception:
+            logger.warning("cannot check the registration of this broker", exc_info=True)
+            return _RETRY_S
+        if not is_registered:
+            self._store.session.call_soon(partial(self._registration_gone, registration, epoch))
+        return None
 
     def _changed(self, _: object) -> None:
-        self._must_check.set()
+        self._check.wake()
 
     def _registration_gone(self, registration: BrokerRegistration, epoch: BrokerEpoch) -> None:
         """On the session's thread; does nothing if the session has ended or the broker registered again."""
@@ -177,7 +174,7 @@ class Membership:
         self._epoch = broker_epoch
         # Read after the registration, so that requests of earlier controllers to it are refused.
         self._replicas.roles.registered(broker_epoch, self._controller_epoch())
-        self._must_check.set()
+        self._check.wake()
 
     def _is_elected(self, controller_epoch: int) -> bool:
         """Whether ZooKeeper confirms that a controller of this epoch was elected.

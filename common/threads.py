@@ -39,6 +39,16 @@ def make_thread(
     return threading.Thread(target=run_guarded, name=name, daemon=True)
 
 
+def try_to_start(thread: threading.Thread) -> bool:
+    """Start a thread; False, with a line in the log, if the system allows no more of them now."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        logger.error("the thread %s is not started now: %s", thread.name, error)
+        return False
+    return True
+
+
 class LoopThread:
     """Runs an event loop from `start` to `stop`.
 

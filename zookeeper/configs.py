@@ -15,14 +15,13 @@ of an hour, as in Apache Kafka. While ZooKeeper is unreachable the read is retri
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from barnabas.common.threads import make_thread
+from barnabas.common.workers import Task
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths, znodes
@@ -195,12 +194,9 @@ class ConfigChanges:
         self._now_ms = now_ms
         # When each known notification was made, in ms.
         self._seen: dict[str, int] = {}
-        self._condition = threading.Condition()
-        self._must_read = False
         self._must_reload = False
-        self._stopping = False
         self._pause_s = 0.0
-        self._thread = make_thread("config-changes", self._run, on_fatal, log)
+        self._task = Task("config-changes", self._catch_up, on_fatal=on_fatal)
         # Here, so that the loss of a session between `load` and `start` is noticed.
         store.session.add_listener(self._session_changed)
 
@@ -212,16 +208,12 @@ class ConfigChanges:
             self._apply(self._store.read_all(kind))
 
     def start(self) -> None:
-        self._thread.start()
+        self._task.start()
 
     def stop(self) -> None:
-        """End the thread; it is abandoned if ZooKeeper does not answer. Idempotent."""
+        """End the task; it is abandoned if ZooKeeper does not answer. Idempotent."""
         self._store.session.remove_listener(self._session_changed)
-        with self._condition:
-            self._stopping = True
-            self._condition.notify()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_STOP_S)
+        self._task.stop(_STOP_S)
 
     def read_changes(self) -> None:
         """Apply the settings that new notifications name; remove old notifications."""
@@ -236,7 +228,7 @@ class ConfigChanges:
 
     def _read_notices(self) -> dict[str, ChangeNotice]:
         """The new notifications; forgets the ids of removed notifications, and sets the watch again."""
-        names = self._store.notices(lambda _: self._wake())
+        names = self._store.notices(lambda _: self._task.wake())
         self._seen = {name: self._seen[name] for name in names if name in self._seen}
         return self._store.read_notices([name for name in names if name not in self._seen])
 
@@ -245,28 +237,13 @@ class ConfigChanges:
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event is SessionEvent.RENEWED:
-            self._wake(reload=True)
-        elif event is SessionEvent.RESUMED:
-            self._wake()
+            self._must_reload = True
+        if event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
+            self._task.wake()
 
-    def _wake(self, *, reload: bool = False) -> None:
-        with self._condition:
-            self._must_read = True
-            self._must_reload = self._must_reload or reload
-            self._condition.notify()
-
-    def _run(self) -> None:
-        while self._wait():
-            self._catch_up()
-
-    def _wait(self) -> bool:
-        with self._condition:
-            self._condition.wait_for(lambda: self._stopping or self._must_read)
-            return not self._stopping
-
-    def _catch_up(self) -> None:
-        with self._condition:
-            reload, self._must_read, self._must_reload = self._must_reload, False, False
+    def _catch_up(self) -> float | None:
+        """Returns after how many seconds to try again."""
+        reload, self._must_reload = self._must_reload, False
         try:
             if reload:
                 self.load()
@@ -274,18 +251,16 @@ class ConfigChanges:
                 self.read_changes()
         except (ZooKeeperUnavailable, SessionLost) as error:
             log.warning("settings cannot be read now: %s", error)
-            with self._condition:
-                self._condition.wait_for(lambda: self._stopping or self._must_read, _RETRY_S)
-            self._wake(reload=reload)
+            self._must_reload = self._must_reload or reload
+            return _RETRY_S
         except Exception:
             # An error in settings must not end the broker.
             self._pause_s = min(max(self._pause_s * 2, _RETRY_S), _LONGEST_PAUSE_S)
             log.critical("changed settings were not applied; retry in %.0f s", self._pause_s, exc_info=True)
-            with self._condition:
-                self._condition.wait_for(lambda: self._stopping, self._pause_s)
-            self._wake(reload=True)
-        else:
-            self._pause_s = 0.0
+            self._must_reload = True
+            return self._pause_s
+        self._pause_s = 0.0
+        return None
 
 
 def _decode(entity: Entity, data: bytes, stat: Any) -> StoredConfig:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from barnabas.common.threads import make_thread
+from barnabas.common.workers import Task
 from barnabas.protocol.errors import ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths, znodes
@@ -126,9 +126,7 @@ class FeatureChanges:
         self.current = FinalizedFeatures()
         # Held during a read, so that no earlier state replaces a later one.
         self._lock = threading.Lock()
-        self._must_read = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = make_thread("feature-changes", self._run, on_fatal, log)
+        self._task = Task("feature-changes", self._catch_up, on_fatal=on_fatal)
         # Here, so that the loss of a session between `load` and `start` is noticed.
         store.session.add_listener(self._session_changed)
 
@@ -151,15 +149,12 @@ class FeatureChanges:
         self.current = features
 
     def start(self) -> None:
-        self._thread.start()
+        self._task.start()
 
     def stop(self) -> None:
-        """End the thread; it is abandoned if ZooKeeper does not answer. Idempotent."""
+        """End the task; it is abandoned if ZooKeeper does not answer. Idempotent."""
         self._store.session.remove_listener(self._session_changed)
-        self._stopping.set()
-        self._must_read.set()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_STOP_S)
+        self._task.stop(_STOP_S)
 
     def change(self, edit: Edit) -> None:
         """`FeatureStore.change`, whose result is current when this returns."""
@@ -197,20 +192,15 @@ class FeatureChanges:
 
     def _session_changed(self, event: SessionEvent) -> None:
         if event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
-            self._must_read.set()
+            self._task.wake()
 
     def _changed(self, _: object) -> None:
-        self._must_read.set()
+        self._task.wake()
 
-    def _run(self) -> None:
-        while True:
-            self._must_read.wait()
-            self._must_read.clear()
-            if self._stopping.is_set():
-                return
-            try:
-                self.refresh()
-            except (ZooKeeperUnavailable, SessionLost) as error:
-                log.warning("features cannot be read now: %s", error)
-                self._stopping.wait(_RETRY_S)
-                self._must_read.set()
+    def _catch_up(self) -> float | None:
+        try:
+            self.refresh()
+        except (ZooKeeperUnavailable, SessionLost) as error:
+            log.warning("features cannot be read now: %s", error)
+            return _RETRY_S
+        return None

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from barnabas.broker.base.slow_work import SlowWork, SlowWorkRefused
+from barnabas.broker.base.slow_work import SlowWork
+from barnabas.common.workers import WorkRefused
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerId
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
@@ -63,7 +64,7 @@ class ProducerIds:
         if must_claim:
             try:
                 self._slow_work.submit(self._failed, self._claim)
-            except SlowWorkRefused as error:
+            except WorkRefused as error:
                 logger.warning("no producer ids are claimed: %s", error)
                 self._refuse(RETRY)
 

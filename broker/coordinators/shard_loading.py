@@ -22,7 +22,7 @@ from barnabas.broker.coordinators.loading import LastRecords, last_records, with
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.common.threads import make_thread
+from barnabas.common.workers import Task
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 
@@ -102,11 +102,11 @@ class LedShards(Generic[S]):
         self._fill = load
         self._now_ms = now_ms
         self.state_listeners: list[Callable[[TopicPartition], object]] = []
-        """Called on the thread with the partition of a shard that begins to serve, fails or is closed."""
+        """Called by the task with the partition of a shard that begins to serve, fails or is closed."""
         self.longest_load_ms = 0.0
         """Of one shard, since the start."""
-        # Guards the fields below; the thread waits on it.
-        self._condition = threading.Condition()
+        # Guards the fields below.
+        self._lock = threading.Lock()
         self._shards: dict[int, S] = {}
         self._to_close: deque[S] = deque()
         self._urgent: deque[Work] = deque()
@@ -115,7 +115,7 @@ class LedShards(Generic[S]):
         """The shards that could not be loaded, and when to try them again, the earliest first."""
         self._other_work: deque[Work] = deque()
         self._is_stopping = False
-        self._thread = make_thread(f"{contents}-coordinator", self._run, on_fatal)
+        self._task = Task(f"{contents}-coordinator", self._work_off, on_fatal=on_fatal)
 
     def listen(self) -> None:
         """Follow the leaderships of this broker from now on."""
@@ -124,18 +124,16 @@ class LedShards(Generic[S]):
             self.role_changed(partition.partition)
 
     def start(self) -> None:
-        self._thread.start()
+        self._task.start()
 
     def stop(self) -> None:
         """Stop coordinating, and answer the waiting requests."""
-        with self._condition:
+        with self._lock:
             self._is_stopping = True
             shards, self._shards = list(self._shards.values()), {}
-            self._condition.notify()
         for shard in shards:
             shard.close()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
+        self._task.stop()
 
     # ---- the shards
 
@@ -174,7 +172,7 @@ class LedShards(Generic[S]):
         return len(self._shards)
 
     def log_ends(self) -> dict[int, int]:
-        with self._condition:
+        with self._lock:
             shards = list(self._shards.items())
         led = ((index, self._led(shard.partition)) for index, shard in shards)
         return {index: partition.log_end_offset for index, partition in led if partition is not None}
@@ -183,7 +181,7 @@ class LedShards(Generic[S]):
         """Open or close the shard of a partition whose leadership may have changed; does not wait."""
         if name.topic != self._topic:
             return
-        with self._condition:
+        with self._lock:
             # Read under the lock: of two changes at the same time, the last caller sees the current role.
             partition = self._led(name)
             led = None if partition is None else (partition.log.topic_id, partition.leading_since)
@@ -197,7 +195,7 @@ class LedShards(Generic[S]):
             if partition is not None and led is not None:
                 shard = self._shards[name.partition] = self._make_shard(partition, *led)
                 self._to_load.append(shard)
-            self._condition.notify()
+        self._task.wake()
 
     def _led(self, name: TopicPartition) -> Partition | None:
         try:
@@ -207,32 +205,30 @@ class LedShards(Generic[S]):
             return None
         return partition if partition.is_leader else None
 
-    # ---- the thread, for work that may take long
+    # ---- the task, for work that may take long
 
     def submit(self, work: Work) -> None:
         """Have work done after the shards are loaded."""
-        with self._condition:
+        with self._lock:
             self._other_work.append(work)
-            self._condition.notify()
+        self._task.wake()
 
     def submit_urgent(self, work: Work) -> None:
         """Have work done before shards are loaded."""
-        with self._condition:
+        with self._lock:
             self._urgent.append(work)
-            self._condition.notify()
+        self._task.wake()
 
-    def _run(self) -> None:
-        while (work := self._next()) is not None:
-            work()
-
-    def _next(self) -> Work | None:
-        with self._condition:
-            while not self._is_stopping:
-                if (work := self._ready()) is not None:
-                    return work
+    def _work_off(self) -> float | None:
+        """Do what is ready; returns the seconds until a shard must be tried again."""
+        while not self._is_stopping:
+            with self._lock:
+                work = self._ready()
                 pause_ms = self._to_retry[0][0] - self._now_ms() if self._to_retry else None
-                self._condition.wait(None if pause_ms is None else max(0.0, pause_ms) / 1000)
-            return None
+            if work is None:
+                return None if pause_ms is None else max(0.0, pause_ms) / 1000
+            work()
+        return None
 
     def _ready(self) -> Work | None:
         """The most urgent work: first answer the requests of shards that have to be closed."""
@@ -301,7 +297,7 @@ class LedShards(Generic[S]):
     def _retry(self, shard: S, error: ApiError) -> None:
         if shard.state is ShardState.LOADING and not self._is_stopping:
             logger.error("%s cannot be loaded and is retried: %s", shard.partition, error)
-            with self._condition:
+            with self._lock:
                 self._to_retry.append((self._now_ms() + RETRY_MS, shard))
 
     def _note_lonely(self, shard: S, damage: CorruptLog) -> None:

@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVarTuple
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.purgatory import DelayedCall, Purgatory
-from barnabas.broker.base.slow_work import SlowWork, SlowWorkRefused
+from barnabas.broker.base.slow_work import SlowWork
 from barnabas.broker.handlers.error_counts import ErrorCounts, error_counts
 from barnabas.broker.network.request import Request
+from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.errors import MessageTooComplex, Unencodable
 from barnabas.protocol.invariants import InvariantViolation
@@ -160,7 +161,7 @@ class ApiRequest:
 
         try:
             slow_work.submit(failed, run)
-        except SlowWorkRefused as error:
+        except WorkRefused as error:
             self.raw.close_connection(str(error))
 
     def respond_with(self, answer: EncodedAnswer) -> None:

@@ -21,10 +21,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.base.limited_log import LimitedLog
-from barnabas.broker.base.slow_work import SlowWork, SlowWorkRefused
+from barnabas.broker.base.slow_work import SlowWork
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.internal_topic import NEW_TOPICS
 from barnabas.common.channel import Channel
+from barnabas.common.workers import WorkRefused
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable
 from barnabas.protocol.ids import BrokerId, Endpoint
 from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicResult, CreateTopicsRequest
@@ -90,7 +91,7 @@ class AutoTopicCreation:
     def _start(self, names: list[str]) -> None:
         try:
             self._work.submit(lambda error: self._done(names, {}), self._run, names)
-        except SlowWorkRefused as error:
+        except WorkRefused as error:
             self._report(
                 "topic %s and others, %d in all, are not created now: %s", names[0], len(names), error
             )

@@ -22,6 +22,7 @@ from time import monotonic_ns
 from typing import Generic, TypeVar
 
 from barnabas.broker.network.request import Lane, Request
+from barnabas.common.workers import IDLE_S
 from barnabas.protocol.invariants import InvariantViolation, invariant
 
 logger = logging.getLogger(__name__)
@@ -33,11 +34,16 @@ class RequestQueue(Generic[T]):
     """Connections (`T`) in order of arrival, and the number of requests that wait in them.
 
     An idle worker blocks on a lock of its own, and the worker that blocked last is woken first: exactly one
-    thread wakes per connection, its caches are warm, and with little to do the others sleep on.
+    thread wakes per connection, its caches are warm, and with little to do the others sleep on. A worker that
+    has slept for `IDLE_S` ends; ``start_worker`` starts one when a connection finds all of them busy.
     """
 
-    def __init__(self, max_requests: int) -> None:
+    def __init__(self, max_requests: int, workers: int, start_worker: Callable[[int], bool]) -> None:
+        """``start_worker`` starts the worker of a number, or returns False if it cannot now."""
         self._max_requests = max_requests
+        self._start_worker = start_worker
+        # The numbers of the workers that do not run.
+        self._ended = list(reversed(range(workers)))
         self._low_water = max_requests // 2
         self._lock = threading.Lock()
         self._ready: deque[T] = deque()
@@ -52,18 +58,24 @@ class RequestQueue(Generic[T]):
 
         Returns whether the queue is full; then `on_room` is called once, on any thread, when there is room.
         """
-        idle = None
+        idle = number = None
         with self._lock:
             self.queued += requests
             if connection is not None:
                 self._ready.append(connection)
                 if self._idle:
                     idle = self._idle.pop()
+                elif self._ended:
+                    number = self._ended.pop()
             full = self.queued >= self._max_requests
             if full and on_room not in self._stalled:
                 self._stalled.append(on_room)
         if idle is not None:
             idle.release()
+        elif number is not None and not self._start_worker(number):
+            # The next request tries again.
+            with self._lock:
+                self._ended.append(number)
         return full
 
     def discount(self, requests: int) -> None:
@@ -73,8 +85,8 @@ class RequestQueue(Generic[T]):
         for on_room in stalled:
             on_room()
 
-    def take(self, idle: threading.Lock) -> T | None:
-        """Wait for a connection, of which the caller takes one request. None: the queue is closed.
+    def take(self, number: int, idle: threading.Lock) -> T | None:
+        """Wait for a connection, of which the worker takes one request. None: the worker must end.
 
         ``idle`` is the worker's own lock, which it holds.
         """
@@ -87,7 +99,8 @@ class RequestQueue(Generic[T]):
                 if self._closed:
                     return None
                 self._idle.append(idle)
-            idle.acquire()
+            if not idle.acquire(timeout=IDLE_S) and self._has_ended(number, idle):
+                return None
         for on_room in stalled:
             on_room()
         return connection
@@ -110,6 +123,17 @@ class RequestQueue(Generic[T]):
             idle, self._idle = self._idle, []
         for lock in idle:
             lock.release()
+
+    def _has_ended(self, number: int, idle: threading.Lock) -> bool:
+        """End the worker unless it was woken at the last moment."""
+        with self._lock:
+            if idle in self._idle:
+                self._idle.remove(idle)
+                self._ended.append(number)
+                return True
+        # It is released soon, if it is not yet.
+        idle.acquire()
+        return False
 
     def _removed(self, requests: int) -> list[Callable[[], None]]:
         self.queued -= requests
@@ -139,7 +163,7 @@ class Lanes(Generic[T]):
         in_turn: Callable[[memoryview], bool],
         after_run: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
-        max_requests: int,
+        make_queue: Callable[[Lane], RequestQueue[T]],
         measures_times: bool = False,
     ) -> None:
         self.measures_times = measures_times
@@ -149,7 +173,7 @@ class Lanes(Generic[T]):
         self.after_run = after_run
         self.on_fatal = on_fatal
         self.queues: dict[Lane, RequestQueue[T]] = {
-            lane: RequestQueue(max_requests) for lane in Lane if lane is not Lane.NETWORK
+            lane: make_queue(lane) for lane in Lane if lane is not Lane.NETWORK
         }
 
     def run(self, request: Request) -> None:

@@ -29,7 +29,7 @@ from barnabas.broker.network.network_thread import Connection, NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request
 from barnabas.broker.network.request_queue import Lanes, RequestQueue
 from barnabas.common.settings import LONG_MAX
-from barnabas.common.threads import make_thread
+from barnabas.common.threads import make_thread, try_to_start
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.frames import BufferPool
 
@@ -71,7 +71,8 @@ class SocketServer:
         self.network_threads: list[NetworkThread] = []
         self.worker_times: list[BusyTime] = []
         """Of the workers of the general lane."""
-        self._workers: list[threading.Thread] = []
+        self._workers: dict[tuple[Lane, int], threading.Thread] = {}
+        """The last worker of each number; it may have ended."""
         self.queues: dict[Lane, RequestQueue[Connection]] = {}
 
     def bind(self) -> None:
@@ -113,13 +114,30 @@ class SocketServer:
     ) -> None:
         """Accept connections; `bind` has been called. For the functions see `Lanes`."""
         config = self._config
+        counts = {
+            Lane.GENERAL: config.num_io_threads,
+            Lane.RECORDS: RECORDS_WORKERS,
+            Lane.DISK: DISK_WORKERS,
+            Lane.CONTROL: CONTROL_WORKERS,
+        }
+        self.worker_times = [BusyTime() for _ in range(config.num_io_threads)]
+
+        def start_worker(lane: Lane, number: int) -> bool:
+            busy = self.worker_times[number] if lane is Lane.GENERAL else BusyTime()
+            work = partial(_work, lanes, lane, number, busy)
+            worker = make_thread(f"{lane.value}-worker-{number}", work, self._on_fatal)
+            self._workers[lane, number] = worker
+            return try_to_start(worker)
+
         lanes: Lanes[Connection] = Lanes(
             process,
             lane_of=lane_of,
             in_turn=in_turn,
             after_run=after_run,
             on_fatal=self._on_fatal,
-            max_requests=config.queued_max_requests,
+            make_queue=lambda lane: RequestQueue(
+                config.queued_max_requests, counts[lane], partial(start_worker, lane)
+            ),
             measures_times=config.metrics_port >= 0,
         )
         self.queues = lanes.queues
@@ -132,19 +150,6 @@ class SocketServer:
             )
             for number in range(config.num_network_threads)
         ]
-        counts = {
-            Lane.GENERAL: config.num_io_threads,
-            Lane.RECORDS: RECORDS_WORKERS,
-            Lane.DISK: DISK_WORKERS,
-            Lane.CONTROL: CONTROL_WORKERS,
-        }
-        for lane, count in counts.items():
-            for number in range(count):
-                busy = BusyTime()
-                work = partial(_work, lanes, lane, busy)
-                self._workers.append(make_thread(f"{lane.value}-worker-{number}", work, self._on_fatal))
-                if lane is Lane.GENERAL:
-                    self.worker_times.append(busy)
         turns = itertools.cycle(self.network_threads)
         self._acceptor = Acceptor(
             self._bound,
@@ -153,8 +158,6 @@ class SocketServer:
             hand_over=lambda *accepted: self._hand_over(next(turns), *accepted),
             on_fatal=self._on_fatal,
         )
-        for worker in self._workers:
-            worker.start()
         for thread in self.network_threads:
             thread.start()
         self._acceptor.start()
@@ -195,8 +198,9 @@ class SocketServer:
         for queue in self.queues.values():
             queue.close()
         deadline = time.monotonic() + 1.0
-        for worker in self._workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
+        for worker in list(self._workers.values()):
+            if worker.is_alive():
+                worker.join(max(0.0, deadline - time.monotonic()))
             stopped = stopped and not worker.is_alive()
         if not stopped:
             logger.error("the socket server stopped, but a thread of it hangs")
@@ -261,7 +265,7 @@ def _share(max_bytes: int, threads: int) -> int:
     return max_bytes // threads if max_bytes > 0 else LONG_MAX
 
 
-def _work(lanes: Lanes[Connection], lane: Lane, busy: BusyTime) -> None:
+def _work(lanes: Lanes[Connection], lane: Lane, number: int, busy: BusyTime) -> None:
     """A worker: it takes the connection whose turn it is, runs one of its requests, and so on.
 
     Its run lasts while that connection has more requests ready; `after_run` is called at the end of each.
@@ -269,7 +273,7 @@ def _work(lanes: Lanes[Connection], lane: Lane, busy: BusyTime) -> None:
     queue = lanes.queues[lane]
     idle = threading.Lock()
     idle.acquire()
-    while (connection := queue.take(idle)) is not None:
+    while (connection := queue.take(number, idle)) is not None:
         busy.begin()
         while True:
             request = connection.take_request()

@@ -17,9 +17,7 @@ import logging
 import threading
 import uuid
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -30,7 +28,7 @@ from barnabas.broker.log.batch_scan import READ_BUFFERS
 from barnabas.broker.replication.followers import NearConsumer
 from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead
 from barnabas.broker.replication.replication_quota import ReplicationQuota
-from barnabas.common.threads import make_thread
+from barnabas.common.workers import Workers, WorkRefused
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
@@ -211,29 +209,17 @@ class FetchReader:
         self.near_consumer: Callable[[FetchParams], NearConsumer | None] = lambda params: None
         self.quota = ReplicationQuota(NO_BROKER, lambda topic: ()) if quota is None else quota
         """The throttle of this broker's leaders towards replicas that are not in sync."""
-        self._max_waiting = max_waiting
         self._turns = itertools.count()
-        self._condition = threading.Condition()
-        self._waiting: deque[Work] = deque()
-        self._is_running = False
         self._stopped = threading.Event()
-        self._threads = [make_thread(f"cold-read-{number}", self._run, on_fatal) for number in range(threads)]
+        self._workers = Workers("cold-read", threads=threads, max_waiting=max_waiting, on_fatal=on_fatal)
 
     def start(self) -> None:
-        self._is_running = True
-        for thread in self._threads:
-            thread.start()
+        self._workers.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End after the reads in progress; waiting reads are dropped, since their connections are closed."""
         self._stopped.set()
-        with self._condition:
-            was_running, self._is_running = self._is_running, False
-            self._waiting.clear()
-            self._condition.notify_all()
-        if was_running:
-            for thread in self._threads:
-                thread.join(timeout_s)
+        self._workers.stop(timeout_s)
 
     def read_all(self, params: FetchParams, items: Sequence[FetchItem]) -> FetchResult:
         """Read each partition within its own limit and all within the request's, without disk waits.
@@ -283,7 +269,7 @@ class FetchReader:
         if not self._submit(read):
             answer(result)
             return None
-        return partial(self._withdraw, read)
+        return partial(self._workers.withdraw, read)
 
     def _read_cold(self, params: FetchParams, result: FetchResult, turn: int) -> FetchResult:
         """Read the cold partitions of a result, waiting for the disk.
@@ -386,31 +372,14 @@ class FetchReader:
 
     def _submit(self, work: Work) -> bool:
         """Queue the work, or do it if there are no threads; False if the queue is full."""
-        with self._condition:
-            if self._is_running:
-                if len(self._waiting) >= self._max_waiting:
-                    return False
-                self._waiting.append(work)
-                self._condition.notify()
-                return True
-        work()
-        return True
-
-    def _withdraw(self, work: Work) -> None:
-        with self._condition, suppress(ValueError):
-            self._waiting.remove(work)
-
-    def _run(self) -> None:
-        while (work := self._next()) is not None:
+        if not self._workers.is_running:
             work()
-            # An idle thread keeps no request and no buffer alive.
-            del work
-
-    def _next(self) -> Work | None:
-        with self._condition:
-            while self._is_running and not self._waiting:
-                self._condition.wait()
-            return self._waiting.popleft() if self._is_running else None
+            return True
+        try:
+            self._workers.submit(work)
+        except WorkRefused:
+            return False
+        return True
 
 
 def find(partition_of: PartitionOf, item: FetchItem) -> Partition:

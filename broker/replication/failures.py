@@ -26,10 +26,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.broker.base.work_thread import WorkThread
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.broker.replication.isr_changes import IsrStore
+from barnabas.broker.replication.isr_changes import RETRY_S, IsrStore
+from barnabas.common.workers import Task
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
@@ -54,34 +54,28 @@ class DiskFailures:
         self._broker_id = broker_id
         self._logs = logs
         self._store = store
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
         self._noted: dict[Path, LogDirFailure] = {}
         self._lost: list[TopicPartition] = []
         self._must_notify = False
         self._roles_were_refused = False
-        self._thread = WorkThread(
-            "disk-failures",
-            self._condition,
-            has_work=lambda: bool(self._noted or self._lost or self._must_notify),
-            work_off=self.work_off,
-            on_fatal=on_fatal,
-        )
+        self._task = Task("disk-failures", lambda: None if self.work_off() else RETRY_S, on_fatal=on_fatal)
         self.drop_lost: Callable[[Sequence[TopicPartition]], None] = lambda lost: None
         """Takes the roles of replicas away; called on this thread, without locks."""
         logs.on_dir_failed = self._dir_failed
 
     def start(self) -> None:
-        self._thread.start()
+        self._task.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        self._thread.stop(timeout_s)
+        self._task.stop(timeout_s)
 
     def note(self, error: ApiError) -> None:
         """Handle the failure of a disk; other errors are ignored. Never blocks for long."""
         if isinstance(error, LogDirFailure):
-            with self._condition:
+            with self._lock:
                 self._noted.setdefault(error.path, error)
-                self._condition.notify()
+            self._task.wake()
 
     def note_refused_role(self) -> None:
         """A replica could not take its role, for lack of descriptors or memory."""
@@ -90,28 +84,28 @@ class DiskFailures:
     def retry_refused_roles(self) -> None:
         """Make the controller send the refused roles again; called every few seconds."""
         if self._roles_were_refused:
-            with self._condition:
+            with self._lock:
                 self._roles_were_refused = False
                 self._must_notify = True
-                self._condition.notify()
+            self._task.wake()
 
     def _dir_failed(self, lost: Sequence[TopicPartition]) -> None:
         """The log manager has taken a dir offline."""
-        with self._condition:
+        with self._lock:
             self._lost += lost
             self._must_notify = True
-            self._condition.notify()
+        self._task.wake()
 
     def work_off(self) -> bool:
         """Do all that is due; False if the controller must still be notified.
 
-        The thread runs this; tests call it without the thread.
+        The task runs this; tests call it themselves.
         """
-        with self._condition:
+        with self._lock:
             noted, self._noted = self._noted, {}
         for failure in noted.values():
             self._logs.fail_dir(failure)
-        with self._condition:
+        with self._lock:
             lost, self._lost = self._lost, []
             must_notify, self._must_notify = self._must_notify, False
         if lost:
@@ -130,7 +124,7 @@ class DiskFailures:
             raise
         except Exception:
             logger.critical("could not notify the controller of a failed log dir; will retry", exc_info=True)
-        with self._condition:
+        with self._lock:
             self._must_notify = True
         return False
 

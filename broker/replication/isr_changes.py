@@ -25,9 +25,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from barnabas.broker.base.work_thread import WorkThread
 from barnabas.broker.replication.followers import CommittedIsr, PendingIsr
 from barnabas.broker.replication.partition import Partition
+from barnabas.common.workers import Task
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.zookeeper.errors import (
@@ -42,6 +42,7 @@ from barnabas.zookeeper.znodes import LeadershipState
 logger = logging.getLogger(__name__)
 
 
+RETRY_S: Final = 0.25
 _RETRIED: Final = (ZooKeeperUnavailable, SessionLost, MalformedZnode, LeadershipConflict)
 """It is unknown whether the change was made, or the nodes of the topic are unreadable or gone."""
 
@@ -72,7 +73,7 @@ class IsrStore(Protocol):
 
 
 class IsrChanges:
-    """The queue of pending changes and the thread that works it off."""
+    """The queue of pending changes and the task that works it off."""
 
     def __init__(
         self,
@@ -95,23 +96,17 @@ class IsrChanges:
         self._on_deposed = on_deposed
         self.shrinks = self.expands = self.failures = 0
         """The changes that were written, and those that another broker's write prevented."""
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
         self._pending: dict[TopicPartition, tuple[Partition, PendingIsr]] = {}
         self._to_confirm: dict[TopicPartition, Partition] = {}
         self._to_notify: dict[TopicPartition, None] = {}
-        self._thread = WorkThread(
-            "isr-changes",
-            self._condition,
-            has_work=lambda: bool(self._pending or self._to_confirm or self._to_notify),
-            work_off=self.work_off,
-            on_fatal=on_fatal,
-        )
+        self._task = Task("isr-changes", lambda: None if self.work_off() else RETRY_S, on_fatal=on_fatal)
 
     def start(self) -> None:
-        self._thread.start()
+        self._task.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        self._thread.stop(timeout_s)
+        self._task.stop(timeout_s)
 
     def submit(self, partition: Partition, pending: PendingIsr) -> None:
         """Write a proposed change to ZooKeeper; it replaces a proposal of an earlier leader epoch.
@@ -119,30 +114,30 @@ class IsrChanges:
         An outdated proposal is dropped. It would replace the newer one, which is submitted only once, so the
         partition would stay pending until its next leader epoch.
         """
-        with self._condition:
+        with self._lock:
             if partition.isr is not pending:
                 return
             self._pending[partition.partition] = (partition, pending)
-            self._condition.notify()
+        self._task.wake()
 
     def confirm(self, partition: Partition) -> None:
         """Ask ZooKeeper once whether this replica still leads; to be called again if that fails."""
-        with self._condition:
+        with self._lock:
             self._to_confirm[partition.partition] = partition
-            self._condition.notify()
+        self._task.wake()
 
     def work_off(self) -> bool:
         """Try once everything that is pending; False if something must be retried.
 
-        The thread runs this; simulation and tests call it without the thread.
+        The task runs this; simulation and tests call it without the thread.
         """
-        with self._condition:
+        with self._lock:
             work, self._pending = self._pending, {}
             to_confirm, self._to_confirm = self._to_confirm, {}
         if to_confirm:
             self._confirm(to_confirm)
         unsettled = self._carry(work)
-        with self._condition:
+        with self._lock:
             for partition, item in unsettled.items():
                 self._pending.setdefault(partition, item)
         return not unsettled and not self._to_notify

@@ -9,7 +9,7 @@ from typing import Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.base.purgatory import DelayedOperation, Purgatory
-from barnabas.broker.base.work_thread import WorkThread
+from barnabas.common.workers import Task
 
 _SLICE: Final = 16
 _SLICE_PARTITIONS: Final = 100
@@ -40,61 +40,55 @@ class SlicedChecks:
         self.call_soon = call_soon
         self._purgatory = purgatory
         purgatory.end_elsewhere = self._take_large
-        # Guards the fields below; the thread waits on it.
-        self._condition = threading.Condition()
+        # Guards the fields below.
+        self._lock = threading.Lock()
         self._due: dict[Hashable, None] = {}
         self._is_scheduled = False
         self._large: dict[DelayedOperation, None] = {}
         self._is_stopped = False
         # Only the running slice touches it.
         self._operations: deque[DelayedOperation] = deque()
-        self._thread = WorkThread(
-            "large-fetches",
-            self._condition,
-            has_work=lambda: bool(self._large),
-            work_off=self.check_large,
-            on_fatal=on_fatal,
-        )
+        self._task = Task("large-fetches", self.check_large, on_fatal=on_fatal)
 
     def start(self) -> None:
-        self._thread.start()
+        self._task.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the thread; from now on a large operation is ended by the thread that demands it."""
-        with self._condition:
+        with self._lock:
             self._is_stopped = True
-        self._thread.stop(timeout_s)
+        self._task.stop(timeout_s)
 
     def note(self, key: Hashable) -> None:
         """Check the operations that watch the key soon."""
         if not self._purgatory.is_watched(key):
             return
-        with self._condition:
+        with self._lock:
             self._due[key] = None
             if self._is_scheduled:
                 return
             self._is_scheduled = True
         self.call_soon(self._run_slice)
 
-    def check_large(self) -> bool:
-        """Check or end the large operation that was noted first. Tests call it without the thread."""
-        with self._condition:
+    def check_large(self) -> float | None:
+        """Check or end the large operation that was noted first; 0 if there are more."""
+        with self._lock:
             operation = next(iter(self._large), None)
             if operation is None:
-                return True
+                return None
             del self._large[operation]
         self._purgatory.check(operation)
-        return True
+        return 0.0 if self._large else None
 
     def _take_large(self, operation: DelayedOperation) -> bool:
         """Have the thread check an operation, if it is large; returns whether it is."""
         if operation.size <= MAX_ON_NETWORK_THREAD:
             return False
-        with self._condition:
+        with self._lock:
             if self._is_stopped:
                 return False
             self._large[operation] = None
-            self._condition.notify()
+        self._task.wake()
         return True
 
     def _run_slice(self) -> None:
@@ -115,7 +109,7 @@ class SlicedChecks:
         """The next operation to check; if there is none, the next `note` schedules another slice."""
         operations = self._operations
         while not operations:
-            with self._condition:
+            with self._lock:
                 if not self._due:
                     self._is_scheduled = False
                     return None

@@ -14,6 +14,8 @@ from tests.support.waiting import wait_for
 
 from .tools import ClusterView
 
+MAX_IDLE_THREADS = 20
+
 
 def test_a_stopped_cluster_starts_again_with_its_ports_and_data(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as first:
@@ -39,6 +41,16 @@ def test_a_health_check_fails_for_a_dead_broker_alone(
     assert health(["broker", endpoint]) == 1
     assert health(["zookeeper", endpoint]) == 1
     assert endpoint in capsys.readouterr().err
+
+
+def test_an_idle_broker_has_few_threads(shared_cluster: LocalCluster) -> None:
+    """Threads exist while there is work for them; 20 are enough for what waits."""
+
+    def most_threads() -> int:
+        processes = [shared_cluster.broker(broker).running_process for broker in (1, 2, 3)]
+        return max(len(list(Path(f"/proc/{process.pid}/task").iterdir())) for process in processes if process)
+
+    wait_for(lambda: most_threads() <= MAX_IDLE_THREADS, "the end of idle threads")
 
 
 def test_a_setting_that_a_broker_refuses_fails_the_start_by_name(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ class SimMember:
 
     @property
     def must_read_settings(self) -> bool:
-        return self.configs is not None and self.configs._must_read
+        return self.configs is not None and self.configs._task.is_due
 
     @property
     def has_heard_all(self) -> bool:
@@ -173,7 +173,7 @@ class SimMember:
             and client.session in self._world.zookeeper.sessions
             and not client.has_callbacks
             and self.session._states.empty()
-            and not configs._must_read
+            and not configs._task.is_due
             and self._must_load is None
         )
 
@@ -193,7 +193,8 @@ class SimMember:
         """The thread that watches settings reads them; it tries again later without ZooKeeper."""
         configs = self.configs
         assert configs is not None
-        must_load, configs._must_read, configs._must_reload = configs._must_reload, False, False
+        configs._task.take()
+        must_load, configs._must_reload = configs._must_reload, False
         try:
             (configs.load if must_load else configs.read_changes)()
         except (ZooKeeperUnavailable, SessionLost):
@@ -226,7 +227,8 @@ class SimMember:
             self.control()
         if self.configs is not None and self._must_load is not None:
             must_load, self._must_load = self._must_load, None
-            self.configs._wake(reload=must_load)
+            self.configs._must_reload = self.configs._must_reload or must_load
+            self.configs._task.wake()
 
     # Factories for the parts
 

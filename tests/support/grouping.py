@@ -40,7 +40,7 @@ def subscription(*topics: str) -> bytes:
 
 def run_once(shards: LedShards[Any]) -> bool:
     """Do one piece of work of the coordinator's thread, which does not run; False without any work."""
-    with shards._condition:
+    with shards._lock:
         work = shards._ready()
     if work is not None:
         work()

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, cast
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.purgatory import Purgatory
-from barnabas.broker.base.slow_work import SlowWorkRefused
 from barnabas.broker.cluster.features import SUPPORTED
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.config.settings import BrokerConfig
@@ -42,6 +41,7 @@ from barnabas.broker.handlers.services import OutcomesAnswer, ReassignmentsAnswe
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
+from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -152,7 +152,7 @@ class Inline:
 
     def submit(self, failed: Callable[[Exception], None], work: Callable[..., Any], *args: Any) -> None:
         if self.is_full:
-            raise SlowWorkRefused("500 requests wait for ZooKeeper already")
+            raise WorkRefused("500 requests wait for ZooKeeper already")
         try:
             work(*args)
         except OSError as error:
@@ -168,7 +168,7 @@ class QueuedWork:
 
     def submit(self, failed: Callable[[Exception], None], work: Callable[..., Any], *args: Any) -> None:
         if self.is_full:
-            raise SlowWorkRefused("full")
+            raise WorkRefused("full")
 
         def run() -> None:
             try:

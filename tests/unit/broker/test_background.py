@@ -4,7 +4,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -13,10 +12,11 @@ from barnabas.broker import background as background_module
 from barnabas.broker.background import BackgroundWork, Scheduler
 from barnabas.broker.base import slow_work
 from barnabas.broker.base.clocks import wall_clock_ms
-from barnabas.broker.base.slow_work import SlowWork, SlowWorkRefused
+from barnabas.broker.base.slow_work import SlowWork
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.common.workers import WorkRefused
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation, invariant
@@ -77,23 +77,17 @@ def test_a_task_that_fails_is_logged_and_runs_again(
 
 
 def test_a_task_runs_an_interval_after_its_last_end(fatal: Fatal, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s, began_s = [100.0], []
-
-    def wait(timeout_s: float) -> None:
-        now_s[0] += timeout_s
-
-    def work() -> None:
-        began_s.append(now_s[0])
-        now_s[0] += 3
-        if len(began_s) == 3:
-            scheduler.stop()
-
-    monkeypatch.setattr(background_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    scheduler = Scheduler(on_fatal=fatal)
-    monkeypatch.setattr(scheduler._condition, "wait", wait)
-    scheduler.every(10_000, "work", work)
-    scheduler._run()
-    assert began_s == [110, 123, 136]
+    """However long it takes, the next interval begins at its end."""
+    submitted: list[tuple[Callable[[], None], float]] = []
+    monkeypatch.setattr(
+        background_module.Workers, "submit", lambda _, work, after_s: submitted.append((work, after_s))
+    )
+    intervals_ms = iter([10_000, 20_000])
+    ran: list[int] = []
+    Scheduler(on_fatal=fatal).every(lambda: next(intervals_ms), "work", lambda: ran.append(len(submitted)))
+    turn, first_s = submitted[0]
+    turn()
+    assert (ran, first_s, submitted[1:]) == ([1], 10.0, [(turn, 20.0)])
 
 
 def test_a_broken_invariant_is_fatal(scheduler: Scheduler, fatal: Fatal) -> None:
@@ -183,7 +177,7 @@ def test_work_beyond_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch, fatal
     ran: list[int] = []
     for number in range(2):
         slow.submit(unexpected, ran.append, number)
-    with pytest.raises(SlowWorkRefused, match="2 requests wait"):
+    with pytest.raises(WorkRefused, match="2 requests wait"):
         slow.submit(unexpected, ran.append, 9)
     slow.start()
     slow.stop()

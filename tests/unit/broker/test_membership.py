@@ -108,9 +108,9 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[Joined]:
     registration = BrokerRegistration(broker_id=BrokerId(1), listeners=(), timestamp_ms=0)
     member = Membership(store, replicas, on_fatal=fatal)
     member.join(registration)
+    member.start()
     yield Joined(member, store, replicas)
     member.stop()
-    wait_for(lambda: not member._thread.is_alive(), "the end of the thread")
 
 
 @pytest.mark.parametrize(

@@ -27,20 +27,24 @@ MS = 1_000_000
 MAX_IDLE_MS = 60_000
 
 
+def no_worker(number: int) -> bool:
+    raise AssertionError("started a worker")
+
+
 def test_a_full_queue_calls_back_once_when_half_of_it_is_free() -> None:
-    waiting: RequestQueue[str] = RequestQueue(4)
+    waiting: RequestQueue[str] = RequestQueue(4, 0, no_worker)
     called: list[str] = []
 
     def on_room() -> None:
         called.append("room")
 
     assert not waiting.add("a", 1, on_room)
-    assert waiting.take(threading.Lock()) == "a"
+    assert waiting.take(0, threading.Lock()) == "a"
     assert not called
     assert not waiting.add("a", 3, on_room)
     assert waiting.add(None, 1, on_room)
     assert waiting.add("b", 1, on_room)
-    assert waiting.take(threading.Lock()) == "a"
+    assert waiting.take(0, threading.Lock()) == "a"
     assert waiting.swap("a") == "b"
     assert (waiting.queued, called) == (3, [])
     assert waiting.swap("b") == "a"
@@ -114,7 +118,7 @@ class Rig:
             in_turn=lambda view: bytes(view).endswith(b"!"),
             after_run=self._after_run,
             on_fatal=self.died.append,
-            max_requests=10,
+            make_queue=lambda lane: RequestQueue(10, 0, no_worker),
             **arguments,
         )
         self.thread = NetworkThread("network-0", self.lanes, max_idle_ms=MAX_IDLE_MS)
@@ -151,7 +155,7 @@ class Rig:
     def work(self) -> None:
         """Be a worker of the general lane until nothing is left."""
         self.lanes.queues[Lane.GENERAL].close()
-        _work(self.lanes, Lane.GENERAL, self.worker_time)
+        _work(self.lanes, Lane.GENERAL, 0, self.worker_time)
 
     def turn(self) -> None:
         """Let the network thread do what is due."""
