@@ -500,7 +500,7 @@ def test_a_controller_ends_if_others_change_a_topic_again_and_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster.writer, "set_topic_assignments", lambda topics: [])
-    with pytest.raises(ZooKeeperUnavailable, match="'moved'. are changed by others again and again"):
+    with pytest.raises(ZooKeeperUnavailable, match=r"'moved'. are changed by others again and again"):
         alter(cluster, {P0: (2, 4)})
 
 
