@@ -48,14 +48,6 @@ class TopicPartition(NamedTuple):
         return f"{self.topic[:_MAX_SHOWN]}-{self.partition}"
 
 
-def named_once(topics: Iterable[tuple[str, Iterable[int]]]) -> list[TopicPartition]:
-    """The partitions of a request, each once, in order.
-
-    A partition takes a byte or two to name again, and its answer may take kilobytes.
-    """
-    return list(dict.fromkeys(TopicPartition(topic, index) for topic, indexes in topics for index in indexes))
-
-
 def by_topic(items: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[T]]:
     """The items of each topic, in their order."""
     topics: dict[str, list[T]] = {}

@@ -81,11 +81,12 @@ class ClusterMetadata:
                     return Endpoint(candidate.host, candidate.port)
         return None
 
+    def has(self, partition: TopicPartition) -> bool:
+        return partition.partition in self.partitions_of(partition.topic)
+
     def may_exist(self, partition: TopicPartition) -> bool:
         """Whether a partition exists, or may exist although it is not known here."""
-        return partition.topic in self.unreadable_topics or partition.partition in self.partitions_of(
-            partition.topic
-        )
+        return partition.topic in self.unreadable_topics or self.has(partition)
 
     def broker_epoch(self, broker_id: BrokerId) -> BrokerEpoch | None:
         """The broker epoch of a live broker, or None."""

@@ -12,6 +12,7 @@ Kafka, and are recreated when they are needed. ElectLeaders is answered when all
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -23,12 +24,11 @@ from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ApiError, ErrorCode, ErrorTexts, api_error
-from barnabas.protocol.ids import NO_BROKER, TopicId, TopicPartition, by_topic
+from barnabas.protocol.ids import NO_BROKER, TopicId, TopicPartition
 from barnabas.protocol.messages.elections import (
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
-    PartitionElectionResult,
     ReplicaElectionResult,
 )
 from barnabas.protocol.messages.features import (
@@ -44,7 +44,6 @@ from barnabas.protocol.messages.reassignments import (
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
-    ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
 from barnabas.protocol.messages.topics import (
@@ -61,6 +60,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from barnabas.protocol.partition_entries import entries, in_topics, outcomes_in_topics, partitions_of
 from barnabas.protocol.schema import MAX_HEAD_BYTES, ApiKey
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity
@@ -332,29 +332,14 @@ def _delete(services: Services, request: ApiRequest) -> None:
 
 def handle_elect_leaders(services: Services, request: ApiRequest) -> None:
     body: ElectLeadersRequest = request.body
-    partitions: list[TopicPartition] | None = None
-    if body.topic_partitions is not None:
-        partitions = [
-            TopicPartition(topic.topic, index)
-            for topic in body.topic_partitions
-            for index in topic.partitions
-        ]
+    partitions = None if body.topic_partitions is None else partitions_of(body.topic_partitions)
 
     def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
         if code != ErrorCode.NONE:
             # Version 0 has no error of the whole request.
             outcomes = dict.fromkeys(partitions or (), api_error(code))
-        texts = ErrorTexts()
-        results = by_topic((tp, _election_result(tp, error, texts)) for tp, error in outcomes.items())
-        request.respond(
-            ElectLeadersResponse(
-                error_code=code,
-                replica_election_results=[
-                    ReplicaElectionResult(topic=topic, partition_result=of_topic)
-                    for topic, of_topic in results.items()
-                ],
-            )
-        )
+        results = outcomes_in_topics(ReplicaElectionResult, outcomes)
+        request.respond(ElectLeadersResponse(error_code=code, replica_election_results=results))
 
     if body.election_type not in set(ElectionType):
         answer(ErrorCode.INVALID_REQUEST, {})
@@ -364,48 +349,28 @@ def handle_elect_leaders(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _election_result(
-    tp: TopicPartition, error: ApiError | None, texts: ErrorTexts
-) -> PartitionElectionResult:
-    if error is None:
-        return PartitionElectionResult(partition_id=tp.partition)
-    return PartitionElectionResult(
-        partition_id=tp.partition, error_code=error.code, error_message=texts.of(error)
-    )
-
-
 # ---- Reassignments
 
 
 def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
     body: AlterPartitionReassignmentsRequest = request.body
-    targets: dict[TopicPartition, Sequence[int] | None] = {}
-    doubled: dict[TopicPartition, ApiError] = {}
+    targets: dict[TopicPartition, Sequence[int] | None] = {
+        partition: entry.replicas for partition, entry in entries(body.topics)
+    }
     twice = api_error(ErrorCode.INVALID_REQUEST, "a partition is named twice in one request")
-    for topic in body.topics:
-        for partition in topic.partitions:
-            tp = TopicPartition(topic.name, partition.partition_index)
-            if tp in targets:
-                doubled[tp] = twice
-            targets[tp] = partition.replicas
-    for tp in doubled:
-        del targets[tp]
+    counts = Counter(partitions_of(body.topics))
+    doubled = {partition: twice for partition, count in counts.items() if count > 1}
+    for partition in doubled:
+        del targets[partition]
 
     def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
-        texts = ErrorTexts()
-        results = by_topic(
-            (tp, _reassignment_result(tp, error, texts)) for tp, error in {**outcomes, **doubled}.items()
-        )
+        results = outcomes_in_topics(ReassignableTopicResponse, {**outcomes, **doubled})
         request.respond(
             AlterPartitionReassignmentsResponse(
                 allow_replication_factor_change=body.allow_replication_factor_change,
                 error_code=code,
                 error_message=_text(code),
-                responses=[
-                    ReassignableTopicResponse(name=name, partitions=of_topic)
-                    for name, of_topic in results.items()
-                    if code == ErrorCode.NONE
-                ],
+                responses=results if code == ErrorCode.NONE else [],
             )
         )
 
@@ -416,45 +381,28 @@ def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
 
 def handle_list_reassignments(services: Services, request: ApiRequest) -> None:
     body: ListPartitionReassignmentsRequest = request.body
-    named = None
-    if body.topics is not None:
-        named = {
-            TopicPartition(topic.name, index) for topic in body.topics for index in topic.partition_indexes
-        }
+    requested = None if body.topics is None else set(partitions_of(body.topics))
 
     def answer(code: ErrorCode, under_way: Mapping[TopicPartition, ReplicaAssignment]) -> None:
-        listed = by_topic(
-            (tp, _ongoing(tp, assignment))
-            for tp, assignment in sorted(under_way.items())
-            if named is None or tp in named
+        listed = (
+            (partition, _ongoing(partition, assignment))
+            for partition, assignment in sorted(under_way.items())
+            if requested is None or partition in requested
         )
         request.respond(
             ListPartitionReassignmentsResponse(
                 error_code=code,
                 error_message=_text(code),
-                topics=[
-                    OngoingTopicReassignment(name=name, partitions=of_topic)
-                    for name, of_topic in listed.items()
-                ],
+                topics=in_topics(OngoingTopicReassignment, listed),
             )
         )
 
     services.controller.list_reassignments(answer)
 
 
-def _reassignment_result(
-    tp: TopicPartition, error: ApiError | None, texts: ErrorTexts
-) -> ReassignablePartitionResponse:
-    if error is None:
-        return ReassignablePartitionResponse(partition_index=tp.partition)
-    return ReassignablePartitionResponse(
-        partition_index=tp.partition, error_code=error.code, error_message=texts.of(error)
-    )
-
-
-def _ongoing(tp: TopicPartition, assignment: ReplicaAssignment) -> OngoingPartitionReassignment:
+def _ongoing(partition: TopicPartition, assignment: ReplicaAssignment) -> OngoingPartitionReassignment:
     return OngoingPartitionReassignment(
-        partition_index=tp.partition,
+        partition_index=partition.partition,
         replicas=list(assignment.replicas),
         adding_replicas=list(assignment.adding),
         removing_replicas=list(assignment.removing),

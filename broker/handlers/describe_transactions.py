@@ -15,7 +15,7 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.producer_state import ProducerState
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts
-from barnabas.protocol.ids import TopicPartition, by_topic, named_once
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
     ActiveProducer,
     DescribedTransaction,
@@ -28,6 +28,7 @@ from barnabas.protocol.messages.describe_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from barnabas.protocol.partition_entries import in_topics, named_once
 from barnabas.protocol.topic_names import validate_topic_name
 
 _STATES: Final = {state.value: state for state in TransactionState}
@@ -102,28 +103,22 @@ _PIECE: Final = 500
 
 def handle_describe_producers(services: Services, request: ApiRequest) -> None:
     body: DescribeProducersRequest = request.body
-    names = named_once((topic.name, topic.partition_indexes) for topic in body.topics)
     texts = ErrorTexts()
-    described = by_topic((name, _describe_producers(services, name, texts)) for name in names)
-    request.respond(
-        DescribeProducersResponse(
-            topics=[
-                DescribeProducersTopicResponse(name=topic, partitions=partitions)
-                for topic, partitions in described.items()
-            ]
-        )
+    described = (
+        (partition, _describe_producers(services, partition, texts)) for partition in named_once(body.topics)
     )
+    request.respond(DescribeProducersResponse(topics=in_topics(DescribeProducersTopicResponse, described)))
 
 
 def _describe_producers(
-    services: Services, name: TopicPartition, texts: ErrorTexts
+    services: Services, partition: TopicPartition, texts: ErrorTexts
 ) -> DescribeProducersPartitionResponse:
     try:
-        validate_topic_name(name.topic)
-        log = services.replicas.partition(name).log
+        validate_topic_name(partition.topic)
+        log = services.replicas.partition(partition).log
     except ApiError as error:
         return DescribeProducersPartitionResponse(
-            partition_index=name.partition, error_code=int(error.code), error_message=texts.of(error)
+            partition_index=partition.partition, error_code=error.code, error_message=texts.of(error)
         )
     with log.lock:
         states = list(log.producers)
@@ -132,7 +127,7 @@ def _describe_producers(
         # The lock keeps each state consistent; appends need it too.
         with log.lock:
             producers += map(_active, states[start : start + _PIECE])
-    return DescribeProducersPartitionResponse(partition_index=name.partition, active_producers=producers)
+    return DescribeProducersPartitionResponse(partition_index=partition.partition, active_producers=producers)
 
 
 def _active(state: ProducerState) -> ActiveProducer:

@@ -17,7 +17,7 @@ from barnabas.broker.network.request import Lane
 from barnabas.broker.replication.delayed_delete import DeletionOutcome
 from barnabas.broker.replication.partition import Isolation
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import LeaderEpoch, TopicPartition, by_topic
+from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -44,6 +44,7 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from barnabas.protocol.partition_entries import entries, in_topics, partitions_of, per_partition
 
 logger = logging.getLogger(__name__)
 
@@ -81,47 +82,34 @@ def _list_offsets(services: Services, request: ApiRequest, body: ListOffsetsRequ
     version = request.api_version
     # Whatever replica id a request claims: followers get the offsets of their leader with its records.
     isolation = Isolation.of_consumer(body.isolation_level)
-    counts = Counter(
-        (topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions
-    )
+    counts = Counter(partitions_of(body.topics))
 
-    def answer(topic: str, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        name = TopicPartition(topic, requested.partition_index)
+    def answer(partition: TopicPartition, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         try:
-            if counts[name] > 1:
-                raise api_error(ErrorCode.INVALID_REQUEST, f"{name} is named {counts[name]} times")
+            if counts[partition] > 1:
+                raise api_error(ErrorCode.INVALID_REQUEST, f"{partition} is named {counts[partition]} times")
             if not _has_meaning(requested.timestamp, version):
                 raise api_error(
                     ErrorCode.UNSUPPORTED_VERSION,
                     f"timestamp {requested.timestamp} has no meaning in this version",
                 )
-            timestamp, offset, epoch = _look_up(services, name, requested, isolation)
+            timestamp, offset, epoch = _look_up(services, partition, requested, isolation)
         except ApiError as error:
             services.replicas.disk_failures.note(error)
-            logger.debug("offsets of %s: %s", name, error)
+            logger.debug("offsets of %s: %s", partition, error)
             code = error.code
             if code == ErrorCode.OFFSET_NOT_AVAILABLE and (version or 0) in _WITHOUT_NOT_AVAILABLE:
                 code = ErrorCode.LEADER_NOT_AVAILABLE
-            return ListOffsetsPartitionResponse(partition_index=name.partition, error_code=int(code))
+            return ListOffsetsPartitionResponse(partition_index=partition.partition, error_code=code)
         return ListOffsetsPartitionResponse(
-            partition_index=name.partition,
-            error_code=0,
+            partition_index=partition.partition,
+            error_code=ErrorCode.NONE,
             timestamp=timestamp,
             offset=offset,
             leader_epoch=epoch,
         )
 
-    request.respond(
-        ListOffsetsResponse(
-            topics=[
-                ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=[answer(topic.name, requested) for requested in topic.partitions],
-                )
-                for topic in body.topics
-            ]
-        )
-    )
+    request.respond(ListOffsetsResponse(topics=per_partition(body.topics, ListOffsetsTopicResponse, answer)))
 
 
 def _has_meaning(timestamp: int, version: int | None) -> bool:
@@ -132,16 +120,16 @@ def _has_meaning(timestamp: int, version: int | None) -> bool:
 
 
 def _look_up(
-    services: Services, name: TopicPartition, requested: ListOffsetsPartition, isolation: Isolation
+    services: Services, partition: TopicPartition, requested: ListOffsetsPartition, isolation: Isolation
 ) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch of the requested position; -1 each if there is no such record.
 
     A consumer gets nothing at or beyond the high watermark. If the answer depends on the high watermark and a
     new leader does not know it yet, raises OFFSET_NOT_AVAILABLE (KIP-207).
     """
-    partition = services.replicas.partition(name)
-    partition.check_leading(requested.current_leader_epoch)
-    log = partition.log
+    replica = services.replicas.partition(partition)
+    replica.check_leading(requested.current_leader_epoch)
+    log = replica.log
     if requested.timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         # As in Kafka without tiered storage.
         return -1, -1, -1
@@ -149,16 +137,16 @@ def _look_up(
         start_offset = log.log_start_offset
         return -1, start_offset, log.epoch_cache.epoch_at(start_offset)
     if requested.timestamp == LATEST_TIMESTAMP:
-        end_offset = partition.latest_offset(requested.current_leader_epoch, isolation)
+        end_offset = replica.latest_offset(requested.current_leader_epoch, isolation)
         # Read last: for an epoch that had ended below the offset, a client would take it for truncated.
-        return -1, end_offset, partition.leader_epoch
+        return -1, end_offset, replica.leader_epoch
     if requested.timestamp == MAX_TIMESTAMP:
         record = log.max_timestamp_offset()
     else:
         record = log.offset_for_timestamp(requested.timestamp)
-    if record is None or record.offset >= partition.readable_end(requested.current_leader_epoch, isolation):
+    if record is None or record.offset >= replica.readable_end(requested.current_leader_epoch, isolation):
         # The record may be committed although this new leader does not know it yet.
-        partition.latest_offset(requested.current_leader_epoch, isolation)
+        replica.latest_offset(requested.current_leader_epoch, isolation)
         return -1, -1, -1
     return record.timestamp_ms, record.offset, record.leader_epoch
 
@@ -168,30 +156,22 @@ def _look_up(
 
 def handle_leader_epoch(services: Services, request: ApiRequest) -> None:
     body: OffsetForLeaderEpochRequest = request.body
-    request.respond(
-        OffsetForLeaderEpochResponse(
-            topics=[
-                OffsetForLeaderTopicResult(
-                    topic=topic.topic,
-                    partitions=[
-                        _epoch_end(services, topic.topic, partition) for partition in topic.partitions
-                    ],
-                )
-                for topic in body.topics
-            ]
+
+    def answer(partition: TopicPartition, requested: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
+        try:
+            replica = services.replicas.partition(partition)
+            end = replica.epoch_end(requested.current_leader_epoch, LeaderEpoch(requested.leader_epoch))
+        except ApiError as error:
+            return LeaderEpochEndOffset(error_code=error.code, partition=partition.partition)
+        return LeaderEpochEndOffset(
+            error_code=ErrorCode.NONE,
+            partition=partition.partition,
+            leader_epoch=end.epoch,
+            end_offset=end.end_offset,
         )
-    )
 
-
-def _epoch_end(services: Services, topic: str, requested: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
-    index = requested.partition
-    try:
-        partition = services.replicas.partition(TopicPartition(topic, index))
-        end = partition.epoch_end(requested.current_leader_epoch, LeaderEpoch(requested.leader_epoch))
-    except ApiError as error:
-        return LeaderEpochEndOffset(error_code=int(error.code), partition=index)
-    return LeaderEpochEndOffset(
-        error_code=0, partition=index, leader_epoch=end.epoch, end_offset=end.end_offset
+    request.respond(
+        OffsetForLeaderEpochResponse(topics=per_partition(body.topics, OffsetForLeaderTopicResult, answer))
     )
 
 
@@ -201,32 +181,21 @@ def _epoch_end(services: Services, topic: str, requested: OffsetForLeaderPartiti
 def handle_delete_records(services: Services, request: ApiRequest) -> None:
     body: DeleteRecordsRequest = request.body
     # As in Kafka, the last offset of a partition that is named more than once counts.
-    offsets = {
-        TopicPartition(topic.name, partition.partition_index): partition.offset
-        for topic in body.topics
-        for partition in topic.partitions
-    }
-    answer = request.answering(lambda outcomes: request.respond(_deletion_response(outcomes)))
+    offsets = {partition: entry.offset for partition, entry in entries(body.topics)}
+
+    @request.answering
+    def answer(outcomes: list[DeletionOutcome]) -> None:
+        results = ((outcome.partition, _deletion_result(outcome)) for outcome in outcomes)
+        request.respond(DeleteRecordsResponse(topics=in_topics(DeleteRecordsTopicResult, results)))
+
     request.raw.park(
         services.replicas.deletions.delete(max(0, body.timeout_ms), list(offsets.items()), answer)
     )
 
 
-def _deletion_response(outcomes: list[DeletionOutcome]) -> DeleteRecordsResponse:
-    results = [
-        (
-            outcome.partition,
-            DeleteRecordsPartitionResult(
-                partition_index=outcome.partition.partition,
-                low_watermark=outcome.low_watermark,
-                error_code=int(outcome.error),
-            ),
-        )
-        for outcome in outcomes
-    ]
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(name=name, partitions=partitions)
-            for name, partitions in by_topic(results).items()
-        ]
+def _deletion_result(outcome: DeletionOutcome) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=outcome.partition.partition,
+        low_watermark=outcome.low_watermark,
+        error_code=outcome.error,
     )

@@ -6,7 +6,7 @@ committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from barnabas.broker.coordinators.groups.effects import (
@@ -24,16 +24,14 @@ from barnabas.broker.handlers.find_coordinator import when_topic_known
 from barnabas.broker.handlers.groups import shard_of
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition, by_topic
+from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -47,8 +45,16 @@ from barnabas.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
+)
+from barnabas.protocol.partition_entries import (
+    entries,
+    in_topics,
+    named_once,
+    outcomes_in_topics,
+    outcomes_per_partition,
+    partitions_of,
+    per_partition,
 )
 
 _SEVERAL_GROUPS_SINCE: Final = 8
@@ -59,24 +65,13 @@ _LAST_TIMESTAMP_MS: Final = (1 << 63) - 1
 """The latest time that a record of an offset can hold."""
 
 
-def is_known(services: Services, name: TopicPartition) -> bool:
-    return name.partition in services.metadata.current.partitions_of(name.topic)
-
-
 # ---- OffsetCommit
 
 
-def partitions_to_commit(
-    services: Services, topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic]
-) -> tuple[list[TopicPartition], dict[TopicPartition, ErrorCode]]:
-    """The partitions of a request, and the errors of the unknown ones among them."""
-    names = [
-        TopicPartition(topic.name, partition.partition_index)
-        for topic in topics
-        for partition in topic.partitions
-    ]
-    unknown = {name: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names if not is_known(services, name)}
-    return names, unknown
+def _unknown(services: Services, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+    """The errors of partitions that do not exist."""
+    current = services.metadata.current
+    return {each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in partitions if not current.has(each)}
 
 
 def _in_other_topics(
@@ -84,48 +79,40 @@ def _in_other_topics(
 ) -> dict[TopicPartition, ErrorCode]:
     """The errors of offsets in a topic with another id than the one that has its name now."""
     existing = services.metadata.current.topics
-    return {
-        TopicPartition(topic.name, partition.partition_index): ErrorCode.UNKNOWN_TOPIC_ID
+    others = (
+        topic
         for topic in topics
         if topic.name in existing and topic.topic_id not in (NO_TOPIC_ID, existing[topic.name].topic_id)
-        for partition in topic.partitions
-    }
+    )
+    return dict.fromkeys(partitions_of(others), ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def handle_commit(services: Services, request: ApiRequest) -> None:
     body: OffsetCommitRequest = request.body
-    names, unknown = partitions_to_commit(services, body.topics)
-    refused = {**_in_other_topics(services, body.topics), **unknown}
+    partitions = named_once(body.topics)
+    refused = {**_in_other_topics(services, body.topics), **_unknown(services, partitions)}
 
     @request.answering
     def answer(outcome: CommitResponse) -> None:
-        request.respond(_commit_response(body, {**outcome, **refused}))
+        results = outcomes_per_partition(body.topics, OffsetCommitResponseTopic, {**outcome, **refused})
+        request.respond(OffsetCommitResponse(topics=results))
 
     def commit(group: Group, now: Moment) -> Effects:
-        offsets = Commit(
-            offsets_to_commit(
-                services,
-                body.topics,
-                refused,
-                now.wall_ms,
-                _expiry_ms(now.wall_ms, body.retention_time_ms),
-            ),
-            body.member_id,
-            body.group_instance_id,
-            body.generation_id_or_member_epoch,
-        )
-        return group.commit(offsets, answer, now)
+        expires_ms = _expiry_ms(now.wall_ms, body.retention_time_ms)
+        offsets = _offsets_to_commit(services, body.topics, refused, now.wall_ms, expires_ms)
+        member = body.member_id, body.group_instance_id, body.generation_id_or_member_epoch
+        return group.commit(Commit(offsets, *member), answer, now)
 
     try:
         shard = services.groups.shard_of(body.group_id)
         # Only a commit from outside may create a group: a member has joined it before.
         is_outsider = body.generation_id_or_member_epoch < 0
-        if len(refused) == len(names):
+        if len(refused) == len(partitions):
             answer({})
         elif not shard.apply(body.group_id, commit, create=is_outsider):
-            answer(dict.fromkeys(names, ErrorCode.ILLEGAL_GENERATION))
+            answer(dict.fromkeys(partitions, ErrorCode.ILLEGAL_GENERATION))
     except ApiError as error:
-        answer(dict.fromkeys(names, error.code))
+        answer(dict.fromkeys(partitions, error.code))
 
 
 def _expiry_ms(now_ms: int, retention_ms: int) -> int | None:
@@ -136,50 +123,27 @@ def _expiry_ms(now_ms: int, retention_ms: int) -> int | None:
     return None if retention_ms == _DEFAULT_RETENTION else min(now_ms + retention_ms, _LAST_TIMESTAMP_MS)
 
 
-def offsets_to_commit(
+def _offsets_to_commit(
     services: Services,
     topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
-    refused: Mapping[TopicPartition, ErrorCode],
+    refused: Container[TopicPartition],
     now_ms: int,
     expires_ms: int | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """The offsets of a request, but for those of ``refused`` partitions."""
-    offsets = {}
     existing = services.metadata.current.topics
-    for topic in topics:
-        topic_id = existing[topic.name].topic_id if topic.name in existing else None
-        for partition in topic.partitions:
-            name = TopicPartition(topic.name, partition.partition_index)
-            if name not in refused:
-                offsets[name] = OffsetAndMetadata(
-                    committed_offset=partition.committed_offset,
-                    commit_timestamp_ms=now_ms,
-                    leader_epoch=LeaderEpoch(partition.committed_leader_epoch),
-                    metadata=partition.committed_metadata or "",
-                    expire_timestamp_ms=expires_ms,
-                    topic_id=topic_id,
-                )
-    return offsets
-
-
-def _commit_response(
-    body: OffsetCommitRequest, outcome: Mapping[TopicPartition, int]
-) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=outcome[TopicPartition(topic.name, partition.partition_index)],
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in body.topics
-        ]
-    )
+    return {
+        partition: OffsetAndMetadata(
+            committed_offset=entry.committed_offset,
+            commit_timestamp_ms=now_ms,
+            leader_epoch=LeaderEpoch(entry.committed_leader_epoch),
+            metadata=entry.committed_metadata or "",
+            expire_timestamp_ms=expires_ms,
+            topic_id=existing[partition.topic].topic_id if partition.topic in existing else None,
+        )
+        for partition, entry in entries(topics)
+        if partition not in refused
+    }
 
 
 # ---- OffsetFetch
@@ -207,14 +171,10 @@ def _answer_fetch(services: Services, request: ApiRequest) -> None:
 def _fetch(
     services: Services, entry: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    names = None
-    if entry.topics is not None:
-        names = [
-            TopicPartition(topic.name, index) for topic in entry.topics for index in topic.partition_indexes
-        ]
+    partitions = None if entry.topics is None else partitions_of(entry.topics)
     try:
         shard = services.groups.shard_of(entry.group_id)
-        fetched = shard.read(entry.group_id, lambda group, now: group.fetch(names, require_stable))
+        fetched = shard.read(entry.group_id, lambda group, now: group.fetch(partitions, require_stable))
     except ApiError as error:
         return OffsetFetchResponseGroup(group_id=entry.group_id, error_code=error.code)
     if fetched is None:
@@ -222,24 +182,15 @@ def _fetch(
         return OffsetFetchResponseGroup(group_id=entry.group_id, topics=topics_without)
     return OffsetFetchResponseGroup(
         group_id=entry.group_id,
-        topics=[
-            OffsetFetchResponseTopic(name=name, partitions=partitions)
-            for name, partitions in by_topic(fetched.items()).items()
-        ],
+        topics=in_topics(OffsetFetchResponseTopic, fetched.items()),
     )
 
 
 def _without_offsets(topics: list[OffsetFetchRequestTopic], code: int) -> list[OffsetFetchResponseTopic]:
-    return [
-        OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=[
-                OffsetFetchResponsePartition(partition_index=index, error_code=code)
-                for index in topic.partition_indexes
-            ],
-        )
-        for topic in topics
-    ]
+    def answer(partition: TopicPartition, _: int) -> OffsetFetchResponsePartition:
+        return OffsetFetchResponsePartition(partition_index=partition.partition, error_code=code)
+
+    return per_partition(topics, OffsetFetchResponseTopic, answer)
 
 
 # ---- OffsetDelete
@@ -248,22 +199,16 @@ def _without_offsets(topics: list[OffsetFetchRequestTopic], code: int) -> list[O
 def handle_delete(services: Services, request: ApiRequest) -> None:
     """Answered when the tombstones are replicated, or have failed."""
     body: OffsetDeleteRequest = request.body
-    outcome: dict[TopicPartition, int] = {}
-    existing = []
-    for topic in body.topics:
-        for partition in topic.partitions:
-            name = TopicPartition(topic.name, partition.partition_index)
-            if is_known(services, name):
-                existing.append(name)
-            else:
-                outcome[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    partitions = named_once(body.topics)
+    outcomes: dict[TopicPartition, int] = {**_unknown(services, partitions)}
+    existing = [partition for partition in partitions if partition not in outcomes]
     refusal = ErrorCode.NONE
 
     def delete(group: Group, now: Moment) -> Effects:
         nonlocal refusal
         deletion = group.delete_offsets(existing, now)
         refusal = deletion.error
-        outcome.update(deletion.partitions)
+        outcomes.update(deletion.partitions)
         return deletion.effects
 
     @request.answering
@@ -272,9 +217,9 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
             request.respond(OffsetDeleteResponse(error_code=refusal))
             return
         if error != ErrorCode.NONE:
-            deleted = [name for name in existing if outcome[name] == ErrorCode.NONE]
-            outcome.update(dict.fromkeys(deleted, removal_error(error)))
-        request.respond(_delete_response(outcome))
+            deleted = [partition for partition in existing if outcomes[partition] == ErrorCode.NONE]
+            outcomes.update(dict.fromkeys(deleted, removal_error(error)))
+        request.respond(OffsetDeleteResponse(topics=outcomes_in_topics(OffsetDeleteResponseTopic, outcomes)))
 
     try:
         shard = shard_of(services, body.group_id)
@@ -282,16 +227,6 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
             request.respond(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
     except ApiError as error:
         request.respond(OffsetDeleteResponse(error_code=error.code))
-
-
-def _delete_response(outcome: Mapping[TopicPartition, int]) -> OffsetDeleteResponse:
-    topics = by_topic(
-        (name, OffsetDeleteResponsePartition(partition_index=name.partition, error_code=code))
-        for name, code in outcome.items()
-    )
-    return OffsetDeleteResponse(
-        topics=[OffsetDeleteResponseTopic(name=name, partitions=each) for name, each in topics.items()]
-    )
 
 
 # ---- TxnOffsetCommit
@@ -311,18 +246,21 @@ def handle_transaction_commit(services: Services, request: ApiRequest) -> None:
     native protocol, the coordinator adds the partition to the transaction.
     """
     body: TxnOffsetCommitRequest = request.body
-    names, unknown = partitions_to_commit(services, body.topics)
+    partitions = named_once(body.topics)
+    unknown = _unknown(services, partitions)
 
     @request.answering
     def answer(outcome: CommitResponse) -> None:
-        request.respond(_transaction_response(request, {**outcome, **unknown}))
+        outcomes = {each: _known_error(request, error) for each, error in {**outcome, **unknown}.items()}
+        results = outcomes_per_partition(body.topics, TxnOffsetCommitResponseTopic, outcomes)
+        request.respond(TxnOffsetCommitResponse(topics=results))
 
     def refuse(error: ErrorCode) -> None:
-        answer(dict.fromkeys(names, error))
+        answer(dict.fromkeys(partitions, error))
 
     def commit(producer: TransactionalProducer) -> None:
         def event(group: Group, now: Moment) -> Effects:
-            offsets = offsets_to_commit(services, body.topics, unknown, now.wall_ms)
+            offsets = _offsets_to_commit(services, body.topics, unknown, now.wall_ms)
             member = body.member_id, body.group_instance_id, body.generation_id
             return group.commit(Commit(offsets, *member, producer), answer, now)
 
@@ -343,7 +281,7 @@ def handle_transaction_commit(services: Services, request: ApiRequest) -> None:
     except ApiError as error:
         refuse(error.code)
         return
-    if len(unknown) == len(names):
+    if len(unknown) == len(partitions):
         answer({})
     else:
         _when_confirmed(services, request, partition, commit, refuse)
@@ -390,28 +328,8 @@ def _refusal(request: ApiRequest, error: ErrorCode) -> ErrorCode:
     return commit_error(error)
 
 
-def _transaction_response(
-    request: ApiRequest, outcome: Mapping[TopicPartition, ErrorCode]
-) -> TxnOffsetCommitResponse:
-    def code(name: TopicPartition) -> int:
-        error = outcome[name]
-        if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and not request.is_since(_KNOWS_LOADING_SINCE):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return error
-
-    body: TxnOffsetCommitRequest = request.body
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=code(TopicPartition(topic.name, partition.partition_index)),
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in body.topics
-        ]
-    )
+def _known_error(request: ApiRequest, error: ErrorCode) -> ErrorCode:
+    """The error as the version of the request has it."""
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and not request.is_since(_KNOWS_LOADING_SINCE):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return error

@@ -17,10 +17,9 @@ from barnabas.broker.log.future_log import FutureLog
 from barnabas.broker.log.log import Log
 from barnabas.broker.replication.partition import Partition, Role
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition, by_topic
+from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition
 from barnabas.protocol.messages.replicas import (
     UNKNOWN_VOLUME_BYTES,
-    AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
@@ -35,6 +34,7 @@ from barnabas.protocol.messages.replicas import (
     ReplicaDescription,
     TopicReplicas,
 )
+from barnabas.protocol.partition_entries import in_topics, outcomes_in_topics, partitions_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,55 +44,49 @@ logger = logging.getLogger(__name__)
 def handle_describe_replicas(services: Services, request: ApiRequest) -> None:
     body: DescribeReplicasRequest = request.body
     replicas = services.replicas
-
     topics = None if body.topics is None else set(body.topics)
-
-    def is_requested(name: TopicPartition) -> bool:
-        return topics is None or name.topic in topics
-
-    failures = {name: text for name, text in replicas.roles.failed.reasons().items() if is_requested(name)}
+    failures = replicas.roles.failed.reasons()
     described = [
-        (partition.partition, _describe_replica(partition, failures.pop(partition.partition, "")))
-        for partition in sorted(replicas.partitions(), key=lambda replica: replica.partition)
-        if is_requested(partition.partition)
+        (replica.partition, _describe_replica(replica, failures.pop(replica.partition, "")))
+        for replica in sorted(replicas.partitions(), key=lambda replica: replica.partition)
     ]
-    for name, reason in sorted(replicas.logs.offline_partitions.copy().items(), key=lambda item: item[0]):
-        if is_requested(name):
-            log_dir = replicas.logs.dir_of_offline(name)
-            text = reason.text if isinstance(reason, ApiError) else str(reason)
-            described.append((name, _describe_offline(name, log_dir, failures.pop(name, text))))
+    for partition, reason in sorted(
+        replicas.logs.offline_partitions.copy().items(), key=lambda item: item[0]
+    ):
+        log_dir = replicas.logs.dir_of_offline(partition)
+        text = reason.text if isinstance(reason, ApiError) else str(reason)
+        described.append((partition, _describe_offline(partition, log_dir, failures.pop(partition, text))))
     # The other failed replicas could not even be created.
-    described += [(name, _describe_offline(name, None, text)) for name, text in sorted(failures.items())]
+    described += [(each, _describe_offline(each, None, text)) for each, text in sorted(failures.items())]
+    requested = (named for named in described if topics is None or named[0].topic in topics)
     request.respond(
         DescribeReplicasResponse(
-            error_code=0,
+            error_code=ErrorCode.NONE,
             broker_id=services.config.broker_id,
-            topics=[
-                TopicReplicas(topic_name=name, replicas=each) for name, each in by_topic(described).items()
-            ],
+            topics=in_topics(TopicReplicas, requested),
             strays=[str(stray.folder) for stray in replicas.logs.strays.all()],
             cleaner=_describe_cleaner(services.cleaner),
         )
     )
 
 
-def _describe_replica(partition: Partition, failure: str) -> ReplicaDescription:
-    view = partition.view()
+def _describe_replica(replica: Partition, failure: str) -> ReplicaDescription:
+    view = replica.view()
     return ReplicaDescription(
         partition_index=view.partition.partition,
         leader_id=view.leader,
         leader_epoch=view.leader_epoch,
         is_leader=view.role is Role.LEADER,
-        isr=[replica for replica in view.replicas if replica in view.isr.in_sync_replicas],
+        isr=[each for each in view.replicas if each in view.isr.in_sync_replicas],
         replicas=list(view.replicas),
         log_start_offset=view.log_start_offset,
         high_watermark=view.high_watermark,
         log_end_offset=view.log_end_offset,
         size_bytes=view.size_bytes,
-        log_dir=str(partition.log.folder.parent),
+        log_dir=str(replica.log.folder.parent),
         is_offline=view.role is Role.NONE,
         failure=failure,
-        cleaning_problem=partition.log.cleaning_problem or "",
+        cleaning_problem=replica.log.cleaning_problem or "",
         last_stable_offset=view.last_stable_offset,
     )
 
@@ -112,17 +106,17 @@ def _describe_cleaner(cleaner: LogCleaner | None) -> CleanerDescription:
         max_clean_time_ms=int(1_000 * figures.max_clean_time_s),
         max_buffer_utilization_percent=int(100 * figures.max_buffer_utilization),
         recopy_percent=int(100 * figures.recopy_ratio),
-        in_progress=[str(name) for name in figures.in_progress],
+        in_progress=[str(each) for each in figures.in_progress],
         cleanings=figures.totals.cleanings,
         bytes_read=figures.totals.bytes_read,
         bytes_written=figures.totals.bytes_written,
     )
 
 
-def _describe_offline(name: TopicPartition, log_dir: Path | None, failure: str) -> ReplicaDescription:
+def _describe_offline(partition: TopicPartition, log_dir: Path | None, failure: str) -> ReplicaDescription:
     """A replica whose disk failed, or that could not be created; at most its log dir is known."""
     return ReplicaDescription(
-        partition_index=name.partition,
+        partition_index=partition.partition,
         leader_id=NO_BROKER,
         leader_epoch=NO_LEADER_EPOCH,
         is_leader=False,
@@ -147,44 +141,22 @@ _UNKNOWN_LAG = -1
 def handle_alter_log_dirs(services: Services, request: ApiRequest) -> None:
     body: AlterReplicaLogDirsRequest = request.body
     # As in Kafka, the last dir of a replica that is named more than once counts.
-    wanted = {
-        TopicPartition(topic.name, index): Path(of_dir.path)
-        for of_dir in body.dirs
-        for topic in of_dir.topics
-        for index in topic.partitions
-    }
-    refusals = {name: _begin_move(services, name, path) for name, path in wanted.items()}
-    refused = [f"{name}: {refusal}" for name, refusal in refusals.items() if refusal is not None]
+    paths = {partition: Path(each.path) for each in body.dirs for partition in partitions_of(each.topics)}
+    refusals = {partition: _begin_move(services, partition, path) for partition, path in paths.items()}
+    refused = [f"{partition}: {refusal}" for partition, refusal in refusals.items() if refusal is not None]
     if refused:
         # A request may name a hundred thousand replicas, so they share a line.
         logger.info("%d replicas are not moved; the first is %s", len(refused), refused[0])
-    results = (
-        (
-            name,
-            AlterReplicaLogDirPartitionResult(
-                partition_index=name.partition,
-                error_code=ErrorCode.NONE if refusal is None else refusal.code,
-            ),
-        )
-        for name, refusal in refusals.items()
-    )
-    request.respond(
-        AlterReplicaLogDirsResponse(
-            results=[
-                AlterReplicaLogDirTopicResult(topic_name=name, partitions=partitions)
-                for name, partitions in by_topic(results).items()
-            ]
-        )
-    )
+    results = outcomes_in_topics(AlterReplicaLogDirTopicResult, refusals)
+    request.respond(AlterReplicaLogDirsResponse(results=results))
 
 
-def _begin_move(services: Services, name: TopicPartition, path: Path) -> ApiError | None:
+def _begin_move(services: Services, partition: TopicPartition, path: Path) -> ApiError | None:
     """Begin a move; returns the error if it is refused."""
     try:
-        services.log_dir_moves.alter(name, path)
+        services.log_dir_moves.alter(partition, path)
     except ApiError as error:
-        is_known = name.partition in services.metadata.current.partitions_of(name.topic)
-        if error.code == ErrorCode.REPLICA_NOT_AVAILABLE and not is_known:
+        if error.code == ErrorCode.REPLICA_NOT_AVAILABLE and not services.metadata.current.has(partition):
             return api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.text)
         return error
     return None
@@ -192,23 +164,21 @@ def _begin_move(services: Services, name: TopicPartition, path: Path) -> ApiErro
 
 def handle_describe_log_dirs(services: Services, request: ApiRequest) -> None:
     body: DescribeLogDirsRequest = request.body
-    names = None
-    if body.topics is not None:
-        names = {(topic.topic, index) for topic in body.topics for index in topic.partitions}
-    by_dir: dict[Path, dict[str, list[DescribeLogDirsPartition]]] = {}
+    requested = None if body.topics is None else set(partitions_of(body.topics))
+    by_dir: dict[Path, list[tuple[TopicPartition, DescribeLogDirsPartition]]] = {}
     logs = services.replicas.logs
     described = [(log, _describe_log(services, log)) for log in logs.all_logs()]
     described += [(future.log, _describe_future(future)) for future in logs.futures.all()]
     for log, description in sorted(described, key=lambda pair: pair[0].topic_partition):
-        name = log.topic_partition
-        if names is None or name in names:
-            topics = by_dir.setdefault(log.folder.parent, {})
-            topics.setdefault(name.topic, []).append(description)
+        if requested is None or log.topic_partition in requested:
+            by_dir.setdefault(log.folder.parent, []).append((log.topic_partition, description))
     request.respond(
         DescribeLogDirsResponse(
             results=[
-                _log_dir_result(path, is_offline=failure is not None, topics=by_dir.get(path, {}))
-                for path, failure in services.replicas.logs.dirs.items()
+                _log_dir_result(
+                    path, failure is not None, in_topics(DescribeLogDirsTopic, by_dir.get(path, ()))
+                )
+                for path, failure in logs.dirs.items()
             ]
         )
     )
@@ -236,7 +206,7 @@ def _describe_future(future: FutureLog) -> DescribeLogDirsPartition:
 
 
 def _log_dir_result(
-    path: Path, *, is_offline: bool, topics: dict[str, list[DescribeLogDirsPartition]]
+    path: Path, is_offline: bool, topics: list[DescribeLogDirsTopic]
 ) -> DescribeLogDirsResult:
     if is_offline:
         return DescribeLogDirsResult(
@@ -251,9 +221,7 @@ def _log_dir_result(
     return DescribeLogDirsResult(
         error_code=ErrorCode.NONE,
         log_dir=str(path.absolute()),
-        topics=[
-            DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
-        ],
+        topics=topics,
         total_bytes=total_bytes,
         usable_bytes=usable_bytes,
     )

@@ -8,7 +8,7 @@ answers CONCURRENT_TRANSACTIONS and its clients back off. The answers may come o
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -26,13 +26,12 @@ from barnabas.broker.handlers.find_coordinator import when_topic_known
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.ids import ProducerId, TopicPartition, by_topic, named_once
+from barnabas.protocol.ids import ProducerId, TopicPartition
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
 from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
@@ -43,19 +42,41 @@ from barnabas.protocol.messages.transactions import (
     PrepareTxnRequest,
     PrepareTxnResponse,
     WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from barnabas.protocol.partition_entries import named_once, outcomes_in_topics, partitions_of
+from barnabas.protocol.schema import ApiKey
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 
+_ADDS_SEVERAL_SINCE: Final = 4
+_EPOCH_PER_TRANSACTION_SINCE: Final = 5
+_KNOWS_FENCED_SINCE: Final = {ApiKey.INIT_PRODUCER_ID: 4}
+"""The first versions whose clients know PRODUCER_FENCED; 2 for the other requests."""
+_ONLY_COORDINATORS_WRITE: Final = frozenset({TRANSACTIONS_TOPIC})
+TIMEOUT_MS: Final = 30_000
+"""The default of Kafka's ``request.timeout.ms``; WriteTxnMarkers has no field for it."""
+_ANY_EPOCH: Final = 2**31 - 1
+
+Errors = Mapping[TopicPartition, ErrorCode]
+
+
+def _known_error(request: ApiRequest, error: ErrorCode) -> ErrorCode:
+    """The error as the version of the request has it."""
+    if error is ErrorCode.PRODUCER_FENCED and not request.is_since(
+        _KNOWS_FENCED_SINCE.get(request.api_key, 2)
+    ):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+def _refuse(request: ApiRequest, error: ErrorCode) -> None:
+    request.respond(request.body.response_type(error_code=_known_error(request, error)))
+
+
 # ---- InitProducerId
-
-
-_INIT_KNOWS_FENCED_SINCE: Final = 4
-"""Clients of earlier versions do not know PRODUCER_FENCED."""
 
 
 def handle_init_producer_id(services: Services, request: ApiRequest) -> None:
@@ -71,39 +92,26 @@ def handle_init_producer_id(services: Services, request: ApiRequest) -> None:
         _init_transactional(services, request, body.transactional_id)
         return
     if (body.producer_id == -1) != (body.producer_epoch == -1):
-        request.respond(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST))
+        _refuse(request, ErrorCode.INVALID_REQUEST)
         return
 
     def answer(producer_id: ProducerId, code: ErrorCode) -> None:
-        if code == ErrorCode.NONE:
-            request.respond(
-                InitProducerIdResponse(error_code=code, producer_id=producer_id, producer_epoch=0)
-            )
-        else:
-            request.respond(InitProducerIdResponse(error_code=code))
+        if code != ErrorCode.NONE:
+            _refuse(request, code)
+            return
+        request.respond(InitProducerIdResponse(error_code=code, producer_id=producer_id, producer_epoch=0))
 
     services.producer_ids.give(answer)
 
 
 def _init_transactional(services: Services, request: ApiRequest, transactional_id: str) -> None:
     body: InitProducerIdRequest = request.body
-    if not transactional_id:
-        request.respond(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST))
-        return
-    if body.keep_prepared_txn and not services.config.transaction_two_phase_commit_enable:
-        # As in KIP-939, and as `handle_prepare`.
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        request.respond(InitProducerIdResponse(error_code=code))
-        return
 
     @request.answering
     def answer(given: ProducerGiven) -> None:
-        code = given.error
-        if code is ErrorCode.PRODUCER_FENCED and not request.is_since(_INIT_KNOWS_FENCED_SINCE):
-            code = ErrorCode.INVALID_PRODUCER_EPOCH
         request.respond(
             InitProducerIdResponse(
-                error_code=code,
+                error_code=_known_error(request, given.error),
                 producer_id=given.producer_id,
                 producer_epoch=given.producer_epoch,
                 ongoing_txn_producer_id=given.ongoing_producer_id,
@@ -111,26 +119,16 @@ def _init_transactional(services: Services, request: ApiRequest, transactional_i
             )
         )
 
-    init = InitProducerId(
-        body.transaction_timeout_ms, body.producer_id, body.producer_epoch, body.keep_prepared_txn
-    )
-    services.transactions.apply(transactional_id, init, answer)
-
-
-_SEVERAL_SINCE: Final = 4
-_ONLY_COORDINATORS_WRITE: Final = frozenset({TRANSACTIONS_TOPIC})
-_FENCED_SINCE: Final = 2
-"""Clients of earlier versions do not know PRODUCER_FENCED."""
-_EPOCH_PER_TRANSACTION_SINCE: Final = 5
-
-Errors = Mapping[TopicPartition, ErrorCode]
-
-
-def _known_error(request: ApiRequest, error: ErrorCode) -> ErrorCode:
-    """The error as the version of the request has it."""
-    if error is ErrorCode.PRODUCER_FENCED and not request.is_since(_FENCED_SINCE):
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    return error
+    if not transactional_id:
+        _refuse(request, ErrorCode.INVALID_REQUEST)
+    elif body.keep_prepared_txn and not services.config.transaction_two_phase_commit_enable:
+        # As in KIP-939, and as `handle_prepare`.
+        _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    else:
+        init = InitProducerId(
+            body.transaction_timeout_ms, body.producer_id, body.producer_epoch, body.keep_prepared_txn
+        )
+        services.transactions.apply(transactional_id, init, answer)
 
 
 # ---- AddPartitionsToTxn
@@ -139,10 +137,9 @@ def _known_error(request: ApiRequest, error: ErrorCode) -> ErrorCode:
 def handle_add_partitions(services: Services, request: ApiRequest) -> None:
     """For one transaction of a client, or for several from a broker (version 4), which may only verify."""
     body: AddPartitionsToTxnRequest = request.body
-    if request.is_since(_SEVERAL_SINCE):
+    if request.is_since(_ADDS_SEVERAL_SINCE):
         # Each id once, by its last entry: each entry is an event of its coordinator.
-        by_id = {transaction.transactional_id: transaction for transaction in body.transactions}
-        adding = _Adding(request, list(by_id.values()))
+        transactions = {transaction.transactional_id: transaction for transaction in body.transactions}
     else:
         only = AddPartitionsToTxnTransaction(
             transactional_id=body.v3_and_below_transactional_id,
@@ -150,98 +147,78 @@ def handle_add_partitions(services: Services, request: ApiRequest) -> None:
             producer_epoch=body.v3_and_below_producer_epoch,
             topics=body.v3_and_below_topics,
         )
-        adding = _Adding(request, [only])
-    adding.run(services)
+        transactions = {only.transactional_id: only}
+    lock = threading.Lock()
+    outcomes: dict[str, Errors] = {}
 
-
-class _Adding:
-    """One request: collects the errors of its transactions, which may come on several threads."""
-
-    def __init__(self, request: ApiRequest, transactions: Sequence[AddPartitionsToTxnTransaction]) -> None:
-        self._request = request
-        self._transactions = transactions
-        self._lock = threading.Lock()
-        self._errors: dict[int, Errors] = {}
-
-    def run(self, services: Services) -> None:
-        if not self._transactions:
-            self._respond()
-        for index, transaction in enumerate(self._transactions):
-            names = [
-                TopicPartition(topic.name, partition)
-                for topic in transaction.topics
-                for partition in topic.partitions
-            ]
-            refused = _refused(services, self._request, names)
-            if not transaction.transactional_id:
-                self._done(index, dict.fromkeys(names, ErrorCode.INVALID_REQUEST))
-            elif refused:
-                self._done(index, refused)
-            elif transaction.verify_only:
-                verify = VerifyPartitions(
-                    transaction.producer_id, transaction.producer_epoch, frozenset(names)
-                )
-                services.transactions.apply(transaction.transactional_id, verify, partial(self._done, index))
-            else:
-                add = AddPartitions(transaction.producer_id, transaction.producer_epoch, frozenset(names))
-                services.transactions.apply(
-                    transaction.transactional_id, add, partial(self._added, index, names)
-                )
-
-    def _added(self, index: int, names: Sequence[TopicPartition], error: ErrorCode) -> None:
-        self._done(index, dict.fromkeys(names, _known_error(self._request, error)))
-
-    def _done(self, index: int, errors: Errors) -> None:
-        with self._lock:
-            self._errors[index] = errors
-            is_last = len(self._errors) == len(self._transactions)
+    def answer_one(transactional_id: str, errors: Errors) -> None:
+        with lock:
+            outcomes[transactional_id] = errors
+            is_last = len(outcomes) == len(transactions)
         if is_last:
-            self._respond()
+            _answer_addition(request, [(each, outcomes[each]) for each in transactions])
 
-    def _respond(self) -> None:
-        if self._request.is_since(_SEVERAL_SINCE):
-            results = [
-                AddPartitionsToTxnResult(
-                    transactional_id=transaction.transactional_id,
-                    topic_results=_results(self._errors[index]),
-                )
-                for index, transaction in enumerate(self._transactions)
-            ]
-            self._request.respond(AddPartitionsToTxnResponse(results_by_transaction=results))
-        else:
-            results_by_topic = _results(self._errors[0])
-            self._request.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results_by_topic))
+    if not transactions:
+        _answer_addition(request, [])
+    for transactional_id, transaction in transactions.items():
+        _add(services, request, transaction, partial(answer_one, transactional_id))
 
 
-def _refused(services: Services, request: ApiRequest, names: Sequence[TopicPartition]) -> Errors:
+def _add(
+    services: Services,
+    request: ApiRequest,
+    transaction: AddPartitionsToTxnTransaction,
+    answer: Callable[[Errors], None],
+) -> None:
+    """Answer with the errors of a transaction's partitions; the answer may come on another thread."""
+    partitions = partitions_of(transaction.topics)
+    producer = transaction.producer_id, transaction.producer_epoch
+
+    def added(error: ErrorCode) -> None:
+        answer(dict.fromkeys(partitions, _known_error(request, error)))
+
+    if not transaction.transactional_id:
+        added(ErrorCode.INVALID_REQUEST)
+    elif refused := _refused(services, request, partitions):
+        answer(refused)
+    elif transaction.verify_only:
+        verify = VerifyPartitions(*producer, frozenset(partitions))
+        services.transactions.apply(transaction.transactional_id, verify, answer)
+    else:
+        add = AddPartitions(*producer, frozenset(partitions))
+        services.transactions.apply(transaction.transactional_id, add, added)
+
+
+def _answer_addition(request: ApiRequest, outcomes: Sequence[tuple[str, Errors]]) -> None:
+    results = [
+        AddPartitionsToTxnResult(
+            transactional_id=transactional_id,
+            topic_results=outcomes_in_topics(AddPartitionsToTxnTopicResult, errors),
+        )
+        for transactional_id, errors in outcomes
+    ]
+    if request.is_since(_ADDS_SEVERAL_SINCE):
+        request.respond(AddPartitionsToTxnResponse(results_by_transaction=results))
+    else:
+        request.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results))
+
+
+def _refused(services: Services, request: ApiRequest, partitions: Sequence[TopicPartition]) -> Errors:
     """The errors of all partitions if one of them cannot be added; else an empty mapping.
 
     As in Kafka no client names a topic of the brokers. Only a leader does, with version 4: the partition that
     has the offsets of a group.
     """
-    unknown = services.transactions.unknown(names)
-    internal = _ONLY_COORDINATORS_WRITE if request.is_since(_SEVERAL_SINCE) else INTERNAL_TOPICS
-    refused = {
-        name: ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if name.topic in internal
-        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        for name in names
-        if name.topic in internal or name in unknown
+    unknown = services.transactions.unknown(partitions)
+    internal = _ONLY_COORDINATORS_WRITE if request.is_since(_ADDS_SEVERAL_SINCE) else INTERNAL_TOPICS
+    refused = dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) | {
+        partition: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for partition in partitions
+        if partition.topic in internal
     }
     if not refused:
         return {}
-    return {name: refused.get(name, ErrorCode.OPERATION_NOT_ATTEMPTED) for name in names}
-
-
-def _results(errors: Errors) -> list[AddPartitionsToTxnTopicResult]:
-    results = [
-        (name, AddPartitionsToTxnPartitionResult(partition_index=name.partition, partition_error_code=error))
-        for name, error in errors.items()
-    ]
-    return [
-        AddPartitionsToTxnTopicResult(name=topic, results_by_partition=partitions)
-        for topic, partitions in by_topic(results).items()
-    ]
+    return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
 
 
 # ---- AddOffsetsToTxn
@@ -260,15 +237,15 @@ def handle_add_offsets(services: Services, request: ApiRequest) -> None:
         try:
             partition = TopicPartition(topic.name, topic.partition_of(body.group_id))
         except ApiError as error:
-            answer(error.code)
+            _refuse(request, error.code)
             return
         addition = AddPartitions(body.producer_id, body.producer_epoch, frozenset({partition}))
         services.transactions.apply(body.transactional_id, addition, answer)
 
     if not body.transactional_id:
-        answer(ErrorCode.INVALID_REQUEST)
+        _refuse(request, ErrorCode.INVALID_REQUEST)
     elif not body.group_id:
-        answer(ErrorCode.INVALID_GROUP_ID)
+        _refuse(request, ErrorCode.INVALID_GROUP_ID)
     else:
         if not services.groups.topic.is_known:
             services.groups.topic.create()
@@ -296,7 +273,7 @@ def handle_end(services: Services, request: ApiRequest) -> None:
     if body.transactional_id:
         services.transactions.apply(body.transactional_id, end, answer)
     else:
-        answer(Ended(ErrorCode.INVALID_REQUEST))
+        _refuse(request, ErrorCode.INVALID_REQUEST)
 
 
 def handle_prepare(services: Services, request: ApiRequest) -> None:
@@ -308,20 +285,15 @@ def handle_prepare(services: Services, request: ApiRequest) -> None:
         request.respond(PrepareTxnResponse(error_code=error))
 
     if not services.config.transaction_two_phase_commit_enable:
-        answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     elif not body.transactional_id:
-        answer(ErrorCode.INVALID_REQUEST)
+        _refuse(request, ErrorCode.INVALID_REQUEST)
     else:
         prepare = PrepareTransaction(body.producer_id, body.producer_epoch)
         services.transactions.apply(body.transactional_id, prepare, answer)
 
 
 # ---- WriteTxnMarkers
-
-
-TIMEOUT_MS: Final = 30_000
-"""The default of Kafka's ``request.timeout.ms``; the request has no field for it."""
-_ANY_EPOCH: Final = 2**31 - 1
 
 
 def handle_write_markers(services: Services, request: ApiRequest) -> None:
@@ -336,21 +308,21 @@ def handle_write_markers(services: Services, request: ApiRequest) -> None:
     """
     body: WriteTxnMarkersRequest = request.body
     markers = [_marker(marker) for marker in body.markers]
-
     last_epoch = _last_coordinator_epoch(services)
+    possible = [marker for marker in markers if marker.coordinator_epoch <= last_epoch]
 
     @request.answering
     def answer(outcomes: list[MarkerOutcome]) -> None:
-        rest = iter(outcomes)
-        results = [
-            _marker_result(
-                marker, next(rest) if marker.coordinator_epoch <= last_epoch else _of_the_future(marker)
-            )
-            for marker in markers
-        ]
+        written = iter(outcomes)
+        results = []
+        for marker in markers:
+            outcome: MarkerOutcome = dict.fromkeys(marker.partitions, ErrorCode.UNKNOWN_LEADER_EPOCH)
+            if marker.coordinator_epoch <= last_epoch:
+                outcome = next(written)
+            topics = outcomes_in_topics(WritableTxnMarkerTopicResult, outcome)
+            results.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
         request.respond(WriteTxnMarkersResponse(markers=results))
 
-    possible = [marker for marker in markers if marker.coordinator_epoch <= last_epoch]
     services.replicas.markers.write(possible, TIMEOUT_MS, answer)
 
 
@@ -360,30 +332,12 @@ def _last_coordinator_epoch(services: Services) -> int:
     return max((state.leader_epoch for state in partitions.values()), default=_ANY_EPOCH)
 
 
-def _of_the_future(marker: TransactionMarker) -> MarkerOutcome:
-    return dict.fromkeys(marker.partitions, ErrorCode.UNKNOWN_LEADER_EPOCH)
-
-
 def _marker(marker: WritableTxnMarker) -> TransactionMarker:
     return TransactionMarker(
         marker.producer_id,
         marker.producer_epoch,
         marker.transaction_result,
         marker.coordinator_epoch,
-        named_once((topic.name, topic.partition_indexes) for topic in marker.topics),
+        named_once(marker.topics),
         marker.transaction_version,
-    )
-
-
-def _marker_result(marker: TransactionMarker, outcome: MarkerOutcome) -> WritableTxnMarkerResult:
-    results = [
-        (name, WritableTxnMarkerPartitionResult(partition_index=name.partition, error_code=int(error)))
-        for name, error in outcome.items()
-    ]
-    return WritableTxnMarkerResult(
-        producer_id=marker.producer_id,
-        topics=[
-            WritableTxnMarkerTopicResult(name=topic, partitions=partitions)
-            for topic, partitions in by_topic(results).items()
-        ],
     )

@@ -44,7 +44,7 @@ def fail(*args: Any, **kwargs: Any) -> Any:
         pytest.param(FETCH, fetch, "_partition", id="fetch"),
         pytest.param(FOLLOW, fetch, "_partition", id="fetch of a follower"),
         pytest.param(produce_request(batch(b"a"), acks=-1), produce, "_response", id="produce"),
-        pytest.param(deletion(), log_offsets, "_deletion_response", id="delete records"),
+        pytest.param(deletion(), log_offsets, "_deletion_result", id="delete records"),
         pytest.param(DescribeGroupsRequest(groups=["g"]), groups, "_describe", id="describe groups"),
         pytest.param(
             OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")]),
