@@ -3,53 +3,31 @@
 It also reports, but not as damage, a tail torn by a crash and files that are not sound, which the next start
 truncates and rebuilds, and doubtful content, from which nothing is lost. A future log, the copy of a log that
 moves into the dir, is verified by the same rules: the move ends with its use.
-
-The segments are dealt to processes, since the interpreter lock leaves threads of one process no gain for
-batches of usual sizes. The processes are forked, hold the lock of the dir no longer than the command, and
-end with it.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.connection import Connection, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from barnabas.broker.log.file_system import parse_partition_name
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
-from barnabas.broker.log.storage_errors import StorageError
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import bytes_progress, count, print_json
+from barnabas.logtools.index_check import Finding, Severity
 from barnabas.logtools.replica_comparison import Replica, compare_replicas
-from barnabas.logtools.segment_check import (
-    Finding,
-    SegmentReport,
-    SegmentTask,
-    Severity,
-    check_segment,
-)
 from barnabas.logtools.verification import (
     LogVerdict,
     is_log_folder,
     scan_to_verify,
-    segment_tasks,
-    unreadable_log,
     verify_checkpoints,
-    verify_log,
+    verify_logs,
 )
 from barnabas.protocol.ids import Offset, TopicPartition
-
-_BYTES_FOR_PROCESSES: Final = 64 * 1024 * 1024
-"""Less is read in less time than processes take to start."""
-
-Reports = dict[SegmentTask, SegmentReport]
 
 
 def add_action(actions: Any) -> None:
@@ -120,7 +98,7 @@ def _verify_dir(stack: ExitStack, path: Path, options: argparse.Namespace) -> Ve
     findings += [finding for verdict in verdicts for finding in verdict.findings]
     high_watermarks = log_dir.high_watermarks.read_or_empty()
     replicas = {
-        log.key: Replica(log, high_watermarks.get(log.key, Offset(0)), verdict.reports)
+        log.key: Replica(log, high_watermarks.get(log.key, Offset(0)), verdict.segments)
         for log, verdict in zip(logs, verdicts[: len(logs)], strict=True)
     }
     return VerifiedDir(root, verdicts, replicas, findings)
@@ -166,99 +144,10 @@ def verify_all(
     log_dir: LogDir, logs: Sequence[ScannedLog], *, is_deep: bool = False, jobs: int | None = None
 ) -> list[LogVerdict]:
     """The verdict on each log, with a progress bar if stderr is a terminal."""
-    tasks: dict[Path, list[SegmentTask]] = {}
-    unreadable: dict[Path, LogVerdict] = {}
-    for log in logs:
-        try:
-            tasks[log.folder] = segment_tasks(log, is_deep=is_deep)
-        except (OSError, StorageError) as error:
-            unreadable[log.folder] = unreadable_log(log, error)
-    reports = _check_all(log_dir, [task for some in tasks.values() for task in some], jobs)
-    high_watermarks = log_dir.high_watermarks.read_or_empty()
-
-    def verdict_on(log: ScannedLog) -> LogVerdict:
-        if log.folder in unreadable:
-            return unreadable[log.folder]
-        # A future log may end before the high watermark of the log that it copies.
-        high_watermark = high_watermarks.get(log.key) if parse_partition_name(log.folder.name) else None
-        return verify_log(log, [reports[task] for task in tasks[log.folder]], high_watermark)
-
-    return [verdict_on(log) for log in logs]
-
-
-# -- the processes -------------------------------------------------------------------------------------------
-
-
-def _check_all(log_dir: LogDir, tasks: Sequence[SegmentTask], jobs: int | None) -> Reports:
-    sizes = {task: _size_of(task) for task in tasks}
-    if jobs is None:
-        jobs = (os.cpu_count() or 1) if sum(sizes.values()) >= _BYTES_FOR_PROCESSES else 1
-    jobs = min(jobs, len(tasks))
-    # Forked before the bar starts its thread.
-    running = _start(log_dir, sorted(tasks, key=lambda task: -sizes[task]), jobs) if jobs > 1 else []
-    reports: Reports = {}
-    with bytes_progress(sum(sizes.values())) as advance:
-        for task, report in _results(running) if running else _checked(tasks):
-            reports[task] = report
-            advance(sizes[task])
-    return reports
-
-
-def _size_of(task: SegmentTask) -> int:
     try:
-        return task.path.stat().st_size
-    except OSError:
-        # The check reports it.
-        return 0
-
-
-def _checked(tasks: Sequence[SegmentTask]) -> Iterator[tuple[SegmentTask, SegmentReport]]:
-    for task in tasks:
-        yield task, check_segment(task)
-
-
-def _start(log_dir: LogDir, tasks: Sequence[SegmentTask], jobs: int) -> list[Connection]:
-    """Fork processes that check a share of the tasks each, and send (task, report) pairs."""
-    context = multiprocessing.get_context("fork")
-    running: list[Connection] = []
-    for index in range(jobs):
-        receiver, sender = context.Pipe(duplex=False)
-        others = [*running, receiver]
-        process = context.Process(target=_serve, args=(log_dir, tasks[index::jobs], sender, others))
-        process.daemon = True
-        process.start()
-        sender.close()
-        running.append(receiver)
-    return running
-
-
-def _serve(
-    log_dir: LogDir, tasks: Sequence[SegmentTask], sender: Connection, others: Sequence[Connection]
-) -> None:
-    # Ctrl-C reaches all processes; the command reports it.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # These copies of the command's descriptors would keep the dir locked, and the pipes open, after its end.
-    log_dir.release()
-    for connection in others:
-        connection.close()
-    # Without a reader, the command was killed.
-    with suppress(BrokenPipeError):
-        for pair in _checked(tasks):
-            sender.send(pair)
-        sender.send(None)
-
-
-def _results(running: list[Connection]) -> Iterator[tuple[SegmentTask, SegmentReport]]:
-    while running:
-        for connection in cast("list[Connection]", wait(running)):
-            try:
-                pair: tuple[SegmentTask, SegmentReport] | None = connection.recv()
-            except EOFError:
-                raise CommandError("a process that checks segments ended too early", FAILED) from None
-            if pair is None:
-                running.remove(connection)
-            else:
-                yield pair
+        return verify_logs(log_dir, logs, bytes_progress, is_deep=is_deep, jobs=jobs)
+    except BrokenProcessPool:
+        raise CommandError("a process that checks logs ended too early", FAILED) from None
 
 
 # -- the report ----------------------------------------------------------------------------------------------
@@ -283,7 +172,7 @@ def _print_verdicts(verdicts: Sequence[LogVerdict], findings: Sequence[Finding])
     for finding in findings:
         print(describe(finding))
     size = sum(verdict.size_bytes for verdict in verdicts)
-    segments = count(sum(verdict.segments for verdict in verdicts), "segment")
+    segments = count(sum(len(verdict.segments) for verdict in verdicts), "segment")
     damaged = _counts(verdict for verdict in verdicts if verdict.is_damaged)
     state = f"{damaged} damaged" if damaged else "whole"
     if not damaged and any(finding.is_damage for finding in findings):
@@ -307,7 +196,7 @@ def _as_json(
         "compared_with": [str(other.root) for other in others],
         "partitions": sum(not verdict.is_future for verdict in verdicts),
         "future_logs": sum(verdict.is_future for verdict in verdicts),
-        "segments": sum(verdict.segments for verdict in verdicts),
+        "segments": sum(len(verdict.segments) for verdict in verdicts),
         "size_bytes": sum(verdict.size_bytes for verdict in verdicts),
         "damaged_partitions": [
             str(verdict.partition) for verdict in verdicts if verdict.is_damaged and not verdict.is_future

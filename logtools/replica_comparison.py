@@ -15,7 +15,8 @@ from typing import NamedTuple
 from barnabas.broker.log.batch_scan import Window, iter_headers
 from barnabas.broker.log.log_dir import ScannedLog
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.logtools.segment_check import Finding, SegmentReport, Severity
+from barnabas.logtools.index_check import Finding, Severity
+from barnabas.logtools.verification import CheckedSegment
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.record_batch import BatchHeader
 from barnabas.protocol.records import Record, decode_records
@@ -26,8 +27,8 @@ class Replica(NamedTuple):
 
     scanned: ScannedLog
     high_watermark: int
-    reports: Sequence[SegmentReport]
-    """Of all segments, oldest first."""
+    segments: Sequence[CheckedSegment]
+    """Oldest first."""
 
 
 class _Batch(NamedTuple):
@@ -76,15 +77,15 @@ def _differences(one: Replica, other: Replica) -> Iterator[Finding]:
 
 def _batches(replica: Replica, start: int, end: int) -> Iterator[_Batch]:
     """The sound batches that lie between two offsets."""
-    for report in replica.reports:
-        if report.next_offset <= start or not report.position:
+    for segment in replica.segments:
+        if segment.next_offset <= start or not segment.position:
             continue
-        file = SegmentFile(report.path, report.position)
-        for position, header in iter_headers(file, 0, report.position):
+        file = SegmentFile(segment.path, segment.position)
+        for position, header in iter_headers(file, 0, segment.position):
             if header.last_offset >= end:
                 return
             if header.base_offset >= start:
-                yield _Batch(header, position, report.path)
+                yield _Batch(header, position, segment.path)
 
 
 def _missing(batch: _Batch, replica: Replica) -> Iterator[Finding]:

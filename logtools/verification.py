@@ -2,22 +2,28 @@
 
 Damage is an error that the next start does not repair: below the recovery point, or anywhere in a log that
 was closed cleanly. Two faults are reported, but not as damage: a tail torn by a crash, which the next start
-truncates, and malformed indexes, snapshots and epoch checkpoints, which it rebuilds from the segments. What
-is only unusual (a producer that skips a sequence number) is reported as doubtful. Files are read by `pread`,
-so an unreadable sector is reported too.
+truncates, and malformed indexes, snapshots and epoch checkpoints, which it rebuilds from the segments. Only
+unusual content (a producer that skips a sequence number) is reported as doubtful.
 
-The segments are checked first, one by one (`segment_check`); the callers decide on how many processes.
-`verify_log` joins their reports, and compares them with the other files of the log.
+The batches are walked, and the end of a segment is judged, as by recovery; the producers are those of the
+broker. Files are read by `pread`, so an unreadable sector is reported too. Logs are dealt to processes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from barnabas.broker.log.batch_scan import BatchWalk
 from barnabas.broker.log.checkpoints import OffsetCheckpoint, read_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
@@ -33,23 +39,31 @@ from barnabas.broker.log.file_system import (
 from barnabas.broker.log.interrupted_swaps import Swap, interrupted_swaps
 from barnabas.broker.log.log_dir import DELETE_HORIZON_CHECKPOINT, DirScan, LogDir, ScannedLog
 from barnabas.broker.log.producer_snapshots import decode_snapshot
-from barnabas.broker.log.producer_state import ProducerState
-from barnabas.broker.log.storage_errors import CheckpointDamaged
-from barnabas.logtools.segment_check import (
-    Finding,
-    LastBatches,
-    Produced,
-    SegmentReport,
-    SegmentTask,
-    Severity,
-    sequence_fault,
-)
-from barnabas.logtools.transaction_check import Replay, index_faults, index_path
-from barnabas.protocol.errors import ApiError
+from barnabas.broker.log.producer_state import ProducerState, ProducerStates
+from barnabas.broker.log.recovery import end_fault
+from barnabas.broker.log.segment_file import SegmentFile
+from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, StorageError, storage_error
+from barnabas.logtools.index_check import Aborted, Finding, IndexCheck, Severity, check_aborted
+from barnabas.protocol.compression import framing_fault
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, TimestampType
+from barnabas.protocol.records import Marker, MarkerType, decode_records, marker_of
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
 _NO_EPOCH: Final = -1
+_BYTES_FOR_PROCESSES: Final = 64 * 1024 * 1024
+"""Less is read in less time than processes take to start."""
+
+
+class CheckedSegment(NamedTuple):
+    """A segment, as far as its batches are sound."""
+
+    path: Path
+    base_offset: int
+    next_offset: int
+    position: int
+    """Where the sound batches end in the file."""
 
 
 class LogVerdict(NamedTuple):
@@ -57,11 +71,10 @@ class LogVerdict(NamedTuple):
 
     partition: TopicPartition
     folder: Path
-    segments: int
     size_bytes: int
-    log_end_offset: int
     findings: list[Finding]
-    reports: Sequence[SegmentReport]
+    segments: list[CheckedSegment]
+    """Oldest first."""
 
     @property
     def is_future(self) -> bool:
@@ -87,25 +100,6 @@ def scan_to_verify(log_dir: LogDir) -> DirScan:
     return scan._replace(futures=[future._replace(first_dirty_offset=0) for future in scan.futures])
 
 
-def segment_tasks(log: ScannedLog, *, is_deep: bool) -> list[SegmentTask]:
-    """The segments of a log to check, oldest first; as the next start will find them."""
-    paths = _segments(log.folder)
-    for swap in _finished_swaps(log.folder):
-        for base in swap.replaced:
-            del paths[base]
-        paths[swap.base_offset] = swap.path
-    bases = sorted(paths)
-    snapshots = sorted(_snapshots(log.folder))
-    needs_keys = log.key.topic == OFFSETS_TOPIC or log.first_dirty_offset > 0
-    tasks = []
-    for index, base in enumerate(bases):
-        first = bisect_right(snapshots, base)
-        last = bisect_right(snapshots, bases[index + 1]) if index + 1 < len(bases) else len(snapshots)
-        within = tuple(snapshots[first:last])
-        tasks.append(SegmentTask(paths[base], base, within, is_deep, needs_keys, log.recovery_point))
-    return tasks
-
-
 def verify_checkpoints(log_dir: LogDir, scan: DirScan) -> list[Finding]:
     """The unreadable checkpoints of the dir itself, and their entries of logs that are not there."""
     findings = []
@@ -123,39 +117,338 @@ def verify_checkpoints(log_dir: LogDir, scan: DirScan) -> list[Finding]:
     return findings + [fault._replace(severity=Severity.REPAIRED) for fault in faults]
 
 
-def unreadable_log(log: ScannedLog, error: Exception) -> LogVerdict:
-    """The verdict on a log whose folder cannot be read."""
-    findings = [Finding(log.folder, f"it cannot be read: {error}")]
-    return LogVerdict(log.key, log.folder, 0, 0, log.log_start_offset, findings, [])
+# -- the processes -------------------------------------------------------------------------------------------
 
 
-def verify_log(
-    log: ScannedLog, reports: Sequence[SegmentReport], high_watermark: int | None = None
-) -> LogVerdict:
-    """Join the reports on all segments of a log, oldest first; the high watermark is the checkpoint's."""
-    findings = _failed(log.folder / PARTITION_METADATA, lambda: read_partition_metadata(log.folder))
-    findings += _check_cleaning(log.folder)
-    broken = list(_check_sequence_of_segments(log, reports))
-    findings += broken
-    for report in reports:
-        findings += report.findings
-    end = reports[-1].next_offset if reports else log.log_start_offset
-    is_damaged = any(finding.is_damage for finding in findings)
-    if not is_damaged:
-        findings += _check_offsets(log, len(reports), end, high_watermark)
-    is_whole = not (is_damaged or broken)
-    if is_whole:
-        findings += _check_producers(log, reports)
-        findings += _check_transactions(log, reports)
-    findings += _check_epochs(log, reports, end)
-    findings += _check_snapshots(log, reports, end, is_compared=is_whole)
-    size = sum(report.size_bytes for report in reports)
-    return LogVerdict(log.key, log.folder, len(reports), size, end, findings, reports)
+def verify_logs(
+    log_dir: LogDir,
+    logs: Sequence[ScannedLog],
+    progress: Callable[[int], AbstractContextManager[Callable[[int], None]]],
+    *,
+    is_deep: bool = False,
+    jobs: int | None = None,
+) -> list[LogVerdict]:
+    """The verdict on each log; `progress` is of bytes. Raises BrokenProcessPool.
+
+    Threads of one process would gain nothing for batches of usual sizes, because of the interpreter lock.
+    """
+    high_watermarks = log_dir.high_watermarks.read_or_empty()
+    sizes = [_size_of(log.folder) for log in logs]
+    if jobs is None:
+        jobs = (os.cpu_count() or 1) if sum(sizes) >= _BYTES_FOR_PROCESSES else 1
+    jobs = min(jobs, len(logs))
+    verdicts: dict[int, LogVerdict] = {}
+
+    def check(index: int) -> partial[LogVerdict]:
+        log = logs[index]
+        # A future log may end before the high watermark of the log that it copies.
+        high_watermark = high_watermarks.get(log.key) if parse_partition_name(log.folder.name) else None
+        return partial(verify_log, log, high_watermark, is_deep=is_deep)
+
+    if jobs <= 1:
+        with progress(sum(sizes)) as advance:
+            for index, size in enumerate(sizes):
+                verdicts[index] = check(index)()
+                advance(size)
+    else:
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(jobs, context, _begin_process, (log_dir,)) as pool:
+            # The processes are forked by the first submission, before the bar starts its thread.
+            largest_first = sorted(range(len(logs)), key=lambda index: -sizes[index])
+            running: dict[Future[LogVerdict], int] = {
+                pool.submit(check(index)): index for index in largest_first
+            }
+            with progress(sum(sizes)) as advance:
+                for future in as_completed(running):
+                    verdicts[running[future]] = future.result()
+                    advance(sizes[running[future]])
+    return [verdicts[index] for index in range(len(logs))]
 
 
-def _check_cleaning(folder: Path) -> Iterator[Finding]:
+def _size_of(folder: Path) -> int:
+    try:
+        return sum(path.stat().st_size for path in _segments(folder).values())
+    except OSError:
+        # The check reports it.
+        return 0
+
+
+def _begin_process(log_dir: LogDir) -> None:
+    """Release this copy of the lock, which would outlive the command's, and end with the command."""
+    # Ctrl-C reaches all processes; the command reports it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    log_dir.release()
+    threading.Thread(target=_end_with_command, daemon=True).start()
+
+
+def _end_with_command() -> None:
+    command = multiprocessing.parent_process()
+    if command is not None:
+        command.join()
+        os._exit(1)
+
+
+# -- one log -------------------------------------------------------------------------------------------------
+
+
+def verify_log(log: ScannedLog, high_watermark: int | None = None, *, is_deep: bool = False) -> LogVerdict:
+    """Check all files of a log; the high watermark is the checkpoint's, `is_deep` decodes the records.
+
+    Never raises for the content of the files, nor if they cannot be read: that is a finding.
+    """
+    check = _LogCheck(log, is_deep=is_deep)
+    try:
+        check.run(high_watermark)
+    except (OSError, StorageError) as error:
+        check.findings = [Finding(log.folder, f"it cannot be read: {error}")]
+    return LogVerdict(log.key, log.folder, check.size_bytes, check.findings, check.segments)
+
+
+class _LogCheck:
+    def __init__(self, log: ScannedLog, *, is_deep: bool) -> None:
+        self.findings: list[Finding] = []
+        self.segments: list[CheckedSegment] = []
+        self.size_bytes = 0
+        self._log = log
+        self._is_deep = is_deep
+        self._needs_keys = log.key.topic == OFFSETS_TOPIC or log.first_dirty_offset > 0
+        self._first_offset = 0
+        self._path = log.folder
+        """The segment that is walked."""
+        self._epochs: list[EpochStart] = []
+        self._missing = 0
+        """The number of missing offsets so far."""
+        self._is_cleaned = False
+        """Whether a compaction has removed records: offsets are missing, or a batch is empty."""
+        self._producers = ProducerStates()
+        self._missing_at: dict[int, int] = {}
+        """`_missing` at the last batch of each producer: a batch of it may be among the offsets since."""
+        self._markers: dict[int, int] = {}
+        """The offset of the last marker of each producer."""
+        self._snapshots: list[tuple[int, Path, list[ProducerState]]] = []
+        """Those that the walk has not reached, by offset."""
+        self._of_producers: list[Finding] = []
+        """Findings that mean something only if all batches are sound."""
+
+    def run(self, high_watermark: int | None) -> None:
+        log = self._log
+        self.findings += _failed(log.folder / PARTITION_METADATA, lambda: read_partition_metadata(log.folder))
+        swaps = interrupted_swaps(log.folder)
+        finished = [swap for swap in swaps if swap.fault is None]
+        self.findings += _check_cleaning(log.folder, swaps)
+        # As the next start will find them.
+        paths = _segments(log.folder)
+        for swap in finished:
+            for base in swap.replaced:
+                del paths[base]
+            paths[swap.base_offset] = swap.path
+        self._read_snapshots()
+        bases = sorted(paths)
+        self._first_offset = bases[0] if bases else 0
+        is_whole = True
+        for base, following in zip(bases, [*bases[1:], None], strict=True):
+            is_whole &= self._check_segment(base, paths[base], following)
+        end = self.segments[-1].next_offset if self.segments else log.log_start_offset
+        if not any(finding.is_damage for finding in self.findings):
+            self.findings += _check_offsets(log, None if finished else len(bases), end, high_watermark)
+            if is_whole:
+                self._compare_snapshots(end)
+                self.findings += self._of_producers
+                for _, path, _ in self._snapshots:
+                    reason = f"the log ends at offset {end}, before the snapshot's"
+                    self.findings.append(Finding(path, reason, None, end, Severity.REPAIRED))
+        self.findings += self._check_epochs(end)
+
+    def _check_segment(self, base: int, path: Path, following: int | None) -> bool:
+        """Whether it is whole up to the next segment."""
+        log, size, is_unused = self._log, 0, False
+        fault: ApiError | None = None
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            fault = storage_error(path, error, Operation.READ)
+        self._path = path
+        file = SegmentFile(path, size)
+        walk = BatchWalk(file, base)
+        indexes = IndexCheck(path, base)
+        aborted: list[Aborted] = []
+        aborts: dict[int, int] = {}
+        try:
+            for header in walk:
+                self._check_batch(walk, header, indexes, aborted, aborts)
+            if fault is None and not (following is not None and following <= log.log_start_offset):
+                fault = end_fault(file, walk, following)
+            is_unused = fault is not None and following is None and file.is_unused_from(walk.position)
+        except ApiError as error:
+            fault = error
+        end = walk.next_offset
+        self.segments.append(CheckedSegment(path, base, end, walk.position))
+        self.size_bytes += size
+        self._epochs += walk.epochs
+        # The next start rebuilds the indexes of a segment that it reads.
+        is_read = not log.is_clean and (following is None or end > log.recovery_point)
+        self._of_producers += check_aborted(
+            path,
+            base,
+            end,
+            aborted,
+            aborts,
+            is_whole=not (self._first_offset or self._is_cleaned),
+            is_rebuilt=is_read or path.suffix == SWAP_SUFFIX,
+        )
+        # Forgets the transactions that have ended.
+        self._producers.transactions.first_unstable_offset(end)
+        if fault is None:
+            self.findings += indexes.findings()
+            return True
+        is_damage = (
+            log.is_clean
+            or walk.is_damaged_below(log.recovery_point)
+            # The next start cuts a torn tail, but it does not cut what it cannot read.
+            or isinstance(fault, StorageError)
+        )
+        if is_unused and not is_damage:
+            # Every crash leaves such bytes after the last record.
+            return True
+        reason = "zeros follow the last batch" if is_unused else str(fault)
+        if walk.fault is None and following is not None and following <= log.first_dirty_offset:
+            reason += "; a segment is missing, unless Apache Kafka's cleaner, which leaves gaps, was here"
+        severity = Severity.DAMAGE if is_damage else Severity.REPAIRED
+        self.findings.append(Finding(path, reason, walk.position, end, severity))
+        return False
+
+    def _check_batch(
+        self,
+        walk: BatchWalk,
+        header: BatchHeader,
+        indexes: IndexCheck,
+        aborted: list[Aborted],
+        aborts: dict[int, int],
+    ) -> None:
+        newest = max([_NO_EPOCH, *(start.epoch for start in (*self._epochs[-1:], *walk.epochs[-1:]))])
+        if header.partition_leader_epoch < newest:
+            text = f"a batch of leader epoch {header.partition_leader_epoch} after one of {newest}"
+            walk.fault = api_error(ErrorCode.CORRUPT_MESSAGE, text)
+            return
+        indexes.note(walk.position, header)
+        self._missing += header.base_offset - walk.next_offset
+        self._is_cleaned |= self._missing > 0 or not header.record_count
+        self._compare_snapshots(header.base_offset)
+        if header.producer_id >= 0:
+            marker = self._marker(walk, header) if header.is_control else None
+            if not header.is_control:
+                self._check_sequence(walk, header)
+            ended = self._producers.note(header, 0, marker)
+            if ended is not None:
+                aborted.append(Aborted(ended, self._markers.get(header.producer_id, -1)))
+            if marker is not None:
+                self._markers[header.producer_id] = header.base_offset
+                if marker.type is MarkerType.ABORT:
+                    aborts[header.base_offset] = header.producer_id
+        if self._is_deep:
+            self._check_records(walk, header)
+
+    def _marker(self, walk: BatchWalk, header: BatchHeader) -> Marker | None:
+        try:
+            return marker_of(walk.batch(header))
+        except StorageError:
+            raise
+        except ApiError as error:
+            self._find(walk, f"the marker cannot be decoded: {error}", header.base_offset)
+            return None
+
+    def _check_sequence(self, walk: BatchWalk, header: BatchHeader) -> None:
+        state = self._producers.get(header.producer_id)
+        refusal = None if state is None else state.refusal(header)
+        missing_before = self._missing_at.get(header.producer_id, 0)
+        self._missing_at[header.producer_id] = self._missing
+        if refusal is None:
+            return
+        # The batches of a coordinator, offsets in transactions, have an epoch but no sequence.
+        is_excused = missing_before < self._missing or header.base_sequence < 0
+        if not is_excused or refusal.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            doubt = Finding(self._path, str(refusal), walk.position, header.base_offset, Severity.DOUBTFUL)
+            self._of_producers.append(doubt)
+
+    def _check_records(self, walk: BatchWalk, header: BatchHeader) -> None:
+        try:
+            batch = walk.batch(header)
+            framing = framing_fault(header.compression, batch[HEADER_BYTES:])
+            if framing is not None:
+                raise api_error(ErrorCode.CORRUPT_MESSAGE, framing)
+            records = decode_records(batch, check_crc=False)
+        except StorageError:
+            raise
+        except ApiError as error:
+            self._find(walk, f"the records cannot be decoded: {error}", header.base_offset)
+            return
+        if header.timestamp_type is TimestampType.CREATE_TIME:
+            late = next((record for record in records if record.timestamp_ms > header.max_timestamp), None)
+            if late is not None:
+                reason = f"a record has time {late.timestamp_ms}, its batch at most {header.max_timestamp}"
+                self._find(walk, reason, late.offset, Severity.DOUBTFUL)
+        if self._needs_keys and not header.is_control:
+            without = next((record for record in records if record.key is None), None)
+            if without is not None:
+                reason = "a record of a compacted topic has no key"
+                self._find(walk, reason, without.offset, Severity.DOUBTFUL)
+
+    def _find(self, walk: BatchWalk, reason: str, offset: int, severity: Severity = Severity.DAMAGE) -> None:
+        self.findings.append(Finding(self._path, reason, walk.position, offset, severity))
+
+    # Snapshots of the producers
+
+    def _read_snapshots(self) -> None:
+        for path in sorted(self._log.folder.iterdir()):
+            offset = snapshot_offset(path.name)
+            if offset is None:
+                continue
+            try:
+                self._snapshots.append((offset, path, decode_snapshot(path.read_bytes(), path)))
+            except (CheckpointDamaged, OSError) as error:
+                severity = Severity.REPAIRED if isinstance(error, CheckpointDamaged) else Severity.DAMAGE
+                self.findings.append(Finding(path, _reason(error, path), severity=severity))
+
+    def _compare_snapshots(self, offset: int) -> None:
+        """Compare the snapshots up to an offset with the batches so far."""
+        while self._snapshots and self._snapshots[0][0] <= offset:
+            at, path, states = self._snapshots.pop(0)
+            for state in states:
+                last = self._producers.get(state.producer_id)
+                fault = _differs(state, last, at, self._first_offset, is_whole=not self._missing)
+                if fault is not None:
+                    self._of_producers.append(Finding(path, fault, None, state.last_offset))
+                    break
+
+    def _check_epochs(self, end: int) -> Iterator[Finding]:
+        """Offsets at which the epoch checkpoint differs from the batches, as far as a start trusts it."""
+        log = self._log
+        try:
+            cache = EpochCache.load(log.folder)
+        except (CheckpointDamaged, ApiError) as error:
+            severity = Severity.REPAIRED if isinstance(error, CheckpointDamaged) else Severity.DAMAGE
+            path = log.folder / EPOCH_CHECKPOINT
+            yield Finding(path, _reason(error, path), severity=severity)
+            return
+        trusted_to = end if log.is_clean else min(end, log.recovery_point)
+        for (epoch, _, start), (_, following, _) in pairwise(
+            [*self._epochs, EpochStart(_NO_EPOCH, end, end)]
+        ):
+            offset = max(start, log.log_start_offset)
+            if offset < min(following, trusted_to) and cache.epoch_at(offset) != epoch:
+                stored = cache.epoch_at(offset)
+                yield Finding(cache.path, f"offset {offset} is of epoch {epoch}, the file has {stored}")
+                return
+        if log.is_clean and cache.entries and self.segments:
+            first, base = cache.entries[0].start_offset, self._first_offset
+            if max(first, log.log_start_offset) < base:
+                reason = f"its first segment begins at offset {base}, its first epoch at {first}"
+                yield Finding(log.folder, reason, None, first)
+
+
+def _check_cleaning(folder: Path, swaps: Sequence[Swap]) -> Iterator[Finding]:
     """The files of a cleaning that a stop interrupted."""
-    for swap in interrupted_swaps(folder):
+    for swap in swaps:
         if swap.fault is not None:
             yield Finding(swap.path, swap.fault, swap.position, swap.next_offset)
         else:
@@ -166,56 +459,13 @@ def _check_cleaning(folder: Path) -> Iterator[Finding]:
             yield Finding(path, "a cleaning was interrupted", severity=Severity.REPAIRED)
 
 
-def _finished_swaps(folder: Path) -> list[Swap]:
-    """The swaps that the next start finishes."""
-    return [swap for swap in interrupted_swaps(folder) if swap.fault is None]
+def _check_offsets(
+    log: ScannedLog, segments: int | None, end: int, high_watermark: int | None
+) -> Iterator[Finding]:
+    """That a log without damage is as the checkpoints and the mark of a clean stop say.
 
-
-def _check_sequence_of_segments(log: ScannedLog, reports: Sequence[SegmentReport]) -> Iterator[Finding]:
-    """That each segment is whole, and begins where the one before ends."""
-    end = reports[0].base_offset if reports else 0
-    is_followed = True
-    newest = _NO_EPOCH
-    for report in reports:
-        base = report.base_offset
-        # If damage ends a segment early, the next one does not continue it; report that once.
-        if base != end and is_followed and not _is_before_start(base, end, log):
-            reason = f"it begins at offset {base}, the segment before ends at {end}"
-            if base <= log.first_dirty_offset:
-                reason += "; a segment is missing, unless Apache Kafka's cleaner, which leaves gaps, was here"
-            yield _fault(log, report, reason, 0, end)
-        if report.epochs and report.epochs[0].epoch < newest:
-            reason = f"a batch of leader epoch {report.epochs[0].epoch} after one of {newest}"
-            yield _fault(log, report, reason, 0, base)
-        newest = max([newest, *(start.epoch for start in report.epochs)])
-        if report.fault is not None:
-            if not (report is reports[-1] and report.is_zero_tail):
-                yield _fault(log, report, report.fault, report.position, report.next_offset)
-            elif log.is_clean or report.is_damaged_below:
-                reason = "zeros follow the last batch"
-                yield _fault(log, report, reason, report.position, report.next_offset)
-        end, is_followed = report.next_offset, report.fault is None
-
-
-def _is_before_start(base: int, end: int, log: ScannedLog) -> bool:
-    """Whether all missing records are below the log start, so they were deleted on purpose."""
-    return end <= base <= log.log_start_offset
-
-
-def _fault(log: ScannedLog, report: SegmentReport, reason: str, position: int, offset: int) -> Finding:
-    is_damage = (
-        log.is_clean
-        or offset < log.recovery_point
-        or report.is_damaged_below
-        # The next start cuts a torn tail, but it does not cut what it cannot read.
-        or report.is_unreadable
-    )
-    severity = Severity.DAMAGE if is_damage else Severity.REPAIRED
-    return Finding(report.path, reason, position, offset, severity)
-
-
-def _check_offsets(log: ScannedLog, segments: int, end: int, high_watermark: int | None) -> Iterator[Finding]:
-    """That a log without damage is as the checkpoints and the mark of a clean stop say."""
+    `segments` is their number, None if a swap changes it.
+    """
     folder = log.folder
     if end < log.recovery_point:
         reason = f"the log ends at offset {end}, its recovery point is {log.recovery_point}"
@@ -232,8 +482,7 @@ def _check_offsets(log: ScannedLog, segments: int, end: int, high_watermark: int
         reason = f"the high watermark is {high_watermark}, the log starts at {log.log_start_offset}"
         yield Finding(folder, reason, None, high_watermark, Severity.REPAIRED)
 
-    is_counted = log.is_clean and log.segments_at_stop is not None and not _finished_swaps(folder)
-    if is_counted and segments != log.segments_at_stop:
+    if log.is_clean and None not in (segments, log.segments_at_stop) and segments != log.segments_at_stop:
         reason = f"{segments} segments are there, the last stop left {log.segments_at_stop}"
         yield Finding(folder, reason, None, end, Severity.DOUBTFUL)
     if log.first_dirty_offset > end:
@@ -241,108 +490,15 @@ def _check_offsets(log: ScannedLog, segments: int, end: int, high_watermark: int
         yield Finding(folder, reason, None, end, Severity.REPAIRED)
 
 
-def _check_producers(log: ScannedLog, reports: Sequence[SegmentReport]) -> Iterator[Finding]:
-    """That the sequence of a producer continues from segment to segment."""
-    before: LastBatches = {}
-    missing = 0
-    for report in reports:
-        for producer_id, first in report.first_batches.items():
-            last = before.get(producer_id)
-            if last is not None:
-                fault = sequence_fault(last, first, missing + first.missing - last.missing)
-                if fault is not None:
-                    yield Finding(report.path, fault, first.position, first.last_offset, Severity.DOUBTFUL)
-        for producer_id, last in report.last_batches.items():
-            before[producer_id] = last._replace(missing=missing + last.missing)
-        missing += report.missing
-
-
-def _check_transactions(log: ScannedLog, reports: Sequence[SegmentReport]) -> Iterator[Finding]:
-    """That the indexes of aborted transactions are as the batches say."""
-    replay = Replay(reports[0].base_offset if reports else 0)
-    for report in reports:
-        expected = replay.aborted_in(report.transactions)
-        fault, path = report.transactions.index_fault, index_path(report.path)
-        is_rebuilt = (
-            fault is not None or report.path.suffix == SWAP_SUFFIX or _is_walked(log, report, reports)
-        )
-        if fault is None:
-            fault = next(index_faults(report.transactions, expected, is_whole=replay.is_whole), None)
-        if fault is not None:
-            severity = Severity.REPAIRED if is_rebuilt else Severity.DAMAGE
-            yield Finding(path, fault, severity=severity)
-
-
-def _is_walked(log: ScannedLog, report: SegmentReport, reports: Sequence[SegmentReport]) -> bool:
-    """Whether the next start reads a segment, and rebuilds its indexes."""
-    return not log.is_clean and (report is reports[-1] or report.next_offset > log.recovery_point)
-
-
-def _check_epochs(log: ScannedLog, reports: Sequence[SegmentReport], end: int) -> Iterator[Finding]:
-    """Offsets at which the epoch checkpoint differs from the batches, as far as a start trusts it."""
-    try:
-        cache = EpochCache.load(log.folder)
-    except (CheckpointDamaged, ApiError) as error:
-        severity = Severity.REPAIRED if isinstance(error, CheckpointDamaged) else Severity.DAMAGE
-        path = log.folder / EPOCH_CHECKPOINT
-        yield Finding(path, _reason(error, path), severity=severity)
-        return
-    starts: list[EpochStart] = []
-    for report in reports:
-        starts += [start for start in report.epochs if not starts or start.epoch > starts[-1].epoch]
-    trusted_to = end if log.is_clean else min(end, log.recovery_point)
-    for (epoch, _, start), (_, following, _) in pairwise([*starts, EpochStart(_NO_EPOCH, end, end)]):
-        offset = max(start, log.log_start_offset)
-        if offset < min(following, trusted_to) and cache.epoch_at(offset) != epoch:
-            stored = cache.epoch_at(offset)
-            yield Finding(cache.path, f"offset {offset} is of epoch {epoch}, the file has {stored}")
-            return
-    if log.is_clean and cache.entries and reports:
-        first, base = cache.entries[0].start_offset, reports[0].base_offset
-        if max(first, log.log_start_offset) < base:
-            reason = f"its first segment begins at offset {base}, its first epoch at {first}"
-            yield Finding(log.folder, reason, None, first)
-
-
-def _check_snapshots(
-    log: ScannedLog, reports: Sequence[SegmentReport], end: int, *, is_compared: bool
-) -> Iterator[Finding]:
-    """That snapshots can be read, and agree with the batches below their offset."""
-    paths = _snapshots(log.folder)
-    read: dict[int, list[ProducerState]] = {}
-    for offset, path in sorted(paths.items()):
-        try:
-            states = decode_snapshot(path.read_bytes(), path)
-        except (CheckpointDamaged, OSError) as error:
-            severity = Severity.REPAIRED if isinstance(error, CheckpointDamaged) else Severity.DAMAGE
-            yield Finding(path, _reason(error, path), severity=severity)
-            continue
-        if offset > end and is_compared:
-            reason = f"the log ends at offset {end}, before the snapshot's"
-            yield Finding(path, reason, None, end, Severity.REPAIRED)
-        elif is_compared:
-            read[offset] = states
-    before: LastBatches = {}
-    missing = 0
-    for report in reports:
-        missing += report.missing
-        for offset, last_batches in report.at_snapshots.items():
-            for state in read.get(offset, ()):
-                last = last_batches.get(state.producer_id) or before.get(state.producer_id)
-                fault = _differs(state, last, offset, reports[0].base_offset, is_whole=not missing)
-                if fault is not None:
-                    yield Finding(paths[offset], fault, None, state.last_offset)
-                    break
-        before |= report.last_batches
-
-
 def _differs(
-    state: ProducerState, last: Produced | None, offset: int, first: int, *, is_whole: bool
+    state: ProducerState, last: ProducerState | None, offset: int, first: int, *, is_whole: bool
 ) -> str | None:
     """Why a snapshot's producer contradicts its last batch below the snapshot's offset."""
     if state.last_offset < first:
         # Without batches of its epoch, or these were deleted. Newer ones would be in the log.
-        return None if last is None or state.last_offset < 0 else _newer(state, last)
+        if last is None or state.last_offset < 0 or last.last_offset < state.last_offset:
+            return None
+        return _newer(state, last)
     if state.last_offset >= offset:
         return f"producer {state.producer_id} has its last batch at {state.last_offset}, beyond the snapshot"
     if last is None or last.last_offset < state.last_offset:
@@ -362,7 +518,7 @@ def _differs(
     return None
 
 
-def _newer(state: ProducerState, last: Produced) -> str:
+def _newer(state: ProducerState, last: ProducerState) -> str:
     return (
         f"producer {state.producer_id} has its last batch at {state.last_offset}, "
         f"the log has one at {last.last_offset}"
@@ -386,8 +542,3 @@ def _reason(error: Exception, path: Path) -> str:
 def _segments(folder: Path) -> dict[int, Path]:
     paths = {segment_base_offset(path.name): path for path in folder.iterdir()}
     return {base: path for base, path in paths.items() if base is not None}
-
-
-def _snapshots(folder: Path) -> dict[int, Path]:
-    paths = {snapshot_offset(path.name): path for path in folder.iterdir()}
-    return {offset: path for offset, path in paths.items() if offset is not None}

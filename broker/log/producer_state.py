@@ -167,6 +167,12 @@ class ProducerState:
                 return batch
         return None
 
+    def refusal(self, header: BatchHeader) -> ApiError | None:
+        """Why a batch that is no duplicate does not continue this producer; None if it does."""
+        if _follows(header, self.epoch, self.last_sequence):
+            return None
+        return _refusal(header, self.epoch, self.last_sequence)
+
     def has_in_transaction(self, batch: RecentBatch) -> bool:
         """Whether a recent batch belongs to the ongoing transaction."""
         return 0 <= self.current_transaction_first_offset <= batch.base_offset

@@ -42,6 +42,7 @@ from barnabas.broker.log.log_transactions import LogTransactions
 from barnabas.broker.log.producer_snapshots import ProducerSnapshots
 from barnabas.broker.log.producer_state import ProducerStates
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
     CorruptLog,
@@ -337,7 +338,7 @@ def _recover_segments(
             scanned.clear()
             continue
         walk = _walk(segment, recovery_point, epochs)
-        fault = _fault_of(segment, walk, following)
+        fault = end_fault(segment.file, walk, following)
         if fault is not None and (is_clean or walk.is_damaged_below(recovery_point)):
             safe = None if is_clean else recovery_point
             raise CorruptLog(segment.file.path, walk.position, walk.next_offset, safe, str(fault)) from fault
@@ -356,13 +357,13 @@ def _recover_segments(
     return kept, scanned, walked
 
 
-def _fault_of(segment: Segment, walk: BatchWalk, following: int | None) -> ApiError | None:
-    """The fault at the end of a walk, or the gap before the next segment."""
+def end_fault(file: SegmentFile, walk: BatchWalk, following: int | None) -> ApiError | None:
+    """The fault at the end of a walk, or the gap before the next segment, which begins at `following`."""
     if following is None:
         return walk.fault
     if walk.next_offset == following:
         # The file was cut to its size when the segment was sealed, but the cut did not survive a power cut.
-        is_whole = walk.fault is None or segment.file.is_unused_from(walk.position)
+        is_whole = walk.fault is None or file.is_unused_from(walk.position)
         return None if is_whole else walk.fault
     return walk.fault or api_error(
         ErrorCode.CORRUPT_MESSAGE,

@@ -16,8 +16,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import ScannedLog
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.logtools.entries import Damage, DumpedBatch, base_offset_of, read_batches, read_entries
-from barnabas.logtools.segment_check import check_segment
-from barnabas.logtools.verification import segment_tasks, verify_log
+from barnabas.logtools.verification import verify_log
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import ProducerEpoch, ProducerId, TopicPartition
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, TimestampType
@@ -178,9 +177,9 @@ def test_verify_finds_nothing_in_them(files: list[Path], build: Callable[[Path],
     folder = next(path.parent for path in files if path.parent.name == f"{build.__name__}-0")
     start = 41 if build is of_which_records_were_deleted else 0
     log = ScannedLog(TopicPartition("t", 0), folder, 0, start, is_clean=True)
-    tasks = segment_tasks(log, is_deep=True)
-    assert len(tasks) == len(list(folder.glob("*.log")))
-    assert verify_log(log, [check_segment(task) for task in tasks]).findings == []
+    verdict = verify_log(log, is_deep=True)
+    assert len(verdict.segments) == len(list(folder.glob("*.log")))
+    assert verdict.findings == []
 
 
 @pytest.mark.timeout(300)
