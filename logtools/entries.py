@@ -11,6 +11,7 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -106,7 +107,8 @@ def _is_unused(window: Window, position: int) -> bool:
 
 def file_type(path: Path) -> str | None:
     """The ``type`` of a file's entries in JSON; None for a file that is not of a log or log dir."""
-    return _NAMES.get(path.name) or _SUFFIXES.get(_suffix(path))
+    kind = _KINDS.get(path.name) or _KINDS.get(_suffix(path))
+    return None if kind is None else kind[0]
 
 
 def read_entries(path: Path) -> Entries:
@@ -114,7 +116,7 @@ def read_entries(path: Path) -> Entries:
     # Raises FileNotFoundError; the readers of checkpoints take a missing file for an empty one.
     path.stat()
     try:
-        yield from _READERS[file_type(path) or ""](path)
+        yield from (_KINDS.get(path.name) or _KINDS[_suffix(path)])[1](path)
     except CheckpointDamaged as error:
         yield Damage(None, str(error).removeprefix(f"{path}: "))
     except StorageError as error:
@@ -145,7 +147,7 @@ def _index_entries(path: Path, entry: struct.Struct) -> Iterator[tuple[int, tupl
         yield Damage(whole, f"{len(data) - whole} bytes are left, an entry has {entry.size}")
 
 
-def _read_index(path: Path, entry: struct.Struct, names: tuple[str, str]) -> Entries:
+def _read_index(entry: struct.Struct, names: tuple[str, str], path: Path) -> Entries:
     """Entries of two fields that both rise; the offset is relative to the base in the file's name."""
     base = base_offset_of(path)
     if base is None:
@@ -164,14 +166,6 @@ def _read_index(path: Path, entry: struct.Struct, names: tuple[str, str]) -> Ent
         fields = dict(zip(names, (first, second), strict=True))
         fields["offset"] += base
         yield fields
-
-
-def _read_offset_index(path: Path) -> Entries:
-    return _read_index(path, OffsetIndex.entry, ("offset", "position"))
-
-
-def _read_time_index(path: Path) -> Entries:
-    return _read_index(path, TimeIndex.entry, ("timestamp_ms", "offset"))
 
 
 def _read_txn_index(path: Path) -> Entries:
@@ -208,14 +202,9 @@ def _read_epochs(path: Path) -> Entries:
         yield {"leader_epoch": entry.epoch, "start_offset": entry.start_offset}
 
 
-def _read_offsets(path: Path) -> Entries:
-    for key, offset in OffsetCheckpoint(path).read().items():
-        yield {"topic": key.topic, "partition": key.partition, "offset": offset}
-
-
-def _read_horizons(path: Path) -> Entries:
-    for key, horizon_ms in OffsetCheckpoint(path).read().items():
-        yield {"topic": key.topic, "partition": key.partition, "delete_horizon_ms": horizon_ms}
+def _read_offsets(path: Path, name: str = "offset") -> Entries:
+    for key, value in OffsetCheckpoint(path).read().items():
+        yield {"topic": key.topic, "partition": key.partition, name: value}
 
 
 def _read_metadata(path: Path) -> Entries:
@@ -225,36 +214,27 @@ def _read_metadata(path: Path) -> Entries:
 
 BATCHES: Final = "batch"
 """The type of a segment's entries."""
-_SUFFIXES: Final = {
-    LOG_SUFFIX: BATCHES,
-    OFFSET_INDEX_SUFFIX: "offset_index",
-    TIME_INDEX_SUFFIX: "time_index",
-    TXN_INDEX_SUFFIX: "aborted_transaction",
-    SNAPSHOT_SUFFIX: "producer",
+
+
+def _no_entries(path: Path) -> Entries:
+    return iter(())
+
+
+_KINDS: Final[dict[str, tuple[str, Callable[[Path], Entries]]]] = {
+    LOG_SUFFIX: (BATCHES, _no_entries),
+    OFFSET_INDEX_SUFFIX: ("offset_index", partial(_read_index, OffsetIndex.entry, ("offset", "position"))),
+    TIME_INDEX_SUFFIX: ("time_index", partial(_read_index, TimeIndex.entry, ("timestamp_ms", "offset"))),
+    TXN_INDEX_SUFFIX: ("aborted_transaction", _read_txn_index),
+    SNAPSHOT_SUFFIX: ("producer", _read_snapshot),
+    PARTITION_METADATA: ("partition_metadata", _read_metadata),
+    EPOCH_CHECKPOINT: ("leader_epoch", _read_epochs),
+    RECOVERY_POINT_CHECKPOINT: ("recovery_point", _read_offsets),
+    LOG_START_CHECKPOINT: ("log_start_offset", _read_offsets),
+    HIGH_WATERMARK_CHECKPOINT: ("high_watermark", _read_offsets),
+    CLEANER_CHECKPOINT: ("first_dirty_offset", _read_offsets),
+    DELETE_HORIZON_CHECKPOINT: ("delete_horizon", partial(_read_offsets, name="delete_horizon_ms")),
 }
-_NAMES: Final = {
-    PARTITION_METADATA: "partition_metadata",
-    EPOCH_CHECKPOINT: "leader_epoch",
-    RECOVERY_POINT_CHECKPOINT: "recovery_point",
-    LOG_START_CHECKPOINT: "log_start_offset",
-    HIGH_WATERMARK_CHECKPOINT: "high_watermark",
-    CLEANER_CHECKPOINT: "first_dirty_offset",
-    DELETE_HORIZON_CHECKPOINT: "delete_horizon",
-}
-KNOWN_FILES: Final = (*_SUFFIXES, *_NAMES)
-"""The suffixes and names of the files that can be read."""
-FILE_TYPES: Final = (*_SUFFIXES.values(), *_NAMES.values())
-"""The types of their entries, in the order in which a folder is printed."""
-_READERS: Final[dict[str, Callable[[Path], Entries]]] = {
-    "offset_index": _read_offset_index,
-    "time_index": _read_time_index,
-    "aborted_transaction": _read_txn_index,
-    "producer": _read_snapshot,
-    "partition_metadata": _read_metadata,
-    "leader_epoch": _read_epochs,
-    "recovery_point": _read_offsets,
-    "log_start_offset": _read_offsets,
-    "high_watermark": _read_offsets,
-    "first_dirty_offset": _read_offsets,
-    "delete_horizon": _read_horizons,
-}
+"""The suffix or name of a file → the type of its entries, and their reader."""
+KNOWN_FILES: Final = tuple(_KINDS)
+FILE_TYPES: Final = tuple(kind for kind, _ in _KINDS.values())
+"""The types of entries, in the order in which a folder is printed."""

@@ -39,7 +39,7 @@ from barnabas.broker.log.file_system import (
 from barnabas.broker.log.interrupted_swaps import Swap, interrupted_swaps
 from barnabas.broker.log.log_dir import DELETE_HORIZON_CHECKPOINT, DirScan, LogDir, ScannedLog
 from barnabas.broker.log.producer_snapshots import decode_snapshot
-from barnabas.broker.log.producer_state import ProducerState, ProducerStates
+from barnabas.broker.log.producer_state import ProducerState, ProducerStates, follows, refusal
 from barnabas.broker.log.recovery import end_fault
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, StorageError, storage_error
@@ -359,15 +359,15 @@ class _LogCheck:
 
     def _check_sequence(self, walk: BatchWalk, header: BatchHeader) -> None:
         state = self._producers.get(header.producer_id)
-        refusal = None if state is None else state.refusal(header)
         missing_before = self._missing_at.get(header.producer_id, 0)
         self._missing_at[header.producer_id] = self._missing
-        if refusal is None:
+        if state is None or follows(header, state.epoch, state.last_sequence):
             return
         # The batches of a coordinator, offsets in transactions, have an epoch but no sequence.
         is_excused = missing_before < self._missing or header.base_sequence < 0
-        if not is_excused or refusal.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            doubt = Finding(self._path, str(refusal), walk.position, header.base_offset, Severity.DOUBTFUL)
+        error = refusal(header, state.epoch, state.last_sequence)
+        if not is_excused or error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            doubt = Finding(self._path, str(error), walk.position, header.base_offset, Severity.DOUBTFUL)
             self._of_producers.append(doubt)
 
     def _check_records(self, walk: BatchWalk, header: BatchHeader) -> None:

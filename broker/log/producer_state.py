@@ -167,12 +167,6 @@ class ProducerState:
                 return batch
         return None
 
-    def refusal(self, header: BatchHeader) -> ApiError | None:
-        """Why a batch that is no duplicate does not continue this producer; None if it does."""
-        if _follows(header, self.epoch, self.last_sequence):
-            return None
-        return _refusal(header, self.epoch, self.last_sequence)
-
     def has_in_transaction(self, batch: RecentBatch) -> bool:
         """Whether a recent batch belongs to the ongoing transaction."""
         return 0 <= self.current_transaction_first_offset <= batch.base_offset
@@ -339,10 +333,10 @@ class ProducerStates:
             if position is None and state is not None:
                 is_ongoing = state.current_transaction_first_offset != NONE
                 position = (state.epoch, state.last_sequence, is_ongoing)
-            if position is not None and not _follows(header, position[0], position[1]):
+            if position is not None and not follows(header, position[0], position[1]):
                 duplicate = None if state is None else state.find(header)
                 if state is None or duplicate is None:
-                    raise _refusal(header, position[0], position[1])
+                    raise refusal(header, position[0], position[1])
                 if len(duplicates) < index:
                     raise api_error(
                         ErrorCode.INVALID_RECORD,
@@ -380,7 +374,7 @@ class ProducerStates:
                 raise _nonsense(header)
             state = self._by_id.get(header.producer_id)
             if state is not None and header.producer_epoch < state.epoch:
-                raise _refusal(header, state.epoch, NONE)
+                raise refusal(header, state.epoch, NONE)
             if not self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
                 self._check_guard(header, guards)
             elif guards:
@@ -558,7 +552,7 @@ class ProducerStates:
         return len(expired)
 
 
-def _follows(header: BatchHeader, epoch: int, last_sequence: int) -> bool:
+def follows(header: BatchHeader, epoch: int, last_sequence: int) -> bool:
     """Whether a batch continues a producer that is at this epoch and sequence (-1: nothing in this epoch)."""
     if header.producer_epoch == epoch:
         return header.base_sequence == (last_sequence + 1) & MAX_SEQUENCE
@@ -577,7 +571,7 @@ def _unconfirmed(header: BatchHeader) -> ApiError:
     )
 
 
-def _refusal(header: BatchHeader, epoch: int, last_sequence: int) -> ApiError:
+def refusal(header: BatchHeader, epoch: int, last_sequence: int) -> ApiError:
     if header.producer_epoch < epoch:
         return api_error(
             ErrorCode.INVALID_PRODUCER_EPOCH, f"{_batch(header)}: the producer already has epoch {epoch}"
