@@ -182,7 +182,8 @@ class Broker:
         self._start_part("registration", membership.start, membership.stop)
         # From now on the other brokers rely on this one, and it relies on its session.
         session.is_starting = False
-        self._start_part("controller", self._controller.start, self._controller.stop)
+        self._controller.start(coordination.links.thread)
+        self._closers.append(("controller", self._controller.stop))
         logger.info("broker %d serves %s in cluster %s", config.broker_id, self.ports, cluster_id)
 
     def stop(self) -> None:

@@ -276,7 +276,9 @@ class _BrokerLink:
         except ConnectionClosed:
             # The channel may only be in its back-off: probe the address directly.
             began_s = detector.now_s()
-            result = await try_connect(self._endpoint, detector.address(*registration))
+            result, connection = await try_connect(self._endpoint, detector.address(*registration))
+            if connection is not None:
+                connection.close()
             if detector.attempted(*registration, result, began_s):
                 self._suspect(result)
             else:

@@ -20,7 +20,7 @@ from typing import Final
 from kazoo.exceptions import KazooException
 
 from barnabas.common.backoff import doubled
-from barnabas.common.threads import make_thread
+from barnabas.common.threads import LoopThread, make_thread
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels, ControllerChannels
 from barnabas.controller.events import (
@@ -68,7 +68,7 @@ MakeChannels = Callable[[ControllerEpoch, Callable[[Event], None]], BrokerChanne
 
 
 class Controller:
-    """`on_fatal` is called from the event thread or the sentinel's.
+    """`on_fatal` is called from the event thread.
 
     ``was_reached``: whether this process has been connected to a registration of a broker (see
     `FailureDetector`).
@@ -108,10 +108,7 @@ class Controller:
         self._doubts_until_s = 0.0
         self.detector = FailureDetector(self._threads.now_s, was_reached)
         self._sentinel = ControllerSentinel(
-            lambda node: self._queue.put(events.ControllerGone(node)),
-            detector=self.detector,
-            on_fatal=on_fatal,
-            threads=self._threads,
+            lambda node: self._queue.put(events.ControllerGone(node)), self.detector
         )
         self._thread = make_thread("controller-events", self._run, on_fatal, log)
 
@@ -151,20 +148,24 @@ class Controller:
         """The controller's writes, fenced by the epoch. Raises NOT_CONTROLLER."""
         return self._active()[1]
 
-    def start(self) -> None:
-        """Run for election, now and whenever there is no controller. The broker must be registered."""
+    def start(self, links: LoopThread | None = None) -> None:
+        """Run for election, now and whenever there is no controller. The broker must be registered.
+
+        The process of another controller is watched on the loop of ``links``; a simulation has none.
+        """
         self._store.session.add_listener(self._session_changed)
         self._queue.put(Signal.REELECT)
-        self._sentinel.start()
+        if links is not None:
+            self._sentinel.start(links)
         self._threads.start(self._thread)
 
     def stop(self) -> None:
         """Resign and end the thread. Idempotent."""
         self._store.session.remove_listener(self._session_changed)
-        self._sentinel.stop()
         dropped_events = self._queue.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
+        self._sentinel.stop()
         for event in dropped_events:
             _refuse(event)
 

@@ -1,14 +1,13 @@
 """Decides which brokers are dead before their ZooKeeper sessions end, from attempts to connect to them.
 
-A registration of a broker, named by its broker epoch, is declared dead if a connection to it was up before,
-and now its port refuses, or for a while it cannot be reached: no route to the host, or its name is gone and
-its last address does not answer, as when a container or a machine vanishes. A timeout alone never counts. An
-error is safe, because epochs fence a broker that was wrongly declared dead, but it costs a failover. So after
-an error the evidence must last longer the next time, and after a few errors only the session decides.
+A registration (a broker with its epoch) is declared dead if a connection to it was up before, and now
 
-One `FailureDetector` per process is shared by the sentinel and the channels of every controller term. Any
-thread; the lock is held briefly. `connect` and `try_connect` make an attempt, on a thread or on an event
-loop. If a broker's name does not resolve they try its last address, because only the resolver may be gone.
+- its port refuses, or for two seconds there has been no route to its host,
+- or for half a second its name is gone and its last address is silent, as when a machine vanishes.
+
+A timeout alone never counts. An error is safe, because epochs fence the broker, but costs a failover: after
+one the evidence must last longer the next time, and after five only the session decides. One detector per
+process serves the sentinel and the channels of every term, on any thread; `try_connect` needs an event loop.
 """
 
 from __future__ import annotations
@@ -189,54 +188,55 @@ class FailureDetector:
         return newest if newest.broker_epoch == broker_epoch else _Registration(NO_BROKER_EPOCH)
 
 
-def connect(endpoint: Endpoint, last: Address | None) -> tuple[ConnectResult, socket.socket | None]:
-    """Blocks for at most a second per address; returns the connection if there is one."""
+async def try_connect(endpoint: Endpoint, last: Address | None) -> tuple[ConnectResult, socket.socket | None]:
+    """The connection if there is one; takes at most a second per address.
+
+    If the name does not resolve, the last address is tried, because only the resolver may be gone.
+    """
     try:
-        return ConnectResult.ANSWERS, socket.create_connection(endpoint, _CONNECT_TIMEOUT_S, all_errors=True)
-    except socket.gaierror as error:
+        addresses = await _resolve(endpoint)
+    except OSError as error:
         log.info("%s: %s", endpoint, error)
         if last is None:
             return ConnectResult.SILENT, None
-    except OSError as error:
-        return result_of(error), None
-    except ExceptionGroup as group:
-        return _weakest([result_of(error) for error in group.exceptions if isinstance(error, OSError)]), None
-    try:
-        return ConnectResult.ANSWERS, socket.create_connection(last[:2], _LAST_ADDRESS_TIMEOUT_S)
-    except OSError as error:
-        return _of_last_address(error), None
-
-
-async def try_connect(endpoint: Endpoint, last: Address | None) -> ConnectResult:
-    """The result of `connect`; closes the connection at once."""
-    loop = asyncio.get_running_loop()
-    try:
-        addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        log.info("%s: %s", endpoint, error)
-        if last is None:
-            return ConnectResult.SILENT
-        family = socket.AF_INET6 if len(last) > 2 else socket.AF_INET
-        failure = await _attempt(family, last, _LAST_ADDRESS_TIMEOUT_S)
-        return ConnectResult.ANSWERS if failure is None else _of_last_address(failure)
+        last_family = socket.AF_INET6 if len(last) > 2 else socket.AF_INET
+        attempt = await _attempt(last_family, last, _LAST_ADDRESS_TIMEOUT_S)
+        if isinstance(attempt, OSError):
+            return _of_last_address(attempt), None
+        return ConnectResult.ANSWERS, attempt
     results = []
-    for family, _, _, _, address in addresses:
-        failure = await _attempt(family, address, _CONNECT_TIMEOUT_S)
-        if failure is None:
-            return ConnectResult.ANSWERS
-        results.append(result_of(failure))
-    return _weakest(results)
+    for family, address in addresses:
+        attempt = await _attempt(family, address, _CONNECT_TIMEOUT_S)
+        if not isinstance(attempt, OSError):
+            return ConnectResult.ANSWERS, attempt
+        results.append(result_of(attempt))
+    return _weakest(results), None
 
 
-async def _attempt(family: int, address: Address, timeout_s: float) -> OSError | None:
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+async def _resolve(endpoint: Endpoint) -> list[tuple[int, Address]]:
+    """Families and addresses. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        endpoint.host, endpoint.port, type=socket.SOCK_STREAM
+    )
+    return [(family, address) for family, _, _, _, address in found]
+
+
+async def _attempt(family: int, address: Address, timeout_s: float) -> socket.socket | OSError:
+    try:
+        probe = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        return error
+    try:
         probe.setblocking(False)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.get_running_loop().sock_connect(probe, address)
-        except OSError as error:
-            return error
-    return None
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().sock_connect(probe, address)
+    except OSError as error:
+        probe.close()
+        return error
+    except BaseException:
+        probe.close()
+        raise
+    return probe
 
 
 def _of_last_address(error: OSError) -> ConnectResult:

@@ -71,15 +71,15 @@ class BrokerLinks:
         self._client_id = f"broker-{broker_id}-coordinator"
         self._request_timeout_ms = request_timeout_ms
         self._links: dict[BrokerId, _Link] = {}
-        self._thread = LoopThread("coordinator-links", on_fatal=on_fatal, on_stop=self._close_all)
+        self.thread = LoopThread("broker-links", on_fatal=on_fatal, on_stop=self._close_all)
 
     def start(self) -> None:
         self._metadata.on_update(self._brokers_changed)
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Close all connections and end the thread. Idempotent."""
-        if not self._thread.stop():
+        if not self.thread.stop():
             logger.error("the thread of the coordinators' links did not end in time")
 
     def send(
@@ -89,7 +89,7 @@ class BrokerLinks:
 
         ``timeout_ms`` includes connecting; the default is that of the links.
         """
-        self._thread.call(self._send, broker_id, request, answer, timeout_ms)
+        self.thread.call(self._send, broker_id, request, answer, timeout_ms)
 
     def _send(
         self, broker_id: BrokerId, request: RequestOf[Any], answer: Answer[Any], timeout_ms: int | None
@@ -101,7 +101,7 @@ class BrokerLinks:
             error = ConnectionClosed(f"{MAX_PENDING} requests to broker {broker_id} wait already")
         else:
             link.pending += 1
-            self._thread.spawn(link.exchange(request, answer, timeout_ms))
+            self.thread.spawn(link.exchange(request, answer, timeout_ms))
             return
         contained(_UNHANDLED, answer, error)
 
@@ -137,7 +137,7 @@ class BrokerLinks:
     def _brokers_changed(self, topics: Iterable[str]) -> None:
         """Fail the requests in flight to brokers that are gone. Called on the threads that learn metadata."""
         if self._links:
-            self._thread.call(self._drop_stale)
+            self.thread.call(self._drop_stale)
 
     def _drop_stale(self) -> None:
         for broker_id, link in list(self._links.items()):

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from barnabas.controller.events import Event, Signal
 from barnabas.controller.failover import on_controller_failover
-from barnabas.controller.failure_detector import ConnectResult, FailureDetector
+from barnabas.controller.failure_detector import Address, ConnectResult, FailureDetector
 from barnabas.controller.partition_state import ElectionFigures
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.term import ControllerTerm
@@ -507,9 +507,14 @@ def batch_of(partition: int, **arguments: Any) -> BrokerBatch:
 
 
 class CountingDetector(FailureDetector):
-    """Counts the attempts to connect."""
+    """Counts the connections and the failed attempts."""
 
     attempts = 0
+    connections = 0
+
+    def connected(self, broker: BrokerId, broker_epoch: BrokerEpoch, address: Address | None = None) -> None:
+        self.connections += address is not None
+        super().connected(broker, broker_epoch, address)
 
     def attempted(
         self, broker: BrokerId, broker_epoch: BrokerEpoch, result: ConnectResult, began_s: float | None = None

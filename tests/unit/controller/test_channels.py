@@ -11,7 +11,7 @@ import pytest
 
 from barnabas.controller import channels, events
 from barnabas.controller.channels import ControllerChannels
-from barnabas.controller.failure_detector import ConnectResult, try_connect
+from barnabas.controller.failure_detector import Address, ConnectResult, try_connect
 from barnabas.controller.request_batch import BrokerBatch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, Endpoint, TopicPartition
@@ -178,17 +178,25 @@ def test_a_removed_broker_gets_no_requests(rig: Rig) -> None:
     assert rig.reports == []
 
 
+async def tried(endpoint: Endpoint, last: Address | None) -> ConnectResult:
+    result, connection = await try_connect(endpoint, last)
+    assert (connection is not None) == (result is ConnectResult.ANSWERS)
+    if connection is not None:
+        connection.close()
+    return result
+
+
 async def test_a_port_refuses_when_nothing_listens() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         endpoint = Endpoint(*listener.getsockname())
-        assert await try_connect(endpoint, None) is ConnectResult.ANSWERS
+        assert await tried(endpoint, None) is ConnectResult.ANSWERS
         # The address of the last connection is tried if the name does not resolve.
-        assert await try_connect(UNRESOLVABLE, endpoint) is ConnectResult.ANSWERS
-    assert await try_connect(endpoint, None) is ConnectResult.REFUSES
-    assert await try_connect(UNRESOLVABLE, endpoint) is ConnectResult.REFUSES
-    assert await try_connect(UNRESOLVABLE, None) is ConnectResult.SILENT
+        assert await tried(UNRESOLVABLE, endpoint) is ConnectResult.ANSWERS
+    assert await tried(endpoint, None) is ConnectResult.REFUSES
+    assert await tried(UNRESOLVABLE, endpoint) is ConnectResult.REFUSES
+    assert await tried(UNRESOLVABLE, None) is ConnectResult.SILENT
 
 
 def test_a_bug_on_the_channels_thread_is_reported_and_in_the_controllers_log(

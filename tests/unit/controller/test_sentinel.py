@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from barnabas.controller import sentinel
+from barnabas.common.threads import LoopThread
+from barnabas.controller import failure_detector, sentinel
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
 from barnabas.zookeeper.znodes import ControllerNode
@@ -22,10 +23,10 @@ class Rig:
         self.gone: list[ControllerNode] = []
         self.fatal: list[BaseException] = []
         self.detector = CountingDetector(time.monotonic)
-        self.sentinel = ControllerSentinel(
-            self.gone.append, detector=self.detector, on_fatal=self.fatal.append
-        )
-        self.sentinel.start()
+        self.links = LoopThread("links", on_fatal=self.fatal.append)
+        self.links.start()
+        self.sentinel = ControllerSentinel(self.gone.append, self.detector)
+        self.sentinel.start(self.links)
 
     def watch(self, node: ControllerNode = NODE, endpoint: Endpoint | None = None) -> None:
         self.sentinel.watch(Target(node, EPOCH, endpoint or self.broker.endpoint))
@@ -39,7 +40,7 @@ class Rig:
 
         A connection that is reset before counts as an attempt without an answer.
         """
-        wait_for(lambda: self.broker.connections_made == times and self.sentinel._socket is not None)
+        wait_for(lambda: (self.broker.connections_made, self.detector.connections) == (times, times))
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def rig() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.sentinel.stop()
-    assert not made.sentinel._thread.is_alive()
     made.broker.die()
+    assert made.links.stop()
     assert made.fatal == []
 
 
@@ -74,13 +75,15 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
     """As when a container dies: the engine removes its name and its address."""
     rig.reach()
 
-    def vanished(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
-        if isinstance(address, Endpoint):
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        assert address == rig.broker.endpoint
-        raise ConnectionRefusedError if its_address == "refuses" else TimeoutError
+    async def vanished(endpoint: Endpoint) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    monkeypatch.setattr(socket, "create_connection", vanished)
+    async def attempt(family: int, address: object, timeout_s: float) -> OSError:
+        assert address == rig.broker.endpoint
+        return ConnectionRefusedError() if its_address == "refuses" else TimeoutError()
+
+    monkeypatch.setattr(failure_detector, "_resolve", vanished)
+    monkeypatch.setattr(failure_detector, "_attempt", attempt)
     rig.broker.die()
     wait_for(lambda: rig.gone)
     assert rig.detector.is_dead(BrokerId(1), EPOCH)
@@ -90,14 +93,11 @@ def test_a_name_that_does_not_resolve_is_no_evidence_while_the_address_answers(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.reach()
-    connect = socket.create_connection
 
-    def nameless(address: tuple[str, int], *rest: object, **more: object) -> socket.socket:
-        if isinstance(address, Endpoint):
-            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-        return connect(address, *rest, **more)
+    async def nameless(endpoint: Endpoint) -> list[object]:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    monkeypatch.setattr(socket, "create_connection", nameless)
+    monkeypatch.setattr(failure_detector, "_resolve", nameless)
     made = rig.broker.connections_made
     rig.broker.drop_connections()
     wait_for(lambda: rig.broker.connections_made > made)
