@@ -18,7 +18,6 @@ from time import monotonic_ns
 from typing import Final
 
 from prometheus_client import (
-    CONTENT_TYPE_PLAIN_0_0_4,
     CollectorRegistry,
     Gauge,
     ProcessCollector,
@@ -109,7 +108,6 @@ def serve_metrics(broker: MeasuredBroker, *, on_fatal: Callable[[BaseException],
         config.metrics_host,
         config.metrics_port,
         Page(_registry(broker)).text,
-        content_type=CONTENT_TYPE_PLAIN_0_0_4,
         on_fatal=on_fatal,
     )
     endpoint.start()
