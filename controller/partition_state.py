@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from barnabas.common.recent_times import RecentTimes
+from barnabas.common.time_histogram import TimeHistogram
 from barnabas.controller.context import (
     ControllerContext,
     IllegalTransition,
@@ -58,12 +58,13 @@ class ElectionFigures:
     """
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self.times = RecentTimes(now_s)
+        self.now_s = now_s
+        self.times = TimeHistogram()
         self.unclean_partitions = 0
 
     def note(self, began_s: float, unclean_partitions: int) -> None:
         """An election has changed leaders; it began at that time."""
-        self.times.note_since(began_s)
+        self.times.observe_s(self.now_s() - began_s)
         self.unclean_partitions += unclean_partitions
 
 
@@ -174,7 +175,7 @@ class PartitionStateMachine:
         A state without a clean candidate is read again first, because the former leader may have added
         members to the ISR.
         """
-        began_s = self._figures.times.now_s()
+        began_s = self._figures.now_s()
         former = {tp: self._context.leadership[tp] for tp in partitions if tp in self._context.leadership}
         elections = {tp: self._choose(tp, state, kind) for tp, state in former.items()}
         self._leadership.read(

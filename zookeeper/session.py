@@ -28,8 +28,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry, RetryFailedError
 
-from barnabas.common.recent_times import RecentTimes
 from barnabas.common.threads import make_thread
+from barnabas.common.time_histogram import TimeHistogram
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 from barnabas.zookeeper.multi_read import Client
 
@@ -105,7 +105,7 @@ class ZooKeeperSession:
         self._on_fatal = on_fatal
         self.is_starting = False
         """While no other process relies on this one: a request continues in the next session."""
-        self.request_times = RecentTimes(self.threads.now_s)
+        self.request_times = TimeHistogram()
         """From the start of a request until its answer is read; refusals are answers too."""
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._client = self._new_client(connect)
@@ -203,10 +203,10 @@ class ZooKeeperSession:
                         f"ZooKeeper at {self.connect} gave no answer within {self._request_timeout_s:.1f} s"
                     ) from None
                 except KazooException as error:
-                    self.request_times.note_since(began_s)
+                    self.request_times.observe_s(self.threads.now_s() - began_s)
                     outcomes[index] = Outcome(None, error, retried)
                 else:
-                    self.request_times.note_since(began_s)
+                    self.request_times.observe_s(self.threads.now_s() - began_s)
                     outcomes[index] = Outcome(value, None, retried)
             retried = retried or bool(unanswered)
 

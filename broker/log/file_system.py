@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.open_files import OPEN_FILES
-from barnabas.common.recent_times import RecentTimes
+from barnabas.common.time_histogram import TimeHistogram
 from barnabas.protocol.ids import TopicPartition
 
 LOG_SUFFIX: Final = ".log"
@@ -256,6 +256,6 @@ class SyncState:
 
 
 FILE_SYSTEM: Final = FileSystem()
-FLUSH_TIMES: Final = RecentTimes()
+FLUSH_TIMES: Final = TimeHistogram()
 """Of the flushes of this process's logs that had something to force to disk."""
 """The default."""

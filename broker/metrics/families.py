@@ -1,4 +1,4 @@
-"""Builds families of samples for collectors, and bounds how many series a page has.
+"""Builds families of samples, and bounds how many series a page has.
 
 Kafka's metrics have the names that Prometheus' JMX exporter makes of Kafka's beans with its example rules for
 Kafka in ZooKeeper mode (``kafka-2_0_0.yml``): ``kafka.server<type=ReplicaManager, name=IsrShrinksPerSec>``
@@ -7,64 +7,76 @@ becomes ``kafka_server_replicamanager_isrshrinks_total``, and the other keys of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
-from barnabas.common.recent_times import RecentTimes
+from barnabas.common.time_histogram import BOUNDS_MS, TimeHistogram
 
-QUANTILES: Final = {"0.50": 0.5, "0.75": 0.75, "0.95": 0.95, "0.98": 0.98, "0.99": 0.99, "0.999": 0.999}
-"""The label → the share; the JMX exporter makes such labels of Kafka's percentiles."""
+PARTITION: Final = ("topic", "partition")
+"""The labels of a partition."""
 
 Figures = Mapping[str, tuple[float, str]]
-"""The value and the description of each metric."""
+"""The value and the description of each metric, by the end of its name."""
+Samples = Iterable[tuple[Sequence[str], float]]
+"""Values by their labels."""
 
 
-def gauges(prefix: str, figures: Figures) -> list[Metric]:
-    return [GaugeMetricFamily(prefix + name, text, value) for name, (value, text) in figures.items()]
+def gauges(prefix: str, figures: Figures) -> Iterator[Metric]:
+    for name, (value, text) in figures.items():
+        yield GaugeMetricFamily(prefix + name, text, value)
 
 
-def counters(prefix: str, figures: Figures) -> list[Metric]:
+def counters(prefix: str, figures: Figures) -> Iterator[Metric]:
     """The samples' names end in ``_total``."""
-    return [CounterMetricFamily(prefix + name, text, value) for name, (value, text) in figures.items()]
+    for name, (value, text) in figures.items():
+        yield CounterMetricFamily(prefix + name, text, value)
 
 
-class Summary:
-    """Percentiles and a count without a sum, as the JMX exporter makes them of a histogram."""
-
-    def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
-        self.metric = Metric(name, text, "summary")
-        self._labels = tuple(labels)
-
-    def add(self, labels: Sequence[str], count: int, percentiles: Sequence[float]) -> None:
-        """``percentiles`` in the order of `QUANTILES`."""
-        named = dict(zip(self._labels, labels, strict=True))
-        for quantile, value in zip(QUANTILES, percentiles, strict=True):
-            self.metric.add_sample(self.metric.name, {**named, "quantile": quantile}, value)
-        self.metric.add_sample(f"{self.metric.name}_count", named, count)
+def gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
 
 
-def recent_times(name: str, text: str, times: RecentTimes) -> Metric:
-    """A summary without labels."""
-    summary = Summary(name, text)
-    summary.add([], times.count, times.percentiles_ms(list(QUANTILES.values())))
-    return summary.metric
+def times(name: str, text: str, by_label: Mapping[str, TimeHistogram], label: str = "") -> Metric:
+    """A histogram in milliseconds for each value of the label; without a label there is one."""
+    family = HistogramMetricFamily(name, text, labels=[label] if label else [])
+    for value, histogram in by_label.items():
+        counts = accumulate(histogram.counts.copy())
+        buckets = list(zip([*(f"{bound:g}" for bound in BOUNDS_MS), "+Inf"], counts, strict=True))
+        family.add_metric([value] if label else [], buckets, histogram.sum_ns / 1_000_000)
+    return family
 
 
-class Room:
-    """The series that one kind of object may still have; every page begins a new one."""
+def bounded(
+    families: Sequence[CounterMetricFamily | GaugeMetricFamily],
+    rows: Iterable[tuple[Sequence[str], Sequence[float]]],
+    *,
+    left_out: str,
+    max_series: int,
+) -> Iterator[Metric]:
+    """The families with the values of each row, as long as there is room for all values of a row.
 
-    def __init__(self, max_series: int) -> None:
-        self._left = max_series
-        self.omitted = 0
-
-    def take(self, series: int) -> bool:
-        """Whether there is room for all of these series; if not, they are counted as omitted."""
-        if series > self._left:
-            self.omitted += series
-            # Later objects are not shown instead: the choice would change with every page.
-            self._left = 0
-            return False
-        self._left -= series
-        return True
+    ``left_out`` is the name of the metric that counts the omitted series.
+    """
+    room, omitted = max_series, 0
+    for labels, values in rows:
+        if len(values) > room:
+            omitted += len(values)
+            # Later rows are not shown instead: the choice would change with every page.
+            room = 0
+            continue
+        room -= len(values)
+        for family, value in zip(families, values, strict=True):
+            family.add_metric(labels, value)
+    yield from families
+    yield GaugeMetricFamily(left_out, "Series that are omitted because of metrics.max.series.", omitted)

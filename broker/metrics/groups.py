@@ -1,8 +1,10 @@
 """Collects the metrics of groups: their lag, their members, and how many are in each state.
 
-The lag of a partition is its high watermark less the committed offset. If the end is unknown, or before the
-committed offset, the lag is unknown: it is omitted, and so are the sum and the maximum of that group, which
-would be too low. Offsets of partitions that no longer exist are shown without a lag.
+The lag of a partition is its high watermark less the committed offset. This broker knows the high watermarks
+of the partitions that it leads or follows in sync (a follower's is late by one fetch at most); it asks no
+other broker. Of other partitions, and of an offset beyond the end, the lag is unknown: it is omitted, and so
+are the sum and the maximum of that group, which would be too low. Offsets of partitions that no longer exist
+are shown without a lag.
 
 Metrics of kafka_exporter keep their names and labels, so that its dashboards and alerts work.
 The sum and the maximum are of a whole group, as Redpanda's ``redpanda_kafka_consumer_group_lag_sum`` and
@@ -15,21 +17,29 @@ first, of the groups that come last by name. A group with an overlong name is om
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from barnabas.broker.cluster.metadata_cache import ClusterMetadata
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.metrics.families import gauges
-from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.broker.replication.partition import Isolation, Partition, Role
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.errors import ApiError
+from barnabas.protocol.ids import BrokerId, Offset, TopicPartition
+from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
+
+logger = logging.getLogger(__name__)
 
 MAX_GROUP_ID_CHARS: Final = 256
 
 Ends = Mapping[TopicPartition, Offset | None]
-"""The high watermarks; None if unknown at present. A partition without an entry does not exist."""
+"""The high watermarks; None if unknown. A partition without an entry does not exist."""
 
 _PREFIX: Final = "kafka_consumergroup_"
 _GROUP: Final = ("consumergroup",)
@@ -59,6 +69,62 @@ class GroupSnapshot(NamedTuple):
     committed: Mapping[TopicPartition, int]
 
 
+def all_group_metrics(
+    coordinated: Iterable[Group], replicas: ReplicaManager, metadata: ClusterMetadata, max_series: int
+) -> Iterator[Metric]:
+    groups = [snapshot_of(group) for group in coordinated if not group.is_dead]
+    ends = own_ends({name for group in groups for name in group.committed}, replicas, metadata)
+    yield from group_metrics(groups, ends, max_series)
+    states = Counter(group.state for group in groups)
+    offsets = sum(len(group.committed) for group in groups)
+    yield from gauges(
+        "kafka_coordinator_group_groupmetadatamanager_",
+        {
+            "numgroups": (len(groups), "Groups that this broker coordinates."),
+            "numoffsets": (offsets, "Their committed offsets."),
+        }
+        | {
+            f"numgroups{state.value.lower()}": (states[state.value], f"Groups in the state {state.value}.")
+            for state in GroupState
+            if state is not GroupState.DEAD
+        },
+    )
+
+
+def snapshot_of(group: Group) -> GroupSnapshot:
+    """Read a group without its lock. A negative offset means that the client has no position."""
+    committed = {
+        name: value.committed_offset
+        for name, (value, _) in group.offsets.copy().items()
+        if value.committed_offset >= 0
+    }
+    return GroupSnapshot(group.group_id, group.state.value, group.member_count, committed)
+
+
+def own_ends(names: Collection[TopicPartition], replicas: ReplicaManager, metadata: ClusterMetadata) -> Ends:
+    """The high watermarks that this broker knows."""
+    own = {partition.partition: partition for partition in replicas.partitions()}
+    ends: dict[TopicPartition, Offset | None] = {}
+    for name in names:
+        state, replica = metadata.partitions_of(name.topic).get(name.partition), own.get(name)
+        if replica is not None:
+            ends[name] = _end_of(replica, state, replicas.broker_id)
+        elif state is not None:
+            ends[name] = None
+    return ends
+
+
+def _end_of(replica: Partition, state: UpdateMetadataPartition | None, me: BrokerId) -> Offset | None:
+    if replica.role is Role.LEADER:
+        try:
+            return replica.latest_offset(-1, Isolation.READ_UNCOMMITTED)
+        except ApiError as error:
+            logger.debug("the end of %s is unknown: %s", replica.partition, error)
+    elif replica.role is Role.FOLLOWER and state is not None and me in state.isr:
+        return replica.high_watermark
+    return None
+
+
 class GroupLag(NamedTuple):
     """The lag of each partition, and the number of partitions without a known lag."""
 
@@ -86,113 +152,43 @@ def group_lag(committed: Mapping[TopicPartition, int], ends: Ends) -> GroupLag:
     return GroupLag(partitions, unknown)
 
 
-class _Families:
-    """The metrics, filled one group at a time."""
-
-    def __init__(self) -> None:
-        self._families = {
-            name: GaugeMetricFamily(_PREFIX + name, description, labels=labels)
-            for name, (labels, description) in _METRICS.items()
-        }
-
-    def add(self, name: str, labels: Sequence[str], value: float) -> None:
-        self._families[name].add_metric(labels, value)
-
-    def add_group(self, group: GroupSnapshot, lag: GroupLag) -> None:
-        labels = (group.group_id,)
-        self.add("members", labels, group.member_count)
-        self.add("state", (group.group_id, group.state), 1)
-        self.add("unknown_lag_partitions", labels, lag.unknown)
-        if lag.is_complete:
-            self.add("lag_sum", labels, sum(lag.partitions.values()))
-            self.add("lag_max", labels, max(lag.partitions.values()))
-
-    def add_partitions(self, group: GroupSnapshot, lag: GroupLag) -> None:
-        for name, offset in group.committed.items():
-            labels = (group.group_id, name.topic, str(name.partition))
-            self.add("current_offset", labels, offset)
-            partition_lag = lag.partitions.get(name)
-            if partition_lag is not None:
-                self.add("lag", labels, partition_lag)
-
-    def all(self) -> list[Metric]:
-        return list(self._families.values())
-
-
-def group_metrics(groups: Iterable[GroupSnapshot], ends: Ends, max_series: int) -> list[Metric]:
+def group_metrics(groups: Iterable[GroupSnapshot], ends: Ends, max_series: int) -> Iterator[Metric]:
     """The samples of all groups; the module says which are omitted."""
-    families = _Families()
+    families = {
+        name: GaugeMetricFamily(_PREFIX + name, text, labels=labels)
+        for name, (labels, text) in _METRICS.items()
+    }
     shown: list[tuple[GroupSnapshot, GroupLag]] = []
     room, omitted = max_series, 0
     for group in sorted(groups, key=lambda group: group.group_id):
         lag = group_lag(group.committed, ends)
-        count = _series_of_group(lag)
-        if count > room or len(group.group_id) > MAX_GROUP_ID_CHARS:
-            omitted += count + _series_of_partitions(group, lag)
-        else:
-            room -= count
-            shown.append((group, lag))
-            families.add_group(group, lag)
+        of_group = list(_of_group(group, lag))
+        if len(of_group) > room or len(group.group_id) > MAX_GROUP_ID_CHARS:
+            omitted += len(of_group) + len(group.committed) + len(lag.partitions)
+            continue
+        room -= len(of_group)
+        shown.append((group, lag))
+        for name, labels, value in of_group:
+            families[name].add_metric(labels, value)
     # A group has all of its partitions or none.
     for group, lag in shown:
-        count = _series_of_partitions(group, lag)
+        count = len(group.committed) + len(lag.partitions)
         if count > room:
             omitted += count
-        else:
-            room -= count
-            families.add_partitions(group, lag)
-    families.add("series_left_out", (), omitted)
-    return families.all()
+            continue
+        room -= count
+        for name, values in (("current_offset", group.committed), ("lag", lag.partitions)):
+            for partition, value in values.items():
+                families[name].add_metric((group.group_id, partition.topic, str(partition.partition)), value)
+    families["series_left_out"].add_metric((), omitted)
+    yield from families.values()
 
 
-def _series_of_group(lag: GroupLag) -> int:
-    return 5 if lag.is_complete else 3
-
-
-def _series_of_partitions(group: GroupSnapshot, lag: GroupLag) -> int:
-    return len(group.committed) + len(lag.partitions)
-
-
-class GroupCollector:
-    """Collects the metrics of groups, as `prometheus_client.registry.Collector` describes it."""
-
-    def __init__(
-        self,
-        coordinated: Callable[[], Iterable[Group]],
-        find_ends: Callable[[Collection[TopicPartition]], Ends],
-        *,
-        max_series: int,
-    ) -> None:
-        """``find_ends`` finds high watermarks and may block."""
-        self._coordinated = coordinated
-        self._find_ends = find_ends
-        self._max_series = max_series
-
-    def collect(self) -> list[Metric]:
-        groups = [snapshot_of(group) for group in self._coordinated() if not group.is_dead]
-        committed = {name for group in groups for name in group.committed}
-        return [*group_metrics(groups, self._find_ends(committed), self._max_series), *_counts(groups)]
-
-
-def snapshot_of(group: Group) -> GroupSnapshot:
-    """Read a group without its lock. A negative offset means that the client has no position."""
-    committed = {
-        name: value.committed_offset
-        for name, (value, _) in group.offsets.copy().items()
-        if value.committed_offset >= 0
-    }
-    return GroupSnapshot(group.group_id, group.state.value, group.member_count, committed)
-
-
-def _counts(groups: Sequence[GroupSnapshot]) -> list[Metric]:
-    states = Counter(group.state for group in groups)
-    offsets = sum(len(group.committed) for group in groups)
-    figures: dict[str, tuple[float, str]] = {
-        "numgroups": (len(groups), "Groups that this broker coordinates."),
-        "numoffsets": (offsets, "Their committed offsets."),
-    }
-    for state in GroupState:
-        if state is not GroupState.DEAD:
-            text = f"Groups in the state {state.value}."
-            figures[f"numgroups{state.value.lower()}"] = (states[state.value], text)
-    return gauges("kafka_coordinator_group_groupmetadatamanager_", figures)
+def _of_group(group: GroupSnapshot, lag: GroupLag) -> Iterator[tuple[str, Sequence[str], float]]:
+    labels = (group.group_id,)
+    yield "members", labels, group.member_count
+    yield "state", (group.group_id, group.state), 1
+    yield "unknown_lag_partitions", labels, lag.unknown
+    if lag.is_complete:
+        yield "lag_sum", labels, sum(lag.partitions.values())
+        yield "lag_max", labels, max(lag.partitions.values())

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from barnabas.broker.compaction.cleaner import CleanerFigures
-from barnabas.broker.log.log import Log
-from barnabas.broker.metrics.families import Room, counters, gauges, recent_times
-from barnabas.common.recent_times import RecentTimes
+from barnabas.broker.log.file_system import FLUSH_TIMES
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.metrics.families import PARTITION, bounded, counters, gauge, gauges, times
 
 _LOG: Final = {
     "size": "The bytes of a log's segments.",
@@ -21,88 +21,43 @@ _LOG: Final = {
 }
 
 
-class LogCollector:
-    """A collector of the library. ``dirs`` has the failure of each offline dir."""
-
-    def __init__(
-        self,
-        logs: Callable[[], Iterable[Log]],
-        dirs: Callable[[], Mapping[Path, object]],
-        *,
-        stray_count: Callable[[], int],
-        flush_times: RecentTimes,
-        max_series: int,
-    ) -> None:
-        self._logs = logs
-        self._dirs = dirs
-        self._stray_count = stray_count
-        self._flush_times = flush_times
-        self._max_series = max_series
-
-    def collect(self) -> list[Metric]:
-        families = [
-            GaugeMetricFamily(f"kafka_log_log_{name}", text, labels=["topic", "partition"])
-            for name, text in _LOG.items()
-        ]
-        room = Room(self._max_series)
-        for log in sorted(self._logs(), key=lambda log: log.topic_partition):
-            if room.take(len(families)):
-                labels = [log.topic_partition.topic, str(log.topic_partition.partition)]
-                values = (log.size_bytes, log.log_end_offset, log.log_start_offset, len(log.segments))
-                for family, value in zip(families, values, strict=True):
-                    family.add_metric(labels, value)
-        return [
-            *families,
-            *self._of_dirs(),
-            recent_times(
-                "kafka_log_logflushstats_logflushrateandtimems",
-                "Flushes of logs to disk, and their time in milliseconds.",
-                self._flush_times,
-            ),
-            *gauges(
-                "barnabas_",
-                {
-                    "log_series_left_out": (
-                        room.omitted,
-                        "Series of logs that are omitted because of metrics.max.series.",
-                    ),
-                    "stray_logs": (self._stray_count(), "Logs that belong to no known topic and are kept."),
-                },
-            ),
-        ]
-
-    def _of_dirs(self) -> list[Metric]:
-        dirs = self._dirs()
-        offline = GaugeMetricFamily(
-            "kafka_log_logmanager_logdirectoryoffline", "1 if a log dir has failed.", labels=["logDirectory"]
-        )
-        for path, failure in dirs.items():
-            offline.add_metric([str(path)], int(failure is not None))
-        count = sum(failure is not None for failure in dirs.values())
-        return [
-            offline,
-            *gauges(
-                "kafka_log_logmanager_",
-                {"offlinelogdirectorycount": (count, "Log dirs that have failed.")},
-            ),
-        ]
+def log_metrics(manager: LogManager, max_series: int) -> Iterator[Metric]:
+    logs = sorted(manager.all_logs(), key=lambda log: log.topic_partition)
+    yield from bounded(
+        [GaugeMetricFamily(f"kafka_log_log_{name}", text, labels=PARTITION) for name, text in _LOG.items()],
+        (
+            (
+                [log.topic_partition.topic, str(log.topic_partition.partition)],
+                [log.size_bytes, log.log_end_offset, log.log_start_offset, len(log.segments)],
+            )
+            for log in logs
+        ),
+        left_out="barnabas_log_series_left_out",
+        max_series=max_series,
+    )
+    failed = {str(path): failure is not None for path, failure in manager.dirs.items()}
+    prefix = "kafka_log_logmanager_"
+    yield gauge(
+        f"{prefix}logdirectoryoffline",
+        "1 if a log dir has failed.",
+        ["logDirectory"],
+        (([path], is_failed) for path, is_failed in failed.items()),
+    )
+    yield from gauges(
+        prefix, {"offlinelogdirectorycount": (sum(failed.values()), "Log dirs that have failed.")}
+    )
+    text = "Flushes of logs to disk, and their time in milliseconds."
+    yield times("kafka_log_logflushstats_logflushrateandtimems", text, {"": FLUSH_TIMES})
+    text = "Logs that belong to no known topic and are kept."
+    yield from gauges("barnabas_", {"stray_logs": (len(manager.strays.all()), text)})
 
 
-class CleanerCollector:
-    """Collects the metrics of the log cleaner.
-
-    The names are those that Prometheus' JMX exporter, with the rules that Kafka's dashboards use, gives to
-    Kafka's own metrics of `LogCleaner` and `LogCleanerManager`. The sums exist only here.
-    """
-
-    def __init__(self, figures: Callable[[], CleanerFigures], log_dirs: Iterable[str]) -> None:
-        self._figures = figures
-        self._log_dirs = [str(Path(log_dir).absolute()) for log_dir in log_dirs]
-
-    def collect(self) -> list[Metric]:
-        figures = self._figures()
-        totals = figures.totals
-        figures_of_logs = {
+def cleaner_metrics(figures: CleanerFigures, log_dirs: Sequence[str]) -> Iterator[Metric]:
+    """The sums exist only here; the other names are those of Kafka's `LogCleaner` and `LogCleanerManager`."""
+    totals = figures.totals
+    yield from gauges(
+        "kafka_log_logcleaner",
+        {
             "manager_max_dirty_percent": (
                 int(100 * figures.max_dirty_ratio),
                 "The dirty share of the dirtiest log that can be cleaned.",
@@ -128,30 +83,28 @@ class CleanerCollector:
                 "The time of the longest of the last cleanings of each thread.",
             ),
             "_deadthreadcount": (figures.dead_threads, "Cleaner threads that should run and do not."),
-        }
-        sums = {
+        },
+    )
+    dirty: dict[str, list[int]] = {str(Path(log_dir).absolute()): [] for log_dir in log_dirs}
+    for path, size_bytes in figures.uncleanable:
+        dirty.setdefault(str(path), []).append(size_bytes)
+    yield gauge(
+        "kafka_log_logcleanermanager_uncleanable_partitions_count",
+        "Logs that cannot be compacted; the broker's log says why.",
+        ["logDirectory"],
+        (([path], len(sizes)) for path, sizes in dirty.items()),
+    )
+    yield gauge(
+        "kafka_log_logcleanermanager_uncleanable_bytes",
+        "Dirty bytes of these logs.",
+        ["logDirectory"],
+        (([path], sum(sizes)) for path, sizes in dirty.items()),
+    )
+    yield from counters(
+        "barnabas_log_cleaner_",
+        {
             "cleanings": (totals.cleanings, "Cleanings of a log."),
             "read_bytes": (totals.bytes_read, "Bytes that cleanings have read."),
             "written_bytes": (totals.bytes_written, "Bytes that cleanings have written."),
-        }
-        return [
-            *gauges("kafka_log_logcleaner", figures_of_logs),
-            *self._of_dirs(figures),
-            *counters("barnabas_log_cleaner_", sums),
-        ]
-
-    def _of_dirs(self, figures: CleanerFigures) -> list[Metric]:
-        labels = ["logDirectory"]
-        count = GaugeMetricFamily(
-            "kafka_log_logcleanermanager_uncleanable_partitions_count",
-            "Logs that cannot be compacted; the broker's log says why.",
-            labels=labels,
-        )
-        size = GaugeMetricFamily(
-            "kafka_log_logcleanermanager_uncleanable_bytes", "Dirty bytes of these logs.", labels=labels
-        )
-        for log_dir in self._log_dirs:
-            dirty = [size_bytes for path, size_bytes in figures.uncleanable if str(path) == log_dir]
-            count.add_metric([log_dir], len(dirty))
-            size.add_metric([log_dir], sum(dirty))
-        return [count, size]
+        },
+    )

@@ -1,30 +1,23 @@
-"""Collects the requests of each API, their times, sizes and errors, and what they read and write by topic.
+"""Collects the requests of each API, how many wait, and how busy their threads are.
 
 The names of APIs are Kafka's; ``Fetch`` also counts as ``FetchConsumer`` or ``FetchFollower``. Requests in
 the native protocol, which has no versions, have ``version="native"``. Only APIs that were used have samples.
-
-As in Kafka, the sample of all topics has the same name without a label: a sum must select one of the two
-(``{topic!=""}`` or ``{topic=""}``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
 
-from barnabas.broker.base.topic_metrics import TopicTraffic, Traffic
-from barnabas.broker.metrics.families import QUANTILES, Room, Summary, counters, gauges
+from barnabas.broker.base.purgatory import Purgatory
+from barnabas.broker.metrics.families import gauge, gauges, times
+from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.request import RequestKind
-from barnabas.broker.network.request_metrics import (
-    STAGES,
-    ApiTimes,
-    RequestTimes,
-    percentiles_bytes,
-    percentiles_ms,
-)
+from barnabas.broker.network.request_metrics import STAGES, ApiMetrics, RequestMetrics
+from barnabas.broker.network.server import SocketServer
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.schema import ApiKey
 
@@ -40,74 +33,35 @@ _STAGES: Final = {
 }
 
 
-Percentiles = Callable[[list[ApiTimes], Sequence[float]], Sequence[float]]
-"""Computes the values for shares of the requests."""
+def request_metrics(threads: Iterable[RequestMetrics]) -> Iterator[Metric]:
+    """Of the requests that these network threads have answered."""
+    by_name: defaultdict[str, ApiMetrics] = defaultdict(ApiMetrics)
+    counts: Counter[tuple[str, str]] = Counter()
+    errors: Counter[tuple[str, str]] = Counter()
+    for kind, api in ((kind, api) for thread in threads for kind, api in thread.kinds().items()):
+        names, version = described(kind)
+        for name in names:
+            by_name[name].add(api)
+            counts[name, version] += api.count
+        # As in Kafka, Fetch alone has no other names here, and answers count once for each code in them.
+        for code, number in api.errors.copy().items():
+            errors[names[0], error_name(code)] += number
+    yield _counter("requests", "Answered requests.", ["request", "version"], counts)
+    yield _counter("errors", "Error codes in answers, NONE included.", ["request", "error"], errors)
+    for place, stage in enumerate(STAGES):
+        histograms = {name: api.stages[place] for name, api in sorted(by_name.items())}
+        yield times(f"{_REQUESTS}{stage.replace('_', '')}timems", _STAGES[stage], histograms, "request")
+    sizes = SummaryMetricFamily(f"{_REQUESTS}requestbytes", "The bytes of requests.", labels=["request"])
+    for name, api in sorted(by_name.items()):
+        sizes.add_metric([name], api.count, api.size_bytes)
+    yield sizes
 
 
-class RequestCollector:
-    """A collector of the library. ``threads`` returns the times of each network thread."""
-
-    def __init__(
-        self, threads: Callable[[], Iterable[RequestTimes]], *, monotonic_ns: Callable[[], int]
-    ) -> None:
-        self._threads = threads
-        self._monotonic_ns = monotonic_ns
-
-    def collect(self) -> list[Metric]:
-        requests = CounterMetricFamily(
-            f"{_REQUESTS}requests", "Answered requests.", labels=["request", "version"]
-        )
-        by_request: dict[str, list[ApiTimes]] = {}
-        errors: dict[tuple[str, str], int] = {}
-        counts: dict[tuple[str, str], int] = {}
-        for thread in self._threads():
-            thread.turn(self._monotonic_ns())
-            for kind, times in thread.kinds().items():
-                names, version = described(kind)
-                for code, count in times.errors.copy().items():
-                    labels = names[0], error_name(code)
-                    errors[labels] = errors.get(labels, 0) + count
-                for name in names:
-                    by_request.setdefault(name, []).append(times)
-                    counts[name, version] = counts.get((name, version), 0) + times.count
-        for labels, count in sorted(counts.items()):
-            requests.add_metric(labels, count)
-        stages: dict[str, tuple[str, Percentiles]] = {
-            f"{stage.replace('_', '')}timems": (_STAGES[stage], partial(percentiles_ms, number))
-            for number, stage in enumerate(STAGES)
-        }
-        figures: dict[str, tuple[str, Percentiles]] = {
-            **stages,
-            "throttletimems": ("Time in milliseconds that quotas delayed an answer.", _throttle_times),
-            "requestbytes": ("The size of requests in bytes.", percentiles_bytes),
-        }
-        return [
-            requests,
-            _errors(errors),
-            *(_summary(name, *figure, by_request) for name, figure in figures.items()),
-        ]
-
-
-def _errors(counts: dict[tuple[str, str], int]) -> Metric:
-    # As in Kafka, Fetch alone has no other names here, and answers count once for each code in them.
-    family = CounterMetricFamily(
-        f"{_REQUESTS}errors", "Error codes in answers, NONE included.", labels=["request", "error"]
-    )
-    for labels, count in sorted(counts.items()):
-        family.add_metric(labels, count)
+def _counter(name: str, text: str, labels: Sequence[str], counts: Mapping[tuple[str, str], int]) -> Metric:
+    family = CounterMetricFamily(_REQUESTS + name, text, labels=labels)
+    for values, count in sorted(counts.items()):
+        family.add_metric(values, count)
     return family
-
-
-def _summary(name: str, text: str, percentiles: Percentiles, by_request: dict[str, list[ApiTimes]]) -> Metric:
-    family = Summary(_REQUESTS + name, text, ["request"])
-    for request, times in sorted(by_request.items()):
-        family.add([request], sum(one.count for one in times), percentiles(times, list(QUANTILES.values())))
-    return family.metric
-
-
-def _throttle_times(times: list[ApiTimes], shares: Sequence[float]) -> list[float]:
-    """There are no quotas for clients, so each time is 0, as in Kafka without quotas."""
-    return [0.0] * len(shares)
 
 
 def described(kind: RequestKind) -> tuple[list[str], str]:
@@ -129,71 +83,63 @@ def api_name(api_key: ApiKey) -> str:
     return "".join(word.capitalize() for word in api_key.name.split("_"))
 
 
-_TOPICS: Final = "kafka_server_brokertopicmetrics_"
-_COUNTS: Final = {
-    "messagesin": ("messages_in", "Records that were appended by leaders."),
-    "bytesin": ("bytes_in", "Bytes that were appended by leaders."),
-    "bytesout": ("bytes_out", "Bytes that consumers fetched."),
-    "bytesrejected": ("bytes_rejected", "Bytes that were refused because they are too large."),
-    "totalproducerequests": ("produce_requests", "Produce requests, one for each partition."),
-    "totalfetchrequests": ("fetch_requests", "Fetch requests, one for each partition."),
-    "failedproducerequests": ("failed_produce_requests", "Those that failed by an error of the broker."),
-    "failedfetchrequests": ("failed_fetch_requests", "Those that failed by an error of the broker."),
-}
-"""Kafka's name → attribute of `TopicTraffic` and description."""
+class IdleShare:
+    """The share of time without requests on some threads, since the call before."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._at_ns, self._busy_ns = now_ns, 0
+
+    def since_last(self, threads: Sequence[BusyTime], now_ns: int) -> float:
+        busy_ns = sum(thread.total_ns(now_ns) for thread in threads)
+        passed_ns, worked_ns = (now_ns - self._at_ns) * len(threads), busy_ns - self._busy_ns
+        self._at_ns, self._busy_ns = now_ns, busy_ns
+        return 1.0 if passed_ns <= 0 else min(1.0, max(0.0, 1 - worked_ns / passed_ns))
 
 
-class TopicCollector:
+class NetworkCollector:
     """A collector of the library."""
 
-    def __init__(self, traffic: Traffic, *, max_series: int) -> None:
-        self._traffic = traffic
-        self._max_series = max_series
+    def __init__(self, server: SocketServer, *, monotonic_ns: Callable[[], int]) -> None:
+        self._server = server
+        self._monotonic_ns = monotonic_ns
+        self._began_ns = monotonic_ns()
+        self._network_idle = IdleShare(self._began_ns)
+        self._handlers_idle_ns = 0
 
-    def collect(self) -> list[Metric]:
-        room = Room(self._max_series)
-        shown = [
-            (name, counts)
-            for name, counts in sorted(self._traffic.topics().items())
-            if room.take(len(_COUNTS))
-        ]
-        total = self._traffic.total()
-        return [
-            *(_of_topics(name, *described, total, shown) for name, described in _COUNTS.items()),
-            *counters(
-                _TOPICS,
-                {
-                    "replicationbytesin": (
-                        self._traffic.replication_bytes_in,
-                        "Bytes that followers on this broker fetched.",
-                    ),
-                    "replicationbytesout": (
-                        self._traffic.replication_bytes_out,
-                        "Bytes that followers on other brokers fetched.",
-                    ),
-                    "reassignmentbytesin": (
-                        self._traffic.reassignment_bytes_in,
-                        "Bytes that this broker fetched for replicas that a reassignment adds.",
-                    ),
-                    "reassignmentbytesout": (
-                        self._traffic.reassignment_bytes_out,
-                        "Bytes that other brokers fetched for replicas that a reassignment adds.",
-                    ),
-                },
-            ),
-            *gauges(
-                "barnabas_topic_series_left_out",
-                {"": (room.omitted, "Series of topics that are omitted because of metrics.max.series.")},
-            ),
-        ]
+    def collect(self) -> Iterator[Metric]:
+        server, now_ns = self._server, self._monotonic_ns()
+        threads, workers = server.network_threads, server.worker_times
+        idle = self._network_idle.since_last([thread.busy for thread in threads], now_ns)
+        requests = sum(queue.queued for queue in server.queues.values())
+        answers = sum(thread.to_flush for thread in threads)
+        text = "The idle share of the network threads' time since the page before, 0 to 1."
+        yield from gauges(
+            "kafka_network_",
+            {
+                "requestchannel_requestqueuesize": (requests, "Requests that wait for a worker."),
+                "requestchannel_responsequeuesize": (answers, "Connections whose answers wait for a thread."),
+                "socketserver_networkprocessoravgidlepercent": (idle, text),
+            },
+        )
+        yield from gauges("barnabas_", {"connections": (server.quota.total, "Open connections.")})
+        if workers:
+            busy_ns = sum(worker.total_ns(now_ns) for worker in workers)
+            # A counter never falls, even if a run was seen twice while it ended.
+            idle_ns = now_ns - self._began_ns - busy_ns // len(workers)
+            self._handlers_idle_ns = max(self._handlers_idle_ns, idle_ns)
+        name = "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count"
+        metric = Metric(name, "Idle nanoseconds of the general workers, divided by their number.", "unknown")
+        metric.add_sample(name, {}, self._handlers_idle_ns)
+        yield metric
 
 
-def _of_topics(
-    name: str, attribute: str, text: str, total: TopicTraffic, topics: list[tuple[str, TopicTraffic]]
-) -> Metric:
-    family = CounterMetricFamily(_TOPICS + name, text)
-    sample = f"{_TOPICS}{name}_total"
-    family.add_sample(sample, {}, getattr(total, attribute))
-    for topic, counts in topics:
-        family.add_sample(sample, {"topic": topic}, getattr(counts, attribute))
-    return family
+def purgatory_metrics(purgatories: Mapping[str, Sequence[Purgatory]]) -> Iterator[Metric]:
+    """The purgatories by Kafka's name for them."""
+    waiting = [
+        ([name], sum(purgatory.waiting for purgatory in several)) for name, several in purgatories.items()
+    ]
+    for name, text in (
+        ("purgatorysize", "Requests that wait for an event."),
+        ("numdelayedoperations", "The same; in Kafka without those that have ended."),
+    ):
+        yield gauge(f"kafka_server_delayedoperationpurgatory_{name}", text, ["delayedOperation"], waiting)

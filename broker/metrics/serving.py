@@ -11,18 +11,14 @@ atomic in the interpreter. So they lock no group and no partition, and no reques
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from time import monotonic_ns
 from typing import Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Gauge,
-    ProcessCollector,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
@@ -32,19 +28,17 @@ from barnabas.broker.compaction.cleaner import LogCleaner
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
-from barnabas.broker.log.file_system import FLUSH_TIMES
-from barnabas.broker.metrics.cluster import ControllerCollector, ControllerView, SessionCollector
+from barnabas.broker.metrics.cluster import ControllerView, SessionCollector, controller_metrics
 from barnabas.broker.metrics.endpoint import MetricsEndpoint
-from barnabas.broker.metrics.groups import GroupCollector
-from barnabas.broker.metrics.logs import CleanerCollector, LogCollector
-from barnabas.broker.metrics.network import NetworkCollector, PurgatoryCollector
-from barnabas.broker.metrics.partition_ends import PartitionEnds
-from barnabas.broker.metrics.replicas import ReplicaCollector
-from barnabas.broker.metrics.requests import RequestCollector, TopicCollector
-from barnabas.broker.metrics.transactions import TransactionCollector
+from barnabas.broker.metrics.families import gauges
+from barnabas.broker.metrics.groups import all_group_metrics
+from barnabas.broker.metrics.logs import cleaner_metrics, log_metrics
+from barnabas.broker.metrics.replicas import replica_metrics, topic_metrics
+from barnabas.broker.metrics.requests import NetworkCollector, purgatory_metrics, request_metrics
+from barnabas.broker.metrics.transactions import LATE_AFTER_MS, coordinator_metrics, log_transaction_metrics
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.common.recent_times import RecentTimes
+from barnabas.common.time_histogram import TimeHistogram
 
 FRESH_MS: Final = 1_000
 
@@ -79,9 +73,9 @@ class BrokerState(IntEnum):
     PENDING_CONTROLLED_SHUTDOWN = 6
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class MeasuredBroker:
-    """The parts of a broker that have metrics.
+    """The parts of a broker that have metrics. `collect` makes it a collector of the library.
 
     ``listen_to_session`` has a function called with the name of each event of the ZooKeeper session.
     """
@@ -96,93 +90,59 @@ class MeasuredBroker:
     cleaner: LogCleaner | None
     topic_purgatory: Purgatory
     is_connected_to_zookeeper: Callable[[], bool]
-    zookeeper_request_times: RecentTimes
+    zookeeper_request_times: TimeHistogram
     listen_to_session: Callable[[Callable[[str], None]], None]
     state: Callable[[], BrokerState]
+
+    def collect(self) -> Iterator[Metric]:
+        replicas, max_series = self.replicas, self.config.metrics_max_series
+        yield from controller_metrics(self.controller, self.metadata.current)
+        yield from replica_metrics(replicas, max_series)
+        yield from topic_metrics(replicas.traffic, max_series)
+        yield from log_metrics(replicas.logs, max_series)
+        yield from purgatory_metrics(
+            {
+                "Produce": [replicas.produce_purgatory],
+                "Fetch": [replicas.follower_purgatory, replicas.consumer_purgatory],
+                "DeleteRecords": [replicas.deletions.purgatory],
+                "topic": [self.topic_purgatory],
+            }
+        )
+        if self.cleaner is not None:
+            yield from cleaner_metrics(self.cleaner.figures(), self.config.log_dirs)
+        groups = self.groups.all_machines()[0]
+        yield from all_group_metrics(groups, replicas, self.metadata.current, max_series)
+        now_ms = wall_clock_ms()
+        yield from coordinator_metrics(self.transactions, now_ms)
+        late_before_ms = now_ms - self.config.transaction_max_timeout_ms - LATE_AFTER_MS
+        yield from log_transaction_metrics(
+            replicas.partitions(), late_before_ms=late_before_ms, max_series=max_series
+        )
+        yield from request_metrics(thread.times for thread in self.server.network_threads)
+        text = "1 starting, 3 running, 6 stopping."
+        yield from gauges("kafka_server_kafkaserver_", {"brokerstate": (self.state(), text)})
+        text = "Replicas that failed by an unforeseen error, or whose groups could not be loaded."
+        failed = len(replicas.roles.failed.reasons())
+        yield from gauges("barnabas_", {"failed_replicas": (failed, text)})
 
 
 def serve_metrics(broker: MeasuredBroker, *, on_fatal: Callable[[BaseException], None]) -> MetricsEndpoint:
     """Serve from now on; raises CannotBind."""
-    config = broker.config
-    endpoint = MetricsEndpoint(
-        config.metrics_host,
-        config.metrics_port,
-        Page(_registry(broker)).text,
-        on_fatal=on_fatal,
-    )
-    endpoint.start()
-    return endpoint
-
-
-def _registry(broker: MeasuredBroker) -> CollectorRegistry:
     # Not the library's global registry, which other code could add to.
     registry = CollectorRegistry()
     sessions = SessionCollector(broker.is_connected_to_zookeeper, broker.zookeeper_request_times)
     broker.listen_to_session(sessions.note)
-    for collector in (
-        ControllerCollector(broker.controller, lambda: broker.metadata.current),
-        *_of_records(broker),
-        *_of_coordinators(broker),
-        RequestCollector(
-            lambda: [thread.times for thread in broker.server.network_threads], monotonic_ns=monotonic_ns
-        ),
+    collectors: Iterable[Collector] = (
+        broker,
         NetworkCollector(broker.server, monotonic_ns=monotonic_ns),
         sessions,
-    ):
+    )
+    for collector in collectors:
         registry.register(collector)
     ProcessCollector(registry=registry)
-    Gauge(
-        "kafka_server_kafkaserver_brokerstate", "1 starting, 3 running, 6 stopping.", registry=registry
-    ).set_function(lambda: float(broker.state()))
-    Gauge(
-        "barnabas_failed_replicas",
-        "Replicas that failed by an unforeseen error, or whose groups could not be loaded.",
-        registry=registry,
-    ).set_function(lambda: len(broker.replicas.roles.failed.reasons()))
-    return registry
-
-
-def _of_records(broker: MeasuredBroker) -> Iterator[Collector]:
-    """The collectors of replicas and logs, and of the requests that read and write them."""
-    replicas, max_series = broker.replicas, broker.config.metrics_max_series
-    logs = replicas.logs
-    yield ReplicaCollector(
-        replicas.partitions,
-        replicas.isr_changes,
-        offline_count=lambda: len(logs.offline_partitions),
-        max_lag=lambda: replicas.max_follower_lag,
-        max_series=max_series,
+    config = broker.config
+    endpoint = MetricsEndpoint(
+        config.metrics_host, config.metrics_port, Page(registry).text, on_fatal=on_fatal
     )
-    yield TopicCollector(replicas.traffic, max_series=max_series)
-    yield LogCollector(
-        logs.all_logs,
-        lambda: logs.dirs,
-        stray_count=lambda: len(logs.strays.all()),
-        flush_times=FLUSH_TIMES,
-        max_series=max_series,
-    )
-    yield PurgatoryCollector(
-        {
-            "Produce": [replicas.produce_purgatory],
-            "Fetch": [replicas.follower_purgatory, replicas.consumer_purgatory],
-            "DeleteRecords": [replicas.deletions.purgatory],
-            "topic": [broker.topic_purgatory],
-        }
-    )
-    if broker.cleaner is not None:
-        yield CleanerCollector(broker.cleaner.figures, broker.config.log_dirs)
-
-
-def _of_coordinators(broker: MeasuredBroker) -> Iterator[Collector]:
-    config, groups, transactions = broker.config, broker.groups, broker.transactions
-    ends = PartitionEnds(broker.replicas, broker.metadata, listener=config.inter_broker_listener_name)
-    yield GroupCollector(lambda: groups.all_machines()[0], ends.find, max_series=config.metrics_max_series)
-    yield TransactionCollector(
-        lambda: transactions.all_machines()[0],
-        transactions.markers,
-        lambda: transactions.shards.longest_load_ms,
-        broker.replicas.partitions,
-        max_timeout_ms=config.transaction_max_timeout_ms,
-        max_series=config.metrics_max_series,
-        wall_clock_ms=wall_clock_ms,
-    )
+    endpoint.start()
+    return endpoint

@@ -1,85 +1,49 @@
 """Collects the metrics of transactions: of the coordinator, of markers, and of the replicas' logs.
 
-Names of Kafka's own metrics are those that Prometheus' JMX exporter gives them. Runs on a thread that serves
-metrics. Like the collector of groups it takes no transactional id's lock; it locks only logs with an open
-transaction.
+Like the metrics of groups they take no transactional id's lock; they lock only logs with an open transaction.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transactions.state import TransactionState
-from barnabas.broker.coordinators.transactions.transaction import Transaction
-from barnabas.broker.metrics.families import gauges
+from barnabas.broker.metrics.families import PARTITION, gauge, gauges
 from barnabas.broker.replication.partition import Partition
 
 LATE_AFTER_MS: Final = 5 * 60 * 1000
 """Beyond transaction.max.timeout.ms, as in Kafka: by then the coordinator should have ended it."""
 
 
-class Markers(Protocol):
-    """`MarkerQueue`, as far as its metrics need it."""
-
-    @property
-    def queued(self) -> int: ...
-
-    @property
-    def delayed(self) -> int: ...
-
-
-class TransactionCollector:
-    """As `prometheus_client.registry.Collector` describes it."""
-
-    def __init__(
-        self,
-        coordinated: Callable[[], Iterable[Transaction]],
-        markers: Markers,
-        longest_load_ms: Callable[[], float],
-        replicas: Callable[[], Iterable[Partition]],
-        *,
-        max_timeout_ms: int,
-        max_series: int,
-        wall_clock_ms: Callable[[], int],
-    ) -> None:
-        self._coordinated = coordinated
-        self._markers = markers
-        self._longest_load_ms = longest_load_ms
-        self._replicas = replicas
-        self._late_after_ms = max_timeout_ms + LATE_AFTER_MS
-        self._max_series = max_series
-        self._wall_clock_ms = wall_clock_ms
-
-    def collect(self) -> list[Metric]:
-        now_ms = self._wall_clock_ms()
-        return [*self._of_coordinator(now_ms), *self._of_logs(now_ms)]
-
-    def _of_coordinator(self, now_ms: int) -> list[Metric]:
-        transactions = list(self._coordinated())
-        stored = [transaction.stored for transaction in transactions]
-        counts = Counter(one.state for one in stored)
-        by_state = GaugeMetricFamily(
-            "barnabas_transactional_ids", "Transactional ids that this broker coordinates.", labels=["state"]
-        )
-        for state in TransactionState:
-            by_state.add_metric([state.value], counts[state])
-        oldest = GaugeMetricFamily(
-            "barnabas_transactions_oldest_ms", "The age of the oldest open transaction.", labels=["kind"]
-        )
-        for kind, is_prepared in (("ongoing", False), ("prepared", True)):
-            begun_ms = [
-                one.start_timestamp_ms
-                for one in stored
-                if one.state is TransactionState.ONGOING and one.is_prepared is is_prepared
-            ]
-            oldest.add_metric([kind], max(0, now_ms - min(begun_ms, default=now_ms)))
-        markers = self._markers
-        channel = "kafka_coordinator_transaction_transactionmarkerchannelmanager"
-        figures: dict[str, tuple[float, str]] = {
+def coordinator_metrics(coordinator: TransactionCoordinator, now_ms: int) -> Iterator[Metric]:
+    transactions, markers = list(coordinator.all_machines()[0]), coordinator.markers
+    stored = [transaction.stored for transaction in transactions]
+    counts = Counter(one.state for one in stored)
+    yield gauge(
+        "barnabas_transactional_ids",
+        "Transactional ids that this broker coordinates.",
+        ["state"],
+        (([state.value], counts[state]) for state in TransactionState),
+    )
+    begun_ms: dict[str, list[int]] = {"ongoing": [now_ms], "prepared": [now_ms]}
+    for one in stored:
+        if one.state is TransactionState.ONGOING:
+            begun_ms["prepared" if one.is_prepared else "ongoing"].append(one.start_timestamp_ms)
+    yield gauge(
+        "barnabas_transactions_oldest_ms",
+        "The age of the oldest open transaction.",
+        ["kind"],
+        (([kind], now_ms - min(starts_ms)) for kind, starts_ms in begun_ms.items()),
+    )
+    channel = "kafka_coordinator_transaction_transactionmarkerchannelmanager"
+    yield from gauges(
+        "",
+        {
             f"{channel}_unknowndestinationqueuesize": (
                 markers.delayed,
                 "Groups of markers that wait for a leader, or for the end of a pause after an error.",
@@ -93,39 +57,35 @@ class TransactionCollector:
                 "Partitions whose markers wait for requests in flight.",
             ),
             "kafka_server_transaction_coordinator_metrics_partition_load_time_max": (
-                self._longest_load_ms(),
+                coordinator.shards.longest_load_ms,
                 "The longest loading of a partition of the transaction topic since the start, in ms.",
             ),
-        }
-        return [by_state, oldest, *gauges("", figures)]
+        },
+    )
 
-    def _of_logs(self, now_ms: int) -> list[Metric]:
-        lag = GaugeMetricFamily(
-            "kafka_cluster_partition_laststableoffsetlag",
-            "Records above the last stable offset and below the high watermark, at the leader.",
-            labels=["topic", "partition"],
-        )
-        late = shown = 0
-        for partition in self._replicas():
-            log = partition.log
-            if not log.producers.transactions.has_ongoing:
-                continue
-            with log.lock:
-                late += log.producers.has_late_transaction(now_ms - self._late_after_ms)
-            behind = partition.high_watermark - partition.last_stable_offset
-            if partition.is_leader and behind > 0 and shown < self._max_series:
-                shown += 1
-                name = partition.partition
-                lag.add_metric([name.topic, str(name.partition)], behind)
-        return [
-            lag,
-            *gauges(
-                "",
-                {
-                    "kafka_server_replicamanager_partitionswithlatetransactionscount": (
-                        late,
-                        "Partitions with a transaction that its coordinator should have ended.",
-                    )
-                },
-            ),
-        ]
+
+def log_transaction_metrics(
+    replicas: Iterable[Partition], *, late_before_ms: int, max_series: int
+) -> Iterator[Metric]:
+    """A transaction whose last record is older than ``late_before_ms`` is late."""
+    late = 0
+    lags: list[tuple[list[str], float]] = []
+    for partition in replicas:
+        log = partition.log
+        if not log.producers.transactions.has_ongoing:
+            continue
+        with log.lock:
+            late += log.producers.has_late_transaction(late_before_ms)
+        lag = partition.high_watermark - partition.last_stable_offset
+        if partition.is_leader and lag > 0 and len(lags) < max_series:
+            topic, index = partition.partition
+            lags.append(([topic, str(index)], lag))
+    yield gauge(
+        "kafka_cluster_partition_laststableoffsetlag",
+        "Records above the last stable offset and below the high watermark, at the leader.",
+        PARTITION,
+        lags,
+    )
+    text = "Partitions with a transaction that its coordinator should have ended."
+    name = "kafka_server_replicamanager_partitionswithlatetransactionscount"
+    yield from gauges(name, {"": (late, text)})

@@ -29,7 +29,7 @@ from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.memory import MemoryShare, RequestMemory
 from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, Pipeline
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request
-from barnabas.broker.network.request_metrics import RequestTimes
+from barnabas.broker.network.request_metrics import RequestMetrics
 from barnabas.broker.network.request_queue import Lanes, RequestQueue
 from barnabas.common.threads import make_thread
 from barnabas.protocol.errors import MalformedFrame
@@ -376,7 +376,7 @@ class NetworkThread:
         self, name: str, lanes: Lanes[Connection], *, max_idle_ms: int, max_request_bytes: int = 2**63
     ) -> None:
         self.lanes = lanes
-        self.times = RequestTimes()
+        self.times = RequestMetrics()
         """The requests that this thread has answered, if times are measured."""
         self.busy = BusyTime()
         self._name = name

@@ -114,7 +114,7 @@ class Request:
         """Ends the wait of a parked request."""
         self.failed = False
         self.kind: RequestKind | None = None
-        """The kind of request in `RequestTimes`; None before the request is decoded."""
+        """The kind of request in `RequestMetrics`; None before the request is decoded."""
         self.errors: Mapping[int, int] | None = None
         """How often each error code is in the answer; None if it is not known."""
         self.started_ns = 0

@@ -136,11 +136,13 @@ def test_requests_are_counted_by_api_and_version(
     wait_total(cluster, requests + "requests_total", 7, request="DescribeCluster", version=label)
     (page,) = fetch_pages(cluster).values()
     assert page.value(requests + "totaltimems_count", request="DescribeCluster") == 7
-    median_ms = page.value(requests + "totaltimems", request="DescribeCluster", quantile="0.50")
-    assert 0 < median_ms <= page.value(requests + "totaltimems", request="DescribeCluster", quantile="0.999")
+    buckets = [
+        page.value(requests + "totaltimems_bucket", request="DescribeCluster", le=le) for le in ("1", "+Inf")
+    ]
+    assert buckets[0] <= buckets[1] == 7
     assert page.value("barnabas_connections") >= 1
     assert page.value(requests + "requestbytes_count", request="DescribeCluster") == 7
-    assert 0 < page.value(requests + "requestbytes", request="DescribeCluster", quantile="0.99") < 1_000
+    assert 0 < page.value(requests + "requestbytes_sum", request="DescribeCluster") < 7_000
     assert page.value(requests + "errors_total", request="DescribeCluster", error="NONE") == 7
 
 

@@ -1,31 +1,37 @@
 """The values of single collectors, and the bounds on their series."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import pytest
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from barnabas.broker.base.purgatory import Purgatory
 from barnabas.broker.base.topic_metrics import Traffic
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, TopicMetadata
-from barnabas.broker.log.log import Log
-from barnabas.broker.metrics.cluster import ControllerCollector, SessionCollector
-from barnabas.broker.metrics.families import Room
-from barnabas.broker.metrics.groups import GroupCollector
-from barnabas.broker.metrics.logs import LogCollector
-from barnabas.broker.metrics.network import IdleShare, NetworkCollector, PurgatoryCollector
-from barnabas.broker.metrics.replicas import ReplicaCollector
-from barnabas.broker.metrics.requests import RequestCollector, TopicCollector, api_name
+from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.metrics import logs as logs_module
+from barnabas.broker.metrics.cluster import SessionCollector, controller_metrics
+from barnabas.broker.metrics.families import bounded
+from barnabas.broker.metrics.groups import all_group_metrics
+from barnabas.broker.metrics.logs import log_metrics
+from barnabas.broker.metrics.replicas import replica_metrics, topic_metrics
+from barnabas.broker.metrics.requests import (
+    IdleShare,
+    NetworkCollector,
+    api_name,
+    purgatory_metrics,
+    request_metrics,
+)
 from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.request import Request, RequestKind
-from barnabas.broker.network.request_metrics import WINDOW_NS, RequestTimes
+from barnabas.broker.network.request_metrics import RequestMetrics
 from barnabas.broker.network.server import SocketServer
-from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Partition
-from barnabas.common.recent_times import RecentTimes
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.common.time_histogram import TimeHistogram
 from barnabas.controller.partition_state import ElectionFigures
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
@@ -39,28 +45,24 @@ PRODUCE_V9 = (ApiKey.PRODUCE, 9, False)
 FROM_CONSUMER, FROM_FOLLOWER = (ApiKey.FETCH, 16, False), (ApiKey.FETCH, None, True)
 
 
-class Collector(Protocol):
-    def collect(self) -> list[Metric]: ...
-
-
-def values(collector: Collector, prefix: str = "") -> dict[str, float]:
+def values(metrics: Iterable[Metric], prefix: str = "") -> dict[str, float]:
     """The samples whose names begin with the prefix, by the rest of their names and their labels' values."""
     return {
         " ".join([sample.name.removeprefix(prefix), *sample.labels.values()]): sample.value
-        for metric in collector.collect()
+        for metric in metrics
         for sample in metric.samples
         if sample.name.startswith(prefix)
     }
 
 
-def replicas_of(*partitions: Partition, max_series: int = 100) -> ReplicaCollector:
-    return ReplicaCollector(
-        lambda: partitions,
-        cast(IsrChanges, SimpleNamespace(shrinks=3, expands=2, failures=1)),
-        offline_count=lambda: 4,
-        max_lag=lambda: 17,
-        max_series=max_series,
+def replicas_of(*partitions: Partition, max_series: int = 100) -> Iterator[Metric]:
+    manager = SimpleNamespace(
+        partitions=lambda: partitions,
+        isr_changes=SimpleNamespace(shrinks=3, expands=2, failures=1),
+        logs=SimpleNamespace(offline_partitions="four"),
+        max_follower_lag=17,
     )
+    return replica_metrics(cast(ReplicaManager, manager), max_series)
 
 
 def test_replicas_are_counted_by_role_and_by_the_size_of_the_isr() -> None:
@@ -91,10 +93,10 @@ def test_a_leader_counts_its_partitions_that_are_being_reassigned() -> None:
     assert removing.make_leader(changed(1, removing_replicas=[2]), 0)
     assert follower.make_follower(replace(changed(1, adding_replicas=[1]), leader=2))
     assert (adding.is_added, follower.is_added) == (False, True)
-    collector, name = replicas_of(adding, removing, leader_of(1), follower), "kafka_server_replicamanager_"
-    assert values(collector, name)["reassigningpartitions"] == 2
+    others, name = (removing, leader_of(1), follower), "kafka_server_replicamanager_"
+    assert values(replicas_of(adding, *others), name)["reassigningpartitions"] == 2
     assert adding.make_leader(state(epoch=2), 0)
-    assert values(collector, name)["reassigningpartitions"] == 1
+    assert values(replicas_of(adding, *others), name)["reassigningpartitions"] == 1
 
 
 def test_a_replica_that_is_being_added_is_not_lacking() -> None:
@@ -130,20 +132,25 @@ def test_no_more_replicas_are_demanded_than_a_partition_has() -> None:
 
 def test_series_of_partitions_are_bounded_and_totals_are_not() -> None:
     partitions = [leader_of(1) for _ in range(3)]
-    found = replicas_of(*partitions, max_series=5 * 2 + 4)
-    assert values(found)["barnabas_partition_series_left_out"] == 5
-    assert values(found)["kafka_server_replicamanager_leadercount"] == 3
-    shown = [metric for metric in found.collect() if metric.name == "kafka_cluster_partition_replicascount"]
-    assert len(shown[0].samples) == 2
+    metrics = list(replicas_of(*partitions, max_series=5 * 2 + 4))
+    assert values(metrics)["barnabas_partition_series_left_out"] == 5
+    assert values(metrics)["kafka_server_replicamanager_leadercount"] == 3
+    (shown,) = (metric for metric in metrics if metric.name == "kafka_cluster_partition_replicascount")
+    assert len(shown.samples) == 2
 
 
-def test_room_is_taken_in_order() -> None:
-    room = Room(10)
-    assert [room.take(4), room.take(4), room.take(4), room.take(1)] == [True, True, False, False]
-    assert room.omitted == 5
+def test_rows_after_the_first_omitted_one_are_omitted_too() -> None:
+    families = [GaugeMetricFamily(name, "", labels=["row"]) for name in "ab"]
+    rows = [([str(number)], [number, -number]) for number in range(4)]
+    found = values(bounded(families, rows, left_out="omitted", max_series=5))
+    assert found == {"a 0": 0, "b 0": 0, "a 1": 1, "b 1": -1, "omitted": 4}
+    rows = [(["0"], [1, 2]), (["1"], [1, 2]), (["2"], [1])]
+    assert values(bounded(families, rows, left_out="omitted", max_series=3))["omitted"] == 3
 
 
-def test_logs_have_their_size_and_offsets_and_failed_dirs_are_counted() -> None:
+def test_logs_have_their_size_and_offsets_and_failed_dirs_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     logs = [
         SimpleNamespace(
             topic_partition=TopicPartition("t", index),
@@ -155,16 +162,13 @@ def test_logs_have_their_size_and_offsets_and_failed_dirs_are_counted() -> None:
         for index in (1, 0)
     ]
     dirs = {Path("/a"): None, Path("/b"): OSError("broken"), Path("/c"): OSError("gone")}
-    collector = LogCollector(
-        lambda: cast(Sequence[Log], logs),
-        lambda: dirs,
-        stray_count=lambda: 6,
-        flush_times=RecentTimes(),
-        max_series=7,
-    )
-    found = values(collector)
+    manager = SimpleNamespace(all_logs=lambda: logs, dirs=dirs, strays=SimpleNamespace(all=lambda: range(6)))
+    flush_times = TimeHistogram()
+    monkeypatch.setattr(logs_module, "FLUSH_TIMES", flush_times)
+    flush_times.observe_s(0.004)
+    found = values(log_metrics(cast(LogManager, manager), 7))
     flushes = "kafka_log_logflushstats_logflushrateandtimems"
-    assert found[f"{flushes}_count"] == found[f"{flushes} 0.99"] == 0
+    assert [found[f"{flushes}_{part}"] for part in ("count", "sum", "bucket 2.5", "bucket 5")] == [1, 4, 0, 1]
     assert {name: value for name, value in found.items() if not name.startswith(flushes)} == {
         "kafka_log_log_size t 0": 100,
         "kafka_log_log_logendoffset t 0": 9,
@@ -184,33 +188,31 @@ def test_topics_have_series_of_their_own_besides_the_total() -> None:
     traffic.of("a").note_append(10, 2)
     traffic.of("b").note_append(5, 1)
     traffic.replication_bytes_in = 7
-    found = values(TopicCollector(traffic, max_series=8), "kafka_server_brokertopicmetrics_")
+    found = values(topic_metrics(traffic, 8), "kafka_server_brokertopicmetrics_")
     assert found["bytesin_total"] == 15
     assert found["bytesin_total a"] == 10
     assert "bytesin_total b" not in found
     assert found["messagesin_total a"] == 2
     assert found["replicationbytesin_total"] == 7
-    assert values(TopicCollector(traffic, max_series=8))["barnabas_topic_series_left_out"] == 8
+    assert values(topic_metrics(traffic, 8))["barnabas_topic_series_left_out"] == 8
 
 
-def noted(times: RequestTimes, kind: RequestKind, total_ms: int, count: int = 1, **fields: Any) -> None:
+def noted(metrics: RequestMetrics, kind: RequestKind, total_ms: int, count: int = 1, **fields: Any) -> None:
     request = SimpleNamespace(
         **{"kind": kind, "received_ns": 0, "started_ns": 0, "handled_ns": 0, "answered_ns": 0},
         **{"size_bytes": 0, "errors": None, **fields},
     )
-    times.note([cast(Request, request)] * count, total_ms * MS, total_ms * MS)
+    metrics.note([cast(Request, request)] * count, total_ms * MS, total_ms * MS)
 
 
 def test_requests_are_counted_by_api_and_version_over_all_network_threads() -> None:
-    one, other = RequestTimes(), RequestTimes()
+    one, other = RequestMetrics(), RequestMetrics()
     noted(one, PRODUCE_V9, 10, count=3)
     noted(other, PRODUCE_V9, 20)
     noted(one, (ApiKey.PRODUCE, None, False), 20)
     noted(one, FROM_CONSUMER, 1, count=5)
     noted(other, FROM_FOLLOWER, 500)
-    found = values(
-        RequestCollector(lambda: [one, other], monotonic_ns=lambda: 0), "kafka_network_requestmetrics_"
-    )
+    found = values(request_metrics([one, other]), "kafka_network_requestmetrics_")
     counts = {name: value for name, value in found.items() if name.startswith("requests_total")}
     assert counts == {
         "requests_total Produce 9": 4,
@@ -220,34 +222,28 @@ def test_requests_are_counted_by_api_and_version_over_all_network_threads() -> N
         "requests_total FetchConsumer 16": 5,
         "requests_total FetchFollower native": 1,
     }
-    assert found["totaltimems_count Produce"] == 5
-    assert found["totaltimems Produce 0.50"] == pytest.approx(10, rel=1 / 32)
-    assert found["totaltimems Produce 0.99"] == pytest.approx(20, rel=1 / 32)
-    assert found["totaltimems Fetch 0.999"] == pytest.approx(500, rel=1 / 32)
-    assert found["totaltimems FetchConsumer 0.999"] == pytest.approx(1, rel=1 / 32)
-    assert found["remotetimems Produce 0.99"] == 0
+    produced = [f"totaltimems_bucket Produce {bound}" for bound in ("5", "10", "25", "5000", "+Inf")]
+    assert [found[name] for name in produced] == [0, 3, 5, 5, 5]
+    assert (found["totaltimems_count Produce"], found["totaltimems_sum Produce"]) == (5, 70)
+    fetched = [f"totaltimems_bucket Fetch{of} 250" for of in ("", "Consumer", "Follower")]
+    assert [found[name] for name in fetched] == [5, 5, 0]
+    assert (found["remotetimems_bucket Produce 0.1"], found["remotetimems_sum Produce"]) == (5, 0)
 
 
-def test_requests_have_sizes_errors_and_no_throttle_times() -> None:
-    one, other = RequestTimes(), RequestTimes()
+def test_requests_have_sizes_and_errors() -> None:
+    one, other = RequestMetrics(), RequestMetrics()
     noted(one, PRODUCE_V9, 1, count=2, size_bytes=1_000, errors={ErrorCode.NONE: 1})
     noted(other, (ApiKey.PRODUCE, None, False), 1, size_bytes=9_000, errors={ErrorCode.NONE: 2, 6: 1})
     noted(other, FROM_CONSUMER, 1, size_bytes=50, errors={12_345: 1})
-    collector = RequestCollector(lambda: [one, other], monotonic_ns=lambda: WINDOW_NS)
-    found = values(collector, "kafka_network_requestmetrics_")
+    found = values(request_metrics([one, other]), "kafka_network_requestmetrics_")
     assert {name: value for name, value in found.items() if name.startswith("errors")} == {
         "errors_total Produce NONE": 4,
         "errors_total Produce NOT_LEADER_OR_FOLLOWER": 1,
         # Not a second time as FetchConsumer, as in Kafka.
         "errors_total Fetch 12345": 1,
     }
-    assert found["requestbytes Produce 0.50"] == pytest.approx(1_000, rel=1 / 32)
-    assert found["requestbytes Produce 0.99"] == pytest.approx(9_000, rel=1 / 32)
-    assert found["requestbytes_count Produce"] == 3
-    assert found["requestbytes FetchConsumer 0.50"] == pytest.approx(50, rel=1 / 32)
-    assert found["throttletimems Produce 0.999"] == 0
-    assert found["throttletimems_count Produce"] == 3
-    assert one.kinds()[PRODUCE_V9].measured == 0, "each page begins new windows when the present ones are old"
+    assert (found["requestbytes_count Produce"], found["requestbytes_sum Produce"]) == (3, 11_000)
+    assert (found["requestbytes_count FetchConsumer"], found["requestbytes_sum FetchConsumer"]) == (1, 50)
 
 
 def test_apis_have_kafkas_names() -> None:
@@ -291,7 +287,7 @@ def test_the_queues_and_the_idle_time_of_the_workers() -> None:
     collector = NetworkCollector(cast(SocketServer, server), monotonic_ns=lambda: now_ns[0])
     idle = "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count"
     now_ns[0], workers[0].busy_ns = 2_000, 400
-    assert values(collector) == {
+    assert values(collector.collect()) == {
         "kafka_network_requestchannel_requestqueuesize": 5,
         "kafka_network_requestchannel_responsequeuesize": 3,
         "kafka_network_socketserver_networkprocessoravgidlepercent": 1,
@@ -299,31 +295,30 @@ def test_the_queues_and_the_idle_time_of_the_workers() -> None:
         idle: 800,
     }
     workers[1].busy_ns = 900
-    assert values(collector)[idle] == 800, "a counter never falls"
+    assert values(collector.collect())[idle] == 800, "a counter never falls"
 
 
 def test_purgatories_show_how_many_wait() -> None:
     purgatories = [cast(Purgatory, SimpleNamespace(waiting=waiting)) for waiting in (3, 4, 5)]
-    collector = PurgatoryCollector({"Fetch": purgatories[:2], "Produce": purgatories[2:]})
-    found = values(collector, "kafka_server_delayedoperationpurgatory_")
+    metrics = purgatory_metrics({"Fetch": purgatories[:2], "Produce": purgatories[2:]})
+    found = values(metrics, "kafka_server_delayedoperationpurgatory_")
     assert (found["purgatorysize Fetch"], found["purgatorysize Produce"]) == (7, 5)
     assert found["numdelayedoperations Fetch"] == 7
 
 
 def test_events_of_the_session_are_counted() -> None:
-    now_s = [10.0]
-    times = RecentTimes(lambda: now_s[0])
+    times = TimeHistogram()
     collector = SessionCollector(lambda: False, times)
-    assert list(values(collector, "kafka_server_sessionexpirelistener_").values()) == [1, 0, 0]
+    assert list(values(collector.collect(), "kafka_server_sessionexpirelistener_").values()) == [1, 0, 0]
     for took_s in (0.002, 0.004, 0.5):
-        times.note_since(now_s[0] - took_s)
+        times.observe_s(took_s)
     for event in ("SUSPENDED", "RESUMED", "SUSPENDED", "SILENT", "EXPIRED", "RENEWED"):
         collector.note(event)
-    found = values(collector)
+    found = values(collector.collect())
     latency = "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms"
     assert found[f"{latency}_count"] == 3
-    assert found[f"{latency} 0.50"] == pytest.approx(4)
-    assert found[f"{latency} 0.999"] == pytest.approx(500)
+    assert found[f"{latency}_sum"] == 506
+    assert [found[f"{latency}_bucket {bound}"] for bound in ("1", "2.5", "5", "500")] == [0, 1, 2, 3]
     assert {name: value for name, value in found.items() if not name.startswith(latency)} == {
         "kafka_server_sessionexpirelistener_zookeepersyncconnects_total": 3,
         "kafka_server_sessionexpirelistener_zookeeperdisconnects_total": 2,
@@ -346,7 +341,7 @@ def test_only_the_controller_shows_the_cluster(is_active: bool) -> None:
     cluster = ClusterMetadata(
         brokers={BrokerId(1): cast(Any, None)}, topics={"t": TopicMetadata(TopicId(TOPIC_ID), partitions)}
     )
-    found = values(ControllerCollector(controller, lambda: cluster), "kafka_controller_kafkacontroller_")
+    found = values(controller_metrics(controller, cluster), "kafka_controller_kafkacontroller_")
     expected = {
         "activecontrollercount": 1,
         "offlinepartitionscount": 2,
@@ -362,8 +357,9 @@ def test_only_the_controller_shows_the_cluster(is_active: bool) -> None:
 def test_groups_are_counted_by_state() -> None:
     stable, empty = GroupRig(), GroupRig()
     stable.stable("m", "n")
-    collector = GroupCollector(lambda: [stable.group, empty.group], lambda names: {}, max_series=100)
-    found = values(collector, "kafka_coordinator_group_groupmetadatamanager_")
+    replicas = cast(ReplicaManager, SimpleNamespace(partitions=list, broker_id=1))
+    metrics = all_group_metrics([stable.group, empty.group], replicas, ClusterMetadata(), 100)
+    found = values(metrics, "kafka_coordinator_group_groupmetadatamanager_")
     assert found == {
         "numgroups": 2,
         "numoffsets": 0,
@@ -387,11 +383,11 @@ def test_elections_have_a_count_and_times_also_after_the_term() -> None:
         queued_events=5,
         elections=elections,
     )
-    found = values(ControllerCollector(controller, ClusterMetadata), "kafka_controller_controller")
-    assert found.pop("stats_leaderelectionrateandtimems 0.50") == pytest.approx(2)
-    assert found.pop("stats_leaderelectionrateandtimems 0.999") == pytest.approx(9)
-    assert {name: value for name, value in found.items() if "timems 0" not in name} == {
+    found = values(controller_metrics(controller, ClusterMetadata()), "kafka_controller_controller")
+    assert found["stats_leaderelectionrateandtimems_bucket 2.5"] == 2
+    assert {name: round(value) for name, value in found.items() if "bucket" not in name} == {
         "eventmanager_eventqueuesize": 5,
         "stats_leaderelectionrateandtimems_count": 3,
+        "stats_leaderelectionrateandtimems_sum": 12,
         "stats_uncleanleaderelections_total": 6,
     }

@@ -1,18 +1,23 @@
 """The page of metrics and its freshness, and what the collector reads of live groups."""
 
-from collections.abc import Collection
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from barnabas.broker.cluster.metadata_cache import ClusterMetadata
 from barnabas.broker.compaction.cleaner import CleanerFigures, Totals
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata
-from barnabas.broker.metrics.groups import Ends, GroupCollector, snapshot_of
-from barnabas.broker.metrics.logs import CleanerCollector
+from barnabas.broker.metrics.groups import all_group_metrics, snapshot_of
+from barnabas.broker.metrics.logs import cleaner_metrics
 from barnabas.broker.metrics.serving import FRESH_MS, Page
-from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.protocol.ids import TopicPartition
 from tests.support.building import Clock
 from tests.support.grouping import WALL_MS, GroupRig
 
@@ -32,22 +37,13 @@ def test_a_snapshot_has_the_committed_offsets_of_a_group() -> None:
     assert snapshot_of(rig.group) == ("g", "Stable", 2, {T0: 7, T2: 0})
 
 
-def test_the_collector_needs_the_ends_of_committed_partitions_and_skips_dead_groups() -> None:
+def test_a_dead_group_has_no_metrics() -> None:
     rig, dead = GroupRig(), GroupRig()
     rig.stable("m")
-    commit(rig, "m", {T0: 7})
-    rig.settle()
     dead.do(dead.group.unload(dead.moment()))
-    names_of_calls: list[Collection[TopicPartition]] = []
-
-    def find(names: Collection[TopicPartition]) -> Ends:
-        names_of_calls.append(names)
-        return {T0: Offset(9)}
-
-    metrics = GroupCollector(lambda: [rig.group, dead.group], find, max_series=100).collect()
+    replicas = cast(ReplicaManager, SimpleNamespace(partitions=list, broker_id=1))
+    metrics = all_group_metrics([rig.group, dead.group], replicas, ClusterMetadata(), max_series=100)
     values = {metric.name: [sample.value for sample in metric.samples] for metric in metrics}
-    assert names_of_calls == [{T0}]
-    assert values["kafka_consumergroup_lag"] == [2]
     assert values["kafka_consumergroup_members"] == [1]
 
 
@@ -64,8 +60,13 @@ def test_the_metrics_of_the_cleaner_have_kafkas_names() -> None:
         in_progress=[T0],
         totals=Totals(3, 1_000, 250, 40, 10),
     )
+
+    class Cleaner(Collector):
+        def collect(self) -> Iterator[Metric]:
+            return cleaner_metrics(figures, ["/a", "/b"])
+
     registry = CollectorRegistry()
-    registry.register(CleanerCollector(lambda: figures, ["/a", "/b"]))
+    registry.register(Cleaner())
     lines = Page(registry, Clock()).text().decode().splitlines()
     assert [line for line in lines if not line.startswith("#") and "_created" not in line] == [
         "kafka_log_logcleanermanager_max_dirty_percent 56.0",

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from prometheus_client.core import Metric
 
+from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
 from barnabas.broker.coordinators.transactions.requests import TransactionLimits
 from barnabas.broker.coordinators.transactions.rules import NO_TIMEOUT_MS
@@ -15,7 +15,11 @@ from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.broker.metrics.transactions import LATE_AFTER_MS, TransactionCollector
+from barnabas.broker.metrics.transactions import (
+    LATE_AFTER_MS,
+    coordinator_metrics,
+    log_transaction_metrics,
+)
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
@@ -51,15 +55,16 @@ def collect(
     now_ms: int = NOW_MS,
 ) -> dict[str, float]:
     """The samples, by their name and labels."""
-    metrics: list[Metric] = TransactionCollector(
-        lambda: transactions,
-        SimpleNamespace(queued=5, delayed=2),
-        lambda: 12.5,
-        lambda: replicas,
-        max_timeout_ms=900_000,
-        max_series=max_series,
-        wall_clock_ms=lambda: now_ms,
-    ).collect()
+    coordinator = SimpleNamespace(
+        all_machines=lambda: (transactions, []),
+        markers=SimpleNamespace(queued=5, delayed=2),
+        shards=SimpleNamespace(longest_load_ms=12.5),
+    )
+    late_before_ms = now_ms - 900_000 - LATE_AFTER_MS
+    metrics = [
+        *coordinator_metrics(cast(TransactionCoordinator, coordinator), now_ms),
+        *log_transaction_metrics(replicas, late_before_ms=late_before_ms, max_series=max_series),
+    ]
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
         for metric in metrics
