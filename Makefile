@@ -11,13 +11,14 @@
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
 # make pictures | settings | loops     the pictures of the README, from a real run; the page of settings; compiled loops
+# make dashboard   the Grafana dashboard, from the table in docs/make_dashboard.py
 # make lint | format | lock | clean
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-fast lint format demo pipeline chaos soak spark-lanes flaky mutants bench bench-kafka pictures settings loops \
-	lock clean
+	dashboard lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -112,6 +113,9 @@ pictures: setup
 
 settings: setup
 	$(BIN)/python docs/make_settings.py
+
+dashboard: setup
+	$(BIN)/python docs/make_dashboard.py
 
 loops: setup
 	$(BIN)/python -m barnabas.spark_connector.columns.make_loops

@@ -163,13 +163,22 @@ def test_the_helpers_that_the_page_on_testing_imports_exist() -> None:
             assert hasattr(imported, name) or importlib.util.find_spec(f"{module}.{name}"), (module, name)
 
 
-def test_the_page_of_settings_is_made_from_the_declarations() -> None:
-    spec = importlib.util.spec_from_file_location("make_settings", ROOT / "docs" / "make_settings.py")
+@pytest.mark.parametrize(
+    ("target", "file"),
+    [("settings", "docs/settings.md"), ("dashboard", "deploy/grafana/dashboards/barnabas.json")],
+)
+def test_a_generated_file_is_what_its_generator_makes(
+    target: str, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"make_{target}"
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    make_settings = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_settings)
-    assert DOCUMENTS["docs/settings.md"] == make_settings.render(), "run `make settings`"
+    generator = importlib.util.module_from_spec(spec)
+    # A dataclass looks for its module.
+    monkeypatch.setitem(sys.modules, name, generator)
+    spec.loader.exec_module(generator)
+    assert (ROOT / file).read_text() == generator.render(), f"run `make {target}`"
 
 
 def test_the_checks_report_missing_files_and_commands() -> None:
