@@ -34,8 +34,8 @@ from barnabas.broker.coordination import Coordination
 from barnabas.broker.coordinators.transactions.verification import VERIFICATION, TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation, make_creator
 from barnabas.broker.handlers.dispatcher import Dispatcher, in_turn, lane_of
-from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership, request_controlled_shutdown
 from barnabas.broker.network.server import CannotBind, SocketServer

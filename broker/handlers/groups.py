@@ -21,8 +21,8 @@ from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
-from barnabas.broker.handlers.find_coordinator import when_loaded
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.messages.groups import (
     DeletableGroupResult,
@@ -133,7 +133,8 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
-    when_loaded(services, request, request.body.groups, lambda: _answer_describe(services, request))
+    topic, groups = services.groups.topic, request.body.groups
+    when_known(services, request, topic, lambda: _answer_describe(services, request), loaded=groups)
 
 
 def _answer_describe(services: Services, request: ApiRequest) -> None:

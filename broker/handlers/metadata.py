@@ -6,14 +6,14 @@ refuse that, so they always may.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final
 
-from barnabas.broker.base.purgatory import Purgatory
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataCache
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.handlers.waiting import after_first_update
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
@@ -34,9 +34,6 @@ from barnabas.protocol.messages.metadata import (
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 
 _NULL_NAME_SINCE: Final = 12
-_FIRST_UPDATE: Final = ""
-"""The key of requests that wait for the controller's first update; no topic has this name."""
-_FIRST_UPDATE_WAIT_MS: Final = 1_000
 _LEADERS_WAIT_MS: Final = 1_000
 """librdkafka asks again by itself after this time."""
 _NEWS_WAIT_MS: Final = 20
@@ -46,33 +43,8 @@ _WORTH_KEEPING: Final = 50
 """An answer with fewer partitions is built for each request."""
 
 
-def wake_requests(purgatory: Purgatory, topics: Iterable[str]) -> None:
-    """Complete the requests that waited for an update of these topics, or for the first update."""
-    purgatory.check_and_complete(_FIRST_UPDATE)
-    for topic in topics:
-        purgatory.check_and_complete(topic)
-
-
 def handle_metadata(services: Services, request: ApiRequest) -> None:
     after_first_update(services, request, lambda: _answer_soon(services, request))
-
-
-def after_first_update(services: Services, request: ApiRequest, answer: Callable[[], None]) -> None:
-    """Answer, on a broker that has just started not before the controller's first update.
-
-    Until then it knows no topics and no brokers, and a client would take topics for deleted. Without a
-    controller it waits for a second at most.
-    """
-    if services.metadata.updates:
-        answer()
-        return
-    request.answer_when(
-        lambda: services.metadata.updates > 0,
-        answer,
-        purgatory=services.topic_purgatory,
-        keys=[_FIRST_UPDATE],
-        wait_ms=_FIRST_UPDATE_WAIT_MS,
-    )
 
 
 def _answer_soon(services: Services, request: ApiRequest) -> None:

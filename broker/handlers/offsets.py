@@ -20,10 +20,9 @@ from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata
 from barnabas.broker.coordinators.state_machine import Moment, TransactionalProducer
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.find_coordinator import when_topic_known
-from barnabas.broker.handlers.groups import shard_of
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.broker.handlers.waiting import when_known
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -150,7 +149,8 @@ def _offsets_to_commit(
 
 
 def handle_fetch(services: Services, request: ApiRequest) -> None:
-    when_topic_known(services, request, lambda: _answer_fetch(services, request))
+    topic = services.groups.topic
+    when_known(services, request, topic, lambda: _answer_fetch(services, request))
 
 
 def _answer_fetch(services: Services, request: ApiRequest) -> None:
@@ -222,7 +222,9 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
         request.respond(OffsetDeleteResponse(topics=outcomes_in_topics(OffsetDeleteResponseTopic, outcomes)))
 
     try:
-        shard = shard_of(services, body.group_id)
+        if not body.group_id:
+            raise api_error(ErrorCode.INVALID_GROUP_ID, "a group id may not be empty")
+        shard = services.groups.shard_of(body.group_id)
         if not shard.apply(body.group_id, delete, create=False, removed=removed):
             request.respond(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
     except ApiError as error:

@@ -22,8 +22,8 @@ from barnabas.broker.coordinators.transactions.requests import (
     VerifyPartitions,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.find_coordinator import when_topic_known
 from barnabas.broker.handlers.services import Services
+from barnabas.broker.handlers.waiting import when_known
 from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import ProducerId, TopicPartition
@@ -249,7 +249,7 @@ def handle_add_offsets(services: Services, request: ApiRequest) -> None:
     else:
         if not services.groups.topic.is_known:
             services.groups.topic.create()
-        when_topic_known(services, request, add)
+        when_known(services, request, services.groups.topic, add)
 
 
 # ---- the end

@@ -34,7 +34,7 @@ from barnabas.broker.handlers import (
     produce,
     transactions,
 )
-from barnabas.broker.handlers.metadata import wake_requests
+from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ConnectionClosed, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition

@@ -36,8 +36,8 @@ from barnabas.broker.coordinators.transactions.coordinator import TransactionCoo
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation, Create
 from barnabas.broker.handlers.dispatcher import Dispatcher, lane_of
-from barnabas.broker.handlers.metadata import wake_requests
 from barnabas.broker.handlers.services import OutcomesAnswer, ReassignmentsAnswer, Services
+from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
