@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -41,9 +42,9 @@ Create = Callable[[Sequence[str]], Mapping[str, ErrorCode]]
 """Creates topics with the brokers' defaults; blocks. Raises LocalError if no controller could be reached."""
 
 
-class _Outcome(NamedTuple):
+class _Answer(NamedTuple):
     code: ErrorCode
-    until_ms: float
+    until_ms: float = math.inf
 
 
 class AutoTopicCreation:
@@ -55,8 +56,8 @@ class AutoTopicCreation:
         self._work = work
         self._now_ms = now_ms
         self._lock = threading.Lock()
-        self._in_progress: set[str] = set()
-        self._outcomes: dict[str, _Outcome] = {}
+        self._answers: dict[str, _Answer] = {}
+        """Without a time limit while the creation is in progress."""
         self._report = LimitedLog(logger, logging.WARNING, now_ms)
 
     def ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
@@ -74,57 +75,42 @@ class AutoTopicCreation:
         new_names: list[str] = []
         now_ms = self._now_ms()
         with self._lock:
-            self._forget_old(now_ms)
+            self._answers = {name: each for name, each in self._answers.items() if now_ms < each.until_ms}
             for name in names:
-                outcome = self._outcomes.get(name)
-                code = ErrorCode.LEADER_NOT_AVAILABLE
-                if outcome is not None:
-                    code = outcome.code
-                elif name not in self._in_progress and len(self._in_progress) < MAX_IN_PROGRESS:
-                    self._in_progress.add(name)
+                if name not in self._answers and len(self._answers) < MAX_IN_PROGRESS:
+                    self._answers[name] = _Answer(ErrorCode.LEADER_NOT_AVAILABLE)
                     new_names.append(name)
-                answers[name] = code
+                answer = self._answers.get(name)
+                answers[name] = ErrorCode.LEADER_NOT_AVAILABLE if answer is None else answer.code
         if new_names:
-            self._start(new_names)
+            try:
+                self._work.submit(lambda error: self._done(new_names, {}), self._run, new_names)
+            except WorkRefused as error:
+                self._failed(new_names, error)
         return answers
 
-    def _start(self, names: list[str]) -> None:
-        try:
-            self._work.submit(lambda error: self._done(names, {}), self._run, names)
-        except WorkRefused as error:
-            self._report(
-                "topic %s and others, %d in all, are not created now: %s", names[0], len(names), error
-            )
-            self._done(names, {})
-
     def _run(self, names: list[str]) -> None:
-        results: Mapping[str, ErrorCode] = {}
         try:
-            results = self._create(names)
+            self._done(names, self._create(names))
         except (ApiError, LocalError) as error:
-            self._report(
-                "topic %s and others, %d in all, are not created now: %s", names[0], len(names), error
-            )
-        self._done(names, results)
+            self._failed(names, error)
+
+    def _failed(self, names: list[str], error: Exception) -> None:
+        self._report("topic %s and others, %d in all, are not created now: %s", names[0], len(names), error)
+        self._done(names, {})
 
     def _done(self, names: Sequence[str], results: Mapping[str, ErrorCode]) -> None:
         """Remember each result; a topic without a lasting result may be asked for again."""
         until_ms = self._now_ms() + _REMEMBERED_MS
         with self._lock:
-            self._in_progress.difference_update(names)
             for name in names:
+                self._answers.pop(name, None)
                 code = results.get(name)
                 if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT):
-                    self._outcomes[name] = _Outcome(ErrorCode.LEADER_NOT_AVAILABLE, until_ms)
+                    self._answers[name] = _Answer(ErrorCode.LEADER_NOT_AVAILABLE, until_ms)
                 elif code is not None and not is_retriable(code):
                     self._report("topic %s is not created: %s", name, code.name)
-                    self._outcomes[name] = _Outcome(code, until_ms)
-
-    def _forget_old(self, now_ms: float) -> None:
-        if self._outcomes and any(outcome.until_ms <= now_ms for outcome in self._outcomes.values()):
-            self._outcomes = {
-                name: outcome for name, outcome in self._outcomes.items() if outcome.until_ms > now_ms
-            }
+                    self._answers[name] = _Answer(code, until_ms)
 
 
 def _refusal(name: str) -> ErrorCode | None:

@@ -42,18 +42,6 @@ Edit = Callable[[ConfigResourceType, Settings, ConfigLayers], Settings]
 """Makes a resource's new settings from its current ones; raises ApiError."""
 
 
-def handle_describe(services: Services, request: ApiRequest) -> None:
-    request.run_slowly(services.slow_work, _describe, services, request)
-
-
-def handle_alter(services: Services, request: ApiRequest) -> None:
-    request.run_slowly(services.slow_work, _change_all, services, request, _replace)
-
-
-def handle_incremental_alter(services: Services, request: ApiRequest) -> None:
-    request.run_slowly(services.slow_work, _change_all, services, request, _alter)
-
-
 def _replace(resource: AlterConfigsResource) -> Edit:
     entries = [(entry.name, entry.value) for entry in resource.configs]
     return lambda kind, current, layers: config_rules.replacing(kind, entries, current, layers)
@@ -99,7 +87,7 @@ def _own(services: Services) -> Entity:
 # Describing
 
 
-def _describe(services: Services, request: ApiRequest) -> None:
+def handle_describe(services: Services, request: ApiRequest) -> None:
     body: DescribeConfigsRequest = request.body
     # Each resource once, as named last: otherwise few bytes could request gigabytes.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in body.resources}
@@ -150,6 +138,14 @@ def _described(
 
 
 # Altering
+
+
+def handle_alter(services: Services, request: ApiRequest) -> None:
+    _change_all(services, request, _replace)
+
+
+def handle_incremental_alter(services: Services, request: ApiRequest) -> None:
+    _change_all(services, request, _alter)
 
 
 def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[Any], Edit]) -> None:

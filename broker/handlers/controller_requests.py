@@ -422,10 +422,6 @@ def handle_update_features(services: Services, request: ApiRequest) -> None:
     All updates of a request take effect, or none. The answering broker knows the new levels before it
     answers; the others learn of them from ZooKeeper within milliseconds.
     """
-    request.run_slowly(services.slow_work, _update_features, services, request)
-
-
-def _update_features(services: Services, request: ApiRequest) -> None:
     body: UpdateFeaturesRequest = request.body
     for update in body.feature_updates:
         # Version 0 has a flag in place of the type.

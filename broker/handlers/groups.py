@@ -20,7 +20,6 @@ from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -43,6 +42,7 @@ from barnabas.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from barnabas.protocol.messages.metadata import GROUP_OPERATIONS
 
 _MEMBER_ID_REQUIRED_SINCE: Final = 4
 _NULL_PROTOCOL_SINCE: Final = 7

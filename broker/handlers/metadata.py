@@ -11,7 +11,6 @@ from typing import Final
 
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataCache
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import after_first_update
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -19,8 +18,10 @@ from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
 from barnabas.protocol.messages.metadata import (
     BROKER_ENDPOINTS,
+    CLUSTER_OPERATIONS,
     CONTROLLER_ENDPOINTS,
     OPERATIONS_UNKNOWN,
+    TOPIC_OPERATIONS,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,

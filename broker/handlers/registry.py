@@ -46,6 +46,15 @@ class Handler(NamedTuple):
     its other connections: librdkafka 2.0 goes back to the dead leader, and may stay there."""
 
 
+def _slowly(handle: Callable[[Services, ApiRequest], None]) -> Callable[[Services, ApiRequest], None]:
+    """The handler on the slow-work thread: it waits for ZooKeeper."""
+
+    def handle_slowly(services: Services, request: ApiRequest) -> None:
+        request.run_slowly(services.slow_work, handle, services, request)
+
+    return handle_slowly
+
+
 HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.PRODUCE: Handler(produce.handle, Lane.NETWORK),
     ApiKey.FETCH: Handler(fetch.handle, Lane.NETWORK, _SMALL),
@@ -73,18 +82,18 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.TXN_OFFSET_COMMIT: Handler(offsets.handle_transaction_commit),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(log_offsets.handle_leader_epoch),
     ApiKey.WRITE_TXN_MARKERS: Handler(transactions.handle_write_markers),
-    ApiKey.DESCRIBE_CONFIGS: Handler(configs.handle_describe),
-    ApiKey.ALTER_CONFIGS: Handler(configs.handle_alter),
+    ApiKey.DESCRIBE_CONFIGS: Handler(_slowly(configs.handle_describe)),
+    ApiKey.ALTER_CONFIGS: Handler(_slowly(configs.handle_alter)),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Handler(replicas.handle_alter_log_dirs),
     ApiKey.DESCRIBE_LOG_DIRS: Handler(replicas.handle_describe_log_dirs),
     ApiKey.CREATE_PARTITIONS: Handler(controller_requests.handle_create_partitions),
     ApiKey.DELETE_GROUPS: Handler(groups.handle_delete),
     ApiKey.ELECT_LEADERS: Handler(controller_requests.handle_elect_leaders),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Handler(configs.handle_incremental_alter),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Handler(_slowly(configs.handle_incremental_alter)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Handler(controller_requests.handle_alter_reassignments),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Handler(controller_requests.handle_list_reassignments),
     ApiKey.OFFSET_DELETE: Handler(offsets.handle_delete),
-    ApiKey.UPDATE_FEATURES: Handler(controller_requests.handle_update_features),
+    ApiKey.UPDATE_FEATURES: Handler(_slowly(controller_requests.handle_update_features)),
     ApiKey.DESCRIBE_CLUSTER: Handler(metadata.handle_describe_cluster),
     ApiKey.DESCRIBE_PRODUCERS: Handler(describe_transactions.handle_describe_producers),
     ApiKey.DESCRIBE_REPLICAS: Handler(replicas.handle_describe_replicas),

@@ -8,7 +8,6 @@ import pytest
 from barnabas.broker.coordinators.groups import shard as group_shard
 from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, MEMBER_BYTES
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, OffsetRecord
-from barnabas.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -22,6 +21,7 @@ from barnabas.protocol.messages.groups import (
     MemberIdentity,
     SyncGroupRequest,
 )
+from barnabas.protocol.messages.metadata import GROUP_OPERATIONS
 from barnabas.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetFetchRequest,

@@ -6,11 +6,12 @@ import pytest
 
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataAnswers, MetadataCache
 from barnabas.broker.handlers import metadata as handler
-from barnabas.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.metadata import (
+    CLUSTER_OPERATIONS,
     OPERATIONS_UNKNOWN,
+    TOPIC_OPERATIONS,
     DescribeClusterRequest,
     MetadataRequest,
     MetadataRequestTopic,
