@@ -7,8 +7,7 @@ import argparse
 from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, key_values, run_async
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import print_json, print_table
-from barnabas.client.admin.admin import Admin, UpgradeType
-from barnabas.client.admin.features import FeatureLevels
+from barnabas.client.admin.admin import Admin, FeatureLevels, UpgradeType
 from barnabas.common.suggestions import did_you_mean
 
 

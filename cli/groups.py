@@ -22,7 +22,7 @@ from barnabas.cli.arguments import (
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import count, print_json, print_table
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
-from barnabas.client.admin.groups import for_each
+from barnabas.client.ask import for_each
 from barnabas.client.errors import GroupErrors
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.offsets import EARLIEST, LATEST, ListedOffset, OffsetAndMetadata

@@ -22,8 +22,8 @@ from barnabas.cli.arguments import (
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
 from barnabas.cli.output import iso_time, print_json, print_table
 from barnabas.client.admin.admin import Admin, ProducerState, TransactionDescription
-from barnabas.client.admin.groups import for_each
 from barnabas.client.admin.transactions import DEFAULT_MAX_TRANSACTION_TIMEOUT_MS, NO_DURATION, STATES
+from barnabas.client.ask import for_each
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition

@@ -5,12 +5,11 @@ Shared by consumer, admin and range reader; on their cluster's event loop.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from barnabas.client.arguments import check_mapping
-from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders
+from barnabas.client.ask import AnswerOfOne, ask_leaders
 from barnabas.client.cluster import Cluster
 from barnabas.client.isolation import IsolationLevel
 from barnabas.common.settings import LONG_MAX
@@ -154,19 +153,14 @@ async def list_offsets(
     """
     timestamps = {tp: wire_timestamp(spec) for tp, spec in specs.items()}
 
-    async def ask(
-        by_leader: PartitionsOfBrokers, left_ms: int
-    ) -> list[dict[TopicPartition, ListedOffset | BarnabasError]]:
-        return await asyncio.gather(
-            *(
-                ask_for_offsets(
-                    cluster, node_id, {tp: timestamps[tp] for tp in tps}, left_ms, isolation_level
-                )
-                for node_id, tps in by_leader.items()
-            )
+    def ask_one(
+        node_id: BrokerId, tps: Sequence[TopicPartition], limit_ms: int
+    ) -> Awaitable[AnswerOfOne[ListedOffset]]:
+        return ask_for_offsets(
+            cluster, node_id, {tp: timestamps[tp] for tp in tps}, limit_ms, isolation_level
         )
 
-    return await ask_leaders(cluster, timestamps.keys(), timeout_ms, ask)
+    return await ask_leaders(cluster, timestamps.keys(), timeout_ms, ask_one)
 
 
 async def ask_for_offsets(
@@ -192,7 +186,6 @@ async def ask_for_offsets(
             for name, partitions in by_topic(entries.items()).items()
         ],
     )
-    timeout_ms = min(timeout_ms, cluster.config.request_timeout_ms)
     try:
         response = await cluster.request(node_id, request, timeout_ms=timeout_ms)
     except BarnabasError as error:

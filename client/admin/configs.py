@@ -1,17 +1,19 @@
 """Settings of topics and brokers, and the requests that show and change them.
 
 Requests for a broker's own settings go to that broker; those for topics and for the defaults of all brokers
-go to any broker. Belongs to the event loop of the cluster.
+go to any broker. Belongs to the event loop of the client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from barnabas.client.cluster import Cluster
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, InvalidConfiguration, api_error
+from barnabas.client.admin.base import AdminBase, raise_errors
+from barnabas.client.arguments import check_mapping, several
+from barnabas.client.ask import ToBroker
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.configs import (
     ConfigOperation,
@@ -25,9 +27,6 @@ from barnabas.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
-from barnabas.protocol.schema import RequestOf
-
-R = TypeVar("R")
 
 
 class ConfigResource(NamedTuple):
@@ -95,100 +94,98 @@ class Subtract(NamedTuple):
 
 ConfigChange = str | Append | Subtract | None
 """A new value, a change of a list, or None to go back to the default."""
-_ANY_BROKER: Final = ""
 
 
-async def describe_configs(
-    cluster: Cluster,
-    resources: Iterable[ConfigResource],
-    names: Iterable[str] | None,
-    *,
-    documentation: bool,
-    timeout_ms: int,
-) -> tuple[dict[ConfigResource, dict[str, ConfigEntry]], dict[ConfigResource, ApiError]]:
-    """The settings by resource and name, and the errors by resource."""
-    keys = None if names is None else list(names)
-    configs: dict[ConfigResource, dict[str, ConfigEntry]] = {}
-    errors: dict[ConfigResource, ApiError] = {}
-    for broker, chosen in _by_broker(resources).items():
-        request = DescribeConfigsRequest(
-            resources=[
-                DescribeConfigsResource(
-                    resource_type=item.kind, resource_name=item.name, configuration_keys=keys
-                )
-                for item in chosen
-            ],
-            include_synonyms=True,
-            include_documentation=documentation,
-        )
-        response = await _ask(cluster, broker, request, timeout_ms)
-        for result in response.results:
-            resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
-            if result.error_code != ErrorCode.NONE:
-                errors[resource] = api_error(result.error_code, result.error_message or str(resource))
-            else:
-                configs[resource] = {item.name: _entry(item) for item in result.configs}
-    return configs, errors
+class ConfigAdmin(AdminBase):
+    """The methods of `Admin` for settings."""
 
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource] | ConfigResource,
+        names: Iterable[str] | str | None = None,
+        *,
+        include_documentation: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """The settings of topics and brokers, all or the named ones, by resource and name.
 
-async def alter_configs(
-    cluster: Cluster,
-    changes: Mapping[ConfigResource, Mapping[str, ConfigChange]],
-    *,
-    validate_only: bool,
-    timeout_ms: int,
-) -> dict[ConfigResource, ApiError]:
-    """Change settings one by one; returns errors by resource. A failed resource keeps all its settings."""
-    errors: dict[ConfigResource, ApiError] = {}
-    for broker, chosen in _by_broker(changes).items():
-        request = IncrementalAlterConfigsRequest(
-            resources=[
-                IncrementalAlterConfigsResource(
-                    resource_type=item.kind,
-                    resource_name=item.name,
-                    configs=[_alteration(name, change) for name, change in changes[item].items()],
-                )
-                for item in chosen
-            ],
-            validate_only=validate_only,
-        )
-        response = await _ask(cluster, broker, request, timeout_ms)
-        for result in response.responses:
-            if result.error_code != ErrorCode.NONE:
+        Raises a resource's own error for a single resource, and TopicErrors if some of several failed.
+        """
+        chosen = several("resources", resources, ConfigResource)
+        keys = None if names is None else several("names", names, str)
+        configs: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+        errors: dict[str, ApiError] = {}
+        for route, own in self._by_broker(chosen):
+            request = DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(
+                        resource_type=item.kind, resource_name=item.name, configuration_keys=keys
+                    )
+                    for item in own
+                ],
+                include_synonyms=True,
+                include_documentation=include_documentation,
+            )
+            for result in (await self._ask(route, request, timeout_ms)).response.results:
                 resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
-                errors[resource] = api_error(result.error_code, result.error_message or str(resource))
-    return errors
+                if result.error_code != ErrorCode.NONE:
+                    text = result.error_message or str(resource)
+                    errors[str(resource)] = api_error(result.error_code, text)
+                else:
+                    configs[resource] = {item.name: _entry(item) for item in result.configs}
+        raise_errors(errors, {str(resource): entries for resource, entries in configs.items()}, len(chosen))
+        return configs
 
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, ConfigChange]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Change settings one by one: a new value, None for the default, `Append` or `Subtract` for lists.
 
-def _by_broker(resources: Iterable[ConfigResource]) -> dict[str, list[ConfigResource]]:
-    by_broker: dict[str, list[ConfigResource]] = {}
-    for resource in resources:
-        is_broker = resource.kind is ConfigResourceType.BROKER
-        by_broker.setdefault(resource.name if is_broker else _ANY_BROKER, []).append(resource)
-    return by_broker
+        The settings of one resource change together or not at all. Raises as `describe_configs`.
+        """
+        check_mapping("changes", changes, "resources to settings")
+        several("changes", changes, ConfigResource)
+        for settings in changes.values():
+            check_mapping("changes of a resource", settings, "settings to values")
+        errors: dict[str, ApiError] = {}
+        for route, own in self._by_broker(changes):
+            request = IncrementalAlterConfigsRequest(
+                resources=[
+                    IncrementalAlterConfigsResource(
+                        resource_type=item.kind,
+                        resource_name=item.name,
+                        configs=[_alteration(name, change) for name, change in changes[item].items()],
+                    )
+                    for item in own
+                ],
+                validate_only=validate_only,
+            )
+            # Changes are idempotent, so a retry is harmless.
+            for result in (await self._ask(route, request, timeout_ms)).response.responses:
+                if result.error_code != ErrorCode.NONE:
+                    resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                    text = result.error_message or str(resource)
+                    errors[str(resource)] = api_error(result.error_code, text)
+        done = {str(resource): None for resource in changes if str(resource) not in errors}
+        raise_errors(errors, done, len(changes))
 
-
-async def _ask(cluster: Cluster, broker: str, request: RequestOf[R], timeout_ms: int) -> R:
-    """Ask one broker, or the first that answers. Changes are idempotent, so a retry is harmless."""
-    retries = cluster.config.make_retries(timeout_ms)
-    attempt = 0
-    while True:
-        node_id = _node(cluster, broker, attempt)
-        attempt += 1
-        try:
-            left_ms = retries.left_ms(cluster.config.request_timeout_ms)
-            return await cluster.request(node_id, request, timeout_ms=left_ms)
-        except BarnabasError as error:
-            await cluster.refresh_after(error, retries)
-
-
-def _node(cluster: Cluster, broker: str, attempt: int) -> BrokerId:
-    if broker:
-        if not broker.isdecimal():
-            raise InvalidConfiguration(f"broker {broker!r}: expected the id of a broker, a whole number")
-        return BrokerId(int(broker))
-    nodes = sorted(cluster.nodes)
-    return nodes[attempt % len(nodes)] if nodes else cluster.cache.controller_id
+    def _by_broker(
+        self, resources: Iterable[ConfigResource]
+    ) -> Iterator[tuple[ToBroker, list[ConfigResource]]]:
+        """The resources that any broker can answer for, and those of each broker."""
+        by_broker: dict[str, list[ConfigResource]] = {}
+        for resource in resources:
+            is_broker = resource.kind is ConfigResourceType.BROKER
+            by_broker.setdefault(resource.name if is_broker else "", []).append(resource)
+        for broker, own in by_broker.items():
+            if broker and not broker.isdecimal():
+                text = f"broker {broker!r}: expected the id of a broker, a whole number"
+                raise InvalidConfiguration(text)
+            yield ToBroker(self._open(), BrokerId(int(broker)) if broker else None), own
 
 
 def _entry(result: DescribeConfigsResourceResult) -> ConfigEntry:

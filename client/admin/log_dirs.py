@@ -1,16 +1,17 @@
 """The log dirs and the replicas of brokers, which only the broker itself can describe.
 
-The work of `Admin.describe_log_dirs`, `alter_replica_log_dirs` and `describe_replicas`, and their results.
+Belongs to the event loop of the client.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from barnabas.client.brokers import check_alive
-from barnabas.client.cluster import Cluster
+from barnabas.client.admin.base import AdminBase
+from barnabas.client.arguments import check_mapping, several
+from barnabas.client.ask import check_alive
 from barnabas.client.metadata import Node
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
@@ -69,20 +70,125 @@ class BrokerLogDirs(NamedTuple):
     error: BarnabasError | None = None
 
 
-async def describe_log_dirs(cluster: Cluster, brokers: Collection[int] | None) -> list[BrokerLogDirs]:
-    await cluster.refresh()
-    check_alive(cluster, brokers or ())
-    nodes = [node for node in sorted(cluster.nodes.values()) if brokers is None or node.node_id in brokers]
+class BrokerReplicas(NamedTuple):
+    """The replicas of a broker, by partition, or the error of the request.
 
-    async def describe(node: Node) -> BrokerLogDirs:
-        try:
-            response = await cluster.request(node.node_id, DescribeLogDirsRequest(topics=None))
-            raise_for(response.error_code, f"broker {node.node_id}")
-        except BarnabasError as error:
-            return BrokerLogDirs(node, [], error)
-        return BrokerLogDirs(node, [_description(result) for result in response.results])
+    ``strays`` are the folders of logs that belong to no known topic and are kept.
+    """
 
-    return await asyncio.gather(*map(describe, nodes))
+    node: Node
+    replicas: dict[TopicPartition, ReplicaDescription]
+    error: BarnabasError | None = None
+    strays: tuple[str, ...] = ()
+    cleaner: CleanerDescription = CleanerDescription()
+
+
+class LogDirAdmin(AdminBase):
+    """The methods of `Admin` for log dirs and replicas."""
+
+    async def describe_log_dirs(self, brokers: Collection[int] | int | None = None) -> list[BrokerLogDirs]:
+        """The log dirs of these brokers, or of all live ones, with their logs and volumes.
+
+        Raises BROKER_NOT_AVAILABLE for an id that no live broker has.
+        """
+        chosen = None if brokers is None else several("brokers", brokers, int)
+        cluster = self._open()
+        await cluster.refresh()
+        check_alive(cluster, chosen or ())
+        nodes = [node for node in sorted(cluster.nodes.values()) if chosen is None or node.node_id in chosen]
+
+        async def describe(node: Node) -> BrokerLogDirs:
+            try:
+                response = await cluster.request(node.node_id, DescribeLogDirsRequest(topics=None))
+                raise_for(response.error_code, f"broker {node.node_id}")
+            except BarnabasError as error:
+                return BrokerLogDirs(node, [], error)
+            return BrokerLogDirs(node, [_description(result) for result in response.results])
+
+        return await asyncio.gather(*map(describe, nodes))
+
+    async def alter_replica_log_dirs(
+        self, assignment: Mapping[TopicPartitionReplica, str]
+    ) -> dict[TopicPartitionReplica, BarnabasError | None]:
+        """Begin to move replicas to other log dirs (absolute paths) of their brokers; they serve meanwhile.
+
+        Returns the error of each replica, or None. `describe_log_dirs` shows the progress. A move to the
+        dir where the replica is ends one to another dir. REPLICA_NOT_AVAILABLE, or for an unknown partition
+        UNKNOWN_TOPIC_OR_PARTITION: there is no such replica; if the broker gets it later, it is created in
+        that dir.
+        """
+        check_mapping("assignment", assignment, "replicas to log dirs")
+        cluster = self._open()
+        by_broker: dict[BrokerId, dict[str, list[TopicPartition]]] = {}
+        for replica, path in assignment.items():
+            topic, partition, broker_id = _checked(replica)
+            by_path = by_broker.setdefault(BrokerId(broker_id), {})
+            by_path.setdefault(path, []).append(TopicPartition(topic, partition))
+
+        async def alter(
+            broker_id: BrokerId, by_path: Mapping[str, Collection[TopicPartition]]
+        ) -> dict[TopicPartitionReplica, BarnabasError | None]:
+            request = AlterReplicaLogDirsRequest(
+                dirs=[
+                    AlterReplicaLogDir(
+                        path=path,
+                        topics=[
+                            AlterReplicaLogDirTopic(name=topic, partitions=indexes)
+                            for topic, indexes in by_topic((name, name.partition) for name in names).items()
+                        ],
+                    )
+                    for path, names in by_path.items()
+                ]
+            )
+            try:
+                response = await cluster.request(broker_id, request)
+            except BarnabasError as error:
+                names = [name for named in by_path.values() for name in named]
+                return {TopicPartitionReplica(*name, broker_id): error for name in names}
+            return {
+                TopicPartitionReplica(topic.topic_name, result.partition_index, broker_id): (
+                    None
+                    if not result.error_code
+                    else api_error(
+                        result.error_code,
+                        f"{topic.topic_name}-{result.partition_index} on broker {broker_id}",
+                    )
+                )
+                for topic in response.results
+                for result in topic.partitions
+            }
+
+        await cluster.refresh()
+        answers = await asyncio.gather(*(alter(broker, by_path) for broker, by_path in by_broker.items()))
+        results = {replica: error for answer in answers for replica, error in answer.items()}
+        unanswered = api_error(
+            ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name the replica"
+        )
+        return {replica: results.get(TopicPartitionReplica(*replica), unanswered) for replica in assignment}
+
+    async def describe_replicas(self, topics: Iterable[str] | str | None = None) -> list[BrokerReplicas]:
+        """The replicas of every live broker: leader, ISR, high watermark, log end, size.
+
+        All brokers are asked at once, so that one that does not answer costs one request time-out.
+        """
+        chosen = None if topics is None else several("topics", topics, str)
+        cluster = self._open()
+        await cluster.refresh()
+
+        async def ask(node: Node) -> BrokerReplicas:
+            try:
+                response = await cluster.request(node.node_id, DescribeReplicasRequest(topics=chosen))
+                raise_for(response.error_code, f"broker {node.node_id}")
+            except BarnabasError as error:
+                return BrokerReplicas(node, {}, error)
+            replicas = {
+                TopicPartition(topic.topic_name, replica.partition_index): replica
+                for topic in response.topics
+                for replica in topic.replicas
+            }
+            return BrokerReplicas(node, replicas, strays=tuple(response.strays), cleaner=response.cleaner)
+
+        return await asyncio.gather(*map(ask, sorted(cluster.nodes.values())))
 
 
 def _description(result: DescribeLogDirsResult) -> LogDirDescription:
@@ -103,54 +209,6 @@ def _description(result: DescribeLogDirsResult) -> LogDirDescription:
     return LogDirDescription(result.log_dir, sorted(replicas), total_bytes, usable_bytes, error)
 
 
-async def alter_replica_log_dirs(
-    cluster: Cluster, assignment: Mapping[TopicPartitionReplica, str]
-) -> dict[TopicPartitionReplica, BarnabasError | None]:
-    by_broker: dict[BrokerId, dict[str, list[TopicPartition]]] = {}
-    for replica, path in assignment.items():
-        topic, partition, broker_id = _checked(replica)
-        by_path = by_broker.setdefault(BrokerId(broker_id), {})
-        by_path.setdefault(path, []).append(TopicPartition(topic, partition))
-
-    async def alter(
-        broker_id: BrokerId, by_path: Mapping[str, Collection[TopicPartition]]
-    ) -> dict[TopicPartitionReplica, BarnabasError | None]:
-        request = AlterReplicaLogDirsRequest(
-            dirs=[
-                AlterReplicaLogDir(
-                    path=path,
-                    topics=[
-                        AlterReplicaLogDirTopic(name=topic, partitions=indexes)
-                        for topic, indexes in by_topic((name, name.partition) for name in names).items()
-                    ],
-                )
-                for path, names in by_path.items()
-            ]
-        )
-        try:
-            response = await cluster.request(broker_id, request)
-        except BarnabasError as error:
-            names = [name for named in by_path.values() for name in named]
-            return {TopicPartitionReplica(*name, broker_id): error for name in names}
-        return {
-            TopicPartitionReplica(topic.topic_name, result.partition_index, broker_id): (
-                None
-                if not result.error_code
-                else api_error(
-                    result.error_code, f"{topic.topic_name}-{result.partition_index} on broker {broker_id}"
-                )
-            )
-            for topic in response.results
-            for result in topic.partitions
-        }
-
-    await cluster.refresh()
-    answers = await asyncio.gather(*(alter(broker, by_path) for broker, by_path in by_broker.items()))
-    results = {replica: error for answer in answers for replica, error in answer.items()}
-    unanswered = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's answer does not name the replica")
-    return {replica: results.get(TopicPartitionReplica(*replica), unanswered) for replica in assignment}
-
-
 def _checked(replica: TopicPartitionReplica | tuple[str, int, int]) -> TopicPartitionReplica:
     try:
         topic, partition, broker_id = replica
@@ -161,35 +219,3 @@ def _checked(replica: TopicPartitionReplica | tuple[str, int, int]) -> TopicPart
     raise TypeError(
         f"replica {replica!r}: expected a topic, a partition and a broker, such as ('orders', 0, 1)"
     )
-
-
-class BrokerReplicas(NamedTuple):
-    """The replicas of a broker, by partition, or the error of the request.
-
-    ``strays`` are the folders of logs that belong to no known topic and are kept.
-    """
-
-    node: Node
-    replicas: dict[TopicPartition, ReplicaDescription]
-    error: BarnabasError | None = None
-    strays: tuple[str, ...] = ()
-    cleaner: CleanerDescription = CleanerDescription()
-
-
-async def describe_replicas(cluster: Cluster, topics: list[str] | None) -> list[BrokerReplicas]:
-    await cluster.refresh()
-
-    async def ask(node: Node) -> BrokerReplicas:
-        try:
-            response = await cluster.request(node.node_id, DescribeReplicasRequest(topics=topics))
-            raise_for(response.error_code, f"broker {node.node_id}")
-        except BarnabasError as error:
-            return BrokerReplicas(node, {}, error)
-        replicas = {
-            TopicPartition(topic.topic_name, replica.partition_index): replica
-            for topic in response.topics
-            for replica in topic.replicas
-        }
-        return BrokerReplicas(node, replicas, strays=tuple(response.strays), cleaner=response.cleaner)
-
-    return await asyncio.gather(*map(ask, sorted(cluster.nodes.values())))

@@ -2,19 +2,19 @@
 
 For programs that plan reads of many partitions: each leader gets one fetch for all its partitions.
 
-It runs on its cluster's event loop.
+Belongs to the event loop of the client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from barnabas.client.admin.placement import AdminBase
+from barnabas.client.admin.base import AdminBase
 from barnabas.client.arguments import several
-from barnabas.client.brokers import PartitionsOfBrokers, ask_leaders
+from barnabas.client.ask import AnswerOfOne, ask_leaders
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.consumer.partition_state import received_records
 from barnabas.client.isolation import IsolationLevel
@@ -61,9 +61,50 @@ class PeekAdmin(AdminBase):
 
         The topics must be watched. None, after a pause, if a leader is unknown, does not answer or refuses.
         """
-        return await wait_for_records(
-            self._open(), offsets, timeout_ms, IsolationLevel.parse(isolation_level)
-        )
+        cluster, isolation = self._open(), IsolationLevel.parse(isolation_level)
+        pause_s = min(_LONGEST_PAUSE_S, timeout_ms / 1000)
+        by_leader: dict[BrokerId, dict[TopicPartition, int]] = {}
+        for tp, offset in offsets.items():
+            leader = cluster.leader_for(tp)
+            if leader is None:
+                cluster.request_refresh()
+                await asyncio.sleep(pause_s)
+                return None
+            by_leader.setdefault(leader.node_id, {})[tp] = offset
+        if not by_leader:
+            await asyncio.sleep(timeout_ms / 1000)
+            return False
+        limit_ms = timeout_ms + cluster.config.request_timeout_ms
+        fetches = [
+            asyncio.create_task(
+                cluster.request_frame(
+                    node_id,
+                    _request(cluster, own, timeout_ms, 1, 1, isolation),
+                    timeout_ms=limit_ms,
+                    lane=PEEK_LANE,
+                )
+            )
+            for node_id, own in by_leader.items()
+        ]
+        try:
+            for upcoming in asyncio.as_completed(fetches):
+                answer = await upcoming
+                has_records, code = _news(answer)
+                answer.frame.release()
+                if has_records:
+                    return True
+                if code != ErrorCode.NONE:
+                    raise api_error(code, "a fetch that waits for records was refused")
+        except BarnabasError as error:
+            log.debug("waiting for records ended: %s", error)
+            for tp in offsets:
+                cluster.invalidate(tp)
+            await asyncio.sleep(pause_s)
+            return None
+        finally:
+            for fetch in fetches:
+                fetch.cancel()
+        return False
 
     async def batch_sizes(
         self,
@@ -79,85 +120,20 @@ class PeekAdmin(AdminBase):
         answer. Raises OFFSET_OUT_OF_RANGE.
         """
         isolation = IsolationLevel.parse(isolation_level)
-        return await batch_sizes(self._open(), offsets, max_bytes, self._timeout(timeout_ms), isolation)
+        cluster = self._open()
 
-
-async def batch_sizes(
-    cluster: Cluster,
-    offsets: Mapping[TopicPartition, int],
-    max_bytes: int,
-    timeout_ms: int,
-    isolation: IsolationLevel,
-) -> dict[TopicPartition, list[BatchSize]]:
-    """As `PeekAdmin.batch_sizes`. Raises permanent errors, and the last one after the timeout."""
-
-    async def ask_one(
-        node_id: BrokerId, tps: list[TopicPartition], limit_ms: int
-    ) -> dict[TopicPartition, list[BatchSize] | BarnabasError]:
-        own = {tp: offsets[tp] for tp in tps}
-        request = _request(cluster, own, 0, max_bytes, _MAX_ANSWER_BYTES, isolation)
-        try:
+        async def ask_one(
+            node_id: BrokerId, tps: Sequence[TopicPartition], limit_ms: int
+        ) -> AnswerOfOne[list[BatchSize]]:
+            own = {tp: offsets[tp] for tp in tps}
+            request = _request(cluster, own, 0, max_bytes, _MAX_ANSWER_BYTES, isolation)
             answer = await cluster.request_frame(node_id, request, timeout_ms=limit_ms, lane=FETCH_LANE)
-        except BarnabasError as error:
-            return dict.fromkeys(tps, error)
-        try:
-            return dict(_sizes(cluster, tps, offsets, answer))
-        finally:
-            answer.frame.release()
+            try:
+                return dict(_sizes(cluster, tps, offsets, answer))
+            finally:
+                answer.frame.release()
 
-    async def ask(
-        by_leader: PartitionsOfBrokers, left_ms: int
-    ) -> list[dict[TopicPartition, list[BatchSize] | BarnabasError]]:
-        limit_ms = min(left_ms, cluster.config.request_timeout_ms)
-        return await asyncio.gather(*(ask_one(node_id, tps, limit_ms) for node_id, tps in by_leader.items()))
-
-    return await ask_leaders(cluster, offsets.keys(), timeout_ms, ask)
-
-
-async def wait_for_records(
-    cluster: Cluster, offsets: Mapping[TopicPartition, int], wait_ms: int, isolation: IsolationLevel
-) -> bool | None:
-    """As `PeekAdmin.wait_for_records`."""
-    pause_s = min(_LONGEST_PAUSE_S, wait_ms / 1000)
-    by_leader: dict[BrokerId, dict[TopicPartition, int]] = {}
-    for tp, offset in offsets.items():
-        leader = cluster.leader_for(tp)
-        if leader is None:
-            cluster.request_refresh()
-            await asyncio.sleep(pause_s)
-            return None
-        by_leader.setdefault(leader.node_id, {})[tp] = offset
-    if not by_leader:
-        await asyncio.sleep(wait_ms / 1000)
-        return False
-    limit_ms = wait_ms + cluster.config.request_timeout_ms
-    fetches = [
-        asyncio.create_task(
-            cluster.request_frame(
-                node_id, _request(cluster, own, wait_ms, 1, 1, isolation), timeout_ms=limit_ms, lane=PEEK_LANE
-            )
-        )
-        for node_id, own in by_leader.items()
-    ]
-    try:
-        for upcoming in asyncio.as_completed(fetches):
-            answer = await upcoming
-            has_records, code = _news(answer)
-            answer.frame.release()
-            if has_records:
-                return True
-            if code != ErrorCode.NONE:
-                raise api_error(code, "a fetch that waits for records was refused")
-    except BarnabasError as error:
-        log.debug("waiting for records ended: %s", error)
-        for tp in offsets:
-            cluster.invalidate(tp)
-        await asyncio.sleep(pause_s)
-        return None
-    finally:
-        for fetch in fetches:
-            fetch.cancel()
-    return False
+        return await ask_leaders(cluster, offsets.keys(), self._timeout(timeout_ms), ask_one)
 
 
 def _request(

@@ -1,19 +1,15 @@
 """Where partitions are: elections of leaders and reassignments of replicas, and their results.
 
-`AdminBase` is what all parts of the admin client share. Belongs to the event loop of the client.
+Belongs to the event loop of the client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Unpack
+from typing import NamedTuple
 
-from barnabas.client.admin.topics import ask_controller, broker_timeout_ms
-from barnabas.client.arguments import check_mapping, check_member, limit_ms, several
-from barnabas.client.client import Client
-from barnabas.client.cluster import Cluster
-from barnabas.client.config import AdminConfig, AdminSettings
-from barnabas.client.errors import ClientClosed
+from barnabas.client.admin.base import AdminBase
+from barnabas.client.arguments import check_mapping, check_member, several
 from barnabas.client.offsets import Partition, partitions_in
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
@@ -40,25 +36,6 @@ class PartitionReassignment(NamedTuple):
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
 
-class AdminBase(Client):
-    """Settings as in `AdminConfig`, by name, or as one ``config``; names replace those of the config."""
-
-    def __init__(self, config: AdminConfig | None = None, **settings: Unpack[AdminSettings]) -> None:
-        self.config = AdminConfig.given(config, settings)
-
-    def _make_cluster(self) -> Cluster:
-        return Cluster(self.config)
-
-    def _timeout(self, timeout_ms: int | None) -> int:
-        return limit_ms(timeout_ms, self.config.default_api_timeout_ms)
-
-    def _open(self) -> Cluster:
-        if self._cluster is None:
-            raise ClientClosed("the admin client is not started; use `async with Admin(…)`")
-        self._check_loop()
-        return self._cluster
-
-
 class PlacementAdmin(AdminBase):
     """The methods of `Admin` for elections and reassignments."""
 
@@ -76,22 +53,17 @@ class PlacementAdmin(AdminBase):
         as ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE.
         """
         check_member("election_type", election_type, ElectionType)
-        cluster, timeout = self._open(), self._timeout(timeout_ms)
         named = _numbers_by_topic(partitions)
         request = ElectLeadersRequest(
             election_type=int(election_type),
             topic_partitions=None
             if named is None
             else [ElectLeadersTopic(topic=topic, partitions=indexes) for topic, indexes in named.items()],
-            timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
         )
-        answered = await ask_controller(
-            cluster, request, lambda answer: [answer.error_code], cluster.config.make_retries(timeout)
-        )
-        _raise_for(answered.response.error_code, None)
+        response = (await self._ask_controller(request, timeout_ms)).response
         return {
             TopicPartition(topic.topic, result.partition_id): _error(result.error_code, result.error_message)
-            for topic in answered.response.replica_election_results
+            for topic in response.replica_election_results
             for result in topic.partition_result
         }
 
@@ -107,7 +79,6 @@ class PlacementAdmin(AdminBase):
         This returns when the moves have begun: see `list_partition_reassignments`. By partition: None, or an
         error such as INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR or NO_REASSIGNMENT_IN_PROGRESS.
         """
-        cluster, timeout = self._open(), self._timeout(timeout_ms)
         check_mapping("targets", targets, "partitions to replicas, such as {('orders', 0): [1, 2]}")
         topics = by_topic(
             (
@@ -120,15 +91,10 @@ class PlacementAdmin(AdminBase):
             for tp, target in zip(partitions_in(targets), targets.values(), strict=True)
         )
         request = AlterPartitionReassignmentsRequest(
-            timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
             allow_replication_factor_change=allow_replication_factor_change,
             topics=[ReassignableTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
-        answered = await ask_controller(
-            cluster, request, lambda answer: [answer.error_code], cluster.config.make_retries(timeout)
-        )
-        response = answered.response
-        _raise_for(response.error_code, response.error_message)
+        response = (await self._ask_controller(request, timeout_ms)).response
         return {
             TopicPartition(topic.name, result.partition_index): _error(
                 result.error_code, result.error_message
@@ -141,10 +107,8 @@ class PlacementAdmin(AdminBase):
         self, partitions: Collection[Partition] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
         """The reassignments under way, of these partitions or of all."""
-        cluster, timeout = self._open(), self._timeout(timeout_ms)
         named = _numbers_by_topic(partitions)
         request = ListPartitionReassignmentsRequest(
-            timeout_ms=broker_timeout_ms(timeout, cluster.config.request_timeout_ms),
             topics=None
             if named is None
             else [
@@ -152,11 +116,7 @@ class PlacementAdmin(AdminBase):
                 for name, indexes in named.items()
             ],
         )
-        answered = await ask_controller(
-            cluster, request, lambda answer: [answer.error_code], cluster.config.make_retries(timeout)
-        )
-        response = answered.response
-        _raise_for(response.error_code, response.error_message)
+        response = (await self._ask_controller(request, timeout_ms)).response
         return {
             TopicPartition(topic.name, partition.partition_index): PartitionReassignment(
                 tuple(map(BrokerId, partition.replicas)),
@@ -170,11 +130,6 @@ class PlacementAdmin(AdminBase):
 
 def _numbers_by_topic(partitions: Iterable[Partition] | None) -> dict[str, list[int]] | None:
     return None if partitions is None else by_topic((tp, tp.partition) for tp in partitions_in(partitions))
-
-
-def _raise_for(code: int, text: str | None) -> None:
-    if code != ErrorCode.NONE:
-        raise api_error(code, text or "the controller refused the request")
 
 
 def _error(code: int, text: str | None) -> ApiError | None:

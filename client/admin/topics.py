@@ -1,32 +1,31 @@
 """Topics to create and to grow, and the requests for them to the controller.
 
 An answer may be lost after the change was made. The request is then retried, and the second answer does not
-show whether the first attempt succeeded: `Answered.is_doubtful`. Belongs to the event loop of the cluster.
+show whether the first attempt succeeded: `Answered.is_doubtful`. Belongs to the event loop of the client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
+from barnabas.client.admin.base import raise_errors
+from barnabas.client.admin.configs import ConfigAdmin, ConfigResource
 from barnabas.client.arguments import check_mapping, several
-from barnabas.client.cluster import Cluster
-from barnabas.common.backoff import Retries
-from barnabas.protocol.errors import (
-    ApiError,
-    BarnabasError,
-    ConnectionClosed,
-    ConnectionRefused,
-    ErrorCode,
-    RequestTimedOutLocally,
-    api_error,
-)
+from barnabas.client.metadata import TopicInfo, topic_info
+from barnabas.common.suggestions import did_you_mean
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicId
-from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataTopic
+from barnabas.protocol.messages.configs import ConfigSource
+from barnabas.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataTopic,
+)
 from barnabas.protocol.messages.topics import (
     USE_DEFAULT,
     CreatableReplicaAssignment,
@@ -40,9 +39,8 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from barnabas.protocol.schema import RequestOf
 
-R = TypeVar("R")
+Topics = Mapping[str, MetadataTopic]
 
 _POLL_S: Final = 0.01
 _POLL_TIMEOUT_MS: Final = 2_000
@@ -78,6 +76,233 @@ class CreatedTopic(NamedTuple):
     replication_factor: int
 
 
+class TopicAdmin(ConfigAdmin):
+    """The methods of `Admin` for topics."""
+
+    async def create_topics(
+        self,
+        topics: Iterable[NewTopic] | NewTopic,
+        *,
+        timeout_ms: int | None = None,
+        validate_only: bool = False,
+    ) -> dict[str, CreatedTopic]:
+        """Create topics and wait until each partition has a leader that every reachable broker reports.
+
+        A topic of the same name that is still being deleted is waited for, for at most 10 s.
+        Raises the topic's own error for a single topic, and TopicErrors if some of several topics failed.
+        """
+        new_topics = several("topics", topics, NewTopic)
+        limit_ms = self._timeout(timeout_ms)
+        retries = self.config.make_retries(limit_ms)
+        wait_until = min(retries.deadline, time.monotonic() + _DELETION_S)
+        created: dict[str, CreatedTopic] = {}
+        errors: dict[str, ApiError] = {}
+        by_name = {topic.name: topic for topic in new_topics}
+        left, is_doubtful = list(new_topics), False
+        while True:
+            request = CreateTopicsRequest(
+                topics=[creatable_topic(topic) for topic in left], validate_only=validate_only
+            )
+            answered = await self._ask_controller(request, limit_ms, retries)
+            is_doubtful = is_doubtful or answered.is_doubtful
+            for result in answered.response.topics:
+                outcome = _created(result)
+                if isinstance(outcome, ApiError) and is_doubtful and outcome.code == _EXISTS:
+                    outcome = await self._created_before(by_name[result.name]) or outcome
+                if isinstance(outcome, CreatedTopic):
+                    created[result.name] = outcome
+                else:
+                    errors[result.name] = outcome
+            leaving = await self._being_deleted(errors) if time.monotonic() < wait_until else set()
+            if leaving:
+                await asyncio.sleep(_DELETION_POLL_S)
+            if not leaving or retries.is_over:
+                break
+            left = [by_name[name] for name in leaving]
+            for name in leaving:
+                del errors[name]
+        if not validate_only:
+
+            def is_visible(visible: Topics) -> bool:
+                return all(
+                    name in visible and visible[name].topic_id == topic.topic_id
+                    for name, topic in created.items()
+                )
+
+            await self._wait_until_everywhere(created, is_visible, limit_ms)
+        raise_errors(errors, created, len(new_topics))
+        return created
+
+    async def _created_before(self, new_topic: NewTopic) -> CreatedTopic | None:
+        """The existing topic, if an attempt whose answer was lost may have created it."""
+        resource = ConfigResource.topic(new_topic.name)
+        try:
+            info = (await self.describe_topics(new_topic.name))[new_topic.name]
+            configs = (await self.describe_configs(resource))[resource]
+        except ApiError:
+            return None
+        replicas = {partition.partition: partition.replicas for partition in info.partitions}
+        overridden = {
+            name: entry.value
+            for name, entry in configs.items()
+            if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        }
+        factor = len(replicas[0])
+        if new_topic.replica_assignment is not None:
+            assignment = {index: tuple(brokers) for index, brokers in new_topic.replica_assignment.items()}
+            is_same = assignment == replicas
+        else:
+            is_same = new_topic.num_partitions in (USE_DEFAULT, len(replicas)) and (
+                new_topic.replication_factor in (USE_DEFAULT, factor)
+            )
+        if not is_same or overridden != dict(new_topic.configs):
+            return None
+        return CreatedTopic(new_topic.name, info.topic_id, len(replicas), factor)
+
+    async def _being_deleted(self, errors: Mapping[str, ApiError]) -> set[str]:
+        """The topics that were refused because they exist, and that the controller's metadata has no more."""
+        names = {name for name, error in errors.items() if error.code == _EXISTS}
+        if not names:
+            return names
+        cluster = self._open()
+        try:
+            answer = await cluster.request(
+                cluster.cache.controller_id, _about(names), timeout_ms=_POLL_TIMEOUT_MS
+            )
+        except BarnabasError:
+            return set()
+        return {
+            topic.name
+            for topic in answer.topics
+            if topic.name in names and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+
+    async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
+        """Delete topics and wait until no broker's metadata has them. Raises as `create_topics`."""
+        topic_names = several("names", names, str)
+        states = [DeleteTopicState(name=name) for name in topic_names]
+        request = DeleteTopicsRequest(topics=states, timeout_ms=self._timeout(timeout_ms))
+        response, _, is_doubtful = await self._ask_controller(request, timeout_ms)
+        errors: dict[str, ApiError] = {}
+        deleted: dict[str, TopicId] = {}
+        for result in response.responses:
+            name = result.name or ""
+            is_gone = result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if result.error_code != ErrorCode.NONE and not (is_gone and is_doubtful):
+                text = result.error_message or f"topic {result.name!r} was not deleted"
+                errors[name] = api_error(result.error_code, text)
+            else:
+                deleted[name] = TopicId(result.topic_id)
+
+        def is_visible(visible: Topics) -> bool:
+            return not any(
+                name in visible and visible[name].topic_id == topic_id for name, topic_id in deleted.items()
+            )
+
+        await self._wait_until_everywhere(deleted, is_visible, self._timeout(timeout_ms))
+        raise_errors(errors, dict.fromkeys(deleted), len(topic_names))
+
+    async def create_partitions(
+        self,
+        topics: Mapping[str, int | NewPartitions],
+        *,
+        timeout_ms: int | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Raise topics to these numbers of partitions, and wait until each partition has a leader.
+
+        Keys then map to other partitions. Raises as `create_topics`.
+        """
+        check_mapping("topics", topics, "topics to numbers of partitions, such as {'orders': 6}")
+        growth = {
+            name: more if isinstance(more, NewPartitions) else NewPartitions(more)
+            for name, more in topics.items()
+        }
+        request = CreatePartitionsRequest(
+            topics=[growing_topic(name, more) for name, more in growth.items()], validate_only=validate_only
+        )
+        response, _, is_doubtful = await self._ask_controller(request, timeout_ms)
+        errors: dict[str, ApiError] = {}
+        for result in response.results:
+            name = result.name
+            if is_doubtful and result.error_code == ErrorCode.INVALID_PARTITIONS:
+                present = len((await self.describe_topics(name))[name].partitions)
+                if present == growth[name].total_count:
+                    continue
+            if result.error_code != ErrorCode.NONE:
+                text = result.error_message or f"no partitions were added to topic {name!r}"
+                errors[name] = api_error(result.error_code, text)
+        grown = {name: more.total_count for name, more in growth.items() if name not in errors}
+        if not validate_only:
+
+            def is_visible(visible: Topics) -> bool:
+                return all(
+                    name in visible and len(visible[name].partitions) >= count
+                    for name, count in grown.items()
+                )
+
+            await self._wait_until_everywhere(grown, is_visible, self._timeout(timeout_ms))
+        raise_errors(errors, dict.fromkeys(grown), len(growth))
+
+    async def _wait_until_everywhere(
+        self, names: Collection[str], is_visible: Callable[[Topics], bool], timeout_ms: int
+    ) -> None:
+        """Wait until the metadata of every broker has a change, so that later requests to any see it.
+
+        ``is_visible`` gets the named topics that a broker has. The controller has answered already and the
+        others learn of it within milliseconds. A broker that does not answer, or lacks the change at the
+        deadline, is skipped, because the change is made all the same.
+        """
+        cluster, deadline = self._open(), time.monotonic() + timeout_ms / 1000
+        for node_id in list(cluster.nodes) if names else ():
+            while (left_ms := int((deadline - time.monotonic()) * 1000)) > 0:
+                try:
+                    limit_ms = min(left_ms, _POLL_TIMEOUT_MS)
+                    answer = await cluster.request(node_id, _about(names), timeout_ms=limit_ms)
+                except BarnabasError:
+                    break
+                topics = [topic for topic in answer.topics if topic.error_code == ErrorCode.NONE]
+                if is_visible({topic.name or "": topic for topic in topics}):
+                    break
+                await asyncio.sleep(_POLL_S)
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        response = await self._metadata(None)
+        return sorted(
+            topic.name or "" for topic in response.topics if include_internal or not topic.is_internal
+        )
+
+    async def describe_topics(self, names: Iterable[str] | str | None = None) -> dict[str, TopicInfo]:
+        """Partitions, leaders, replicas and ISRs by topic; None asks for all topics.
+
+        Raises as `create_topics`; for an unknown topic the text names topics with similar names.
+        """
+        topic_names = None if names is None else several("names", names, str)
+        response = await self._metadata(topic_names)
+        errors: dict[str, ApiError] = {}
+        described: dict[str, TopicInfo] = {}
+        for topic in response.topics:
+            name = topic.name or ""
+            if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                described[name] = topic_info(topic)
+            elif topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                hint = did_you_mean(name, await self.list_topics(include_internal=True), at_most=3)
+                errors[name] = api_error(topic.error_code, f"there is no topic {name!r}{hint}")
+            else:
+                errors[name] = api_error(topic.error_code, f"topic {name!r}")
+        raise_errors(errors, described, len(topic_names or ()))
+        return described
+
+    async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
+        return await self._open().ask_any(_about(topics))
+
+
+def _about(topics: Iterable[str] | None) -> MetadataRequest:
+    requested = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+    return MetadataRequest(topics=requested, allow_auto_topic_creation=False)
+
+
 def creatable_topic(topic: NewTopic) -> CreatableTopic:
     check_mapping("configs", topic.configs, "settings to values")
     if topic.replica_assignment is not None:
@@ -109,132 +334,6 @@ def growing_topic(name: str, more: NewPartitions) -> CreatePartitionsTopic:
     return CreatePartitionsTopic(name=name, count=more.total_count, assignments=assignments)
 
 
-class Answered(NamedTuple, Generic[R]):
-    """An answer, and whether an earlier attempt may have carried out the request, or part of it."""
-
-    response: R
-    is_doubtful: bool
-
-
-def broker_timeout_ms(timeout_ms: int, request_timeout_ms: int) -> int:
-    """The time limit for a broker, so that it answers before the client gives up."""
-    return min(timeout_ms, request_timeout_ms) * 9 // 10
-
-
-async def ask_controller(
-    cluster: Cluster, request: RequestOf[R], codes: Callable[[R], list[int]], retries: Retries
-) -> Answered[R]:
-    """Ask brokers until the controller answers. Raises the last error after the timeout."""
-    is_doubtful = False
-    while True:
-        try:
-            response = await cluster.request(
-                cluster.cache.controller_id,
-                request,
-                timeout_ms=retries.left_ms(cluster.config.request_timeout_ms),
-            )
-            topic_codes = codes(response)
-            if ErrorCode.NOT_CONTROLLER not in topic_codes:
-                return Answered(response, is_doubtful)
-            # It may have been the controller for the first of several topics.
-            is_doubtful = is_doubtful or ErrorCode.NONE in topic_codes
-            error: BarnabasError = api_error(ErrorCode.NOT_CONTROLLER)
-        except BarnabasError as failure:
-            is_doubtful = is_doubtful or _may_be_done(failure)
-            error = failure
-        await cluster.refresh_after(error, retries)
-
-
-def _may_be_done(error: BarnabasError) -> bool:
-    return isinstance(error, RequestTimedOutLocally) or (
-        isinstance(error, ConnectionClosed) and not isinstance(error, ConnectionRefused)
-    )
-
-
-async def wait_until_everywhere(
-    cluster: Cluster,
-    names: Iterable[str],
-    is_visible: Callable[[Mapping[str, MetadataTopic]], bool],
-    deadline: float,
-) -> None:
-    """Wait until the metadata of every broker has a change, so that later requests to any broker see it.
-
-    ``is_visible`` gets the named topics that a broker has. The controller has answered already and updates
-    the others within milliseconds. A broker that does not answer, or lacks the change at the deadline, is
-    skipped, because the change is made all the same.
-    """
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
-    )
-    for node_id in list(cluster.nodes):
-        while (left_ms := int((deadline - time.monotonic()) * 1000)) > 0:
-            try:
-                answer = await cluster.request(node_id, request, timeout_ms=min(left_ms, _POLL_TIMEOUT_MS))
-            except BarnabasError:
-                break
-            topics = [topic for topic in answer.topics if topic.error_code == ErrorCode.NONE]
-            if is_visible({topic.name or "": topic for topic in topics}):
-                break
-            await asyncio.sleep(_POLL_S)
-
-
-async def create_topics(
-    cluster: Cluster,
-    new_topics: Sequence[NewTopic],
-    created_before: Callable[[NewTopic], Awaitable[CreatedTopic | None]],
-    timeout_ms: int,
-    *,
-    validate_only: bool,
-) -> tuple[dict[str, CreatedTopic], dict[str, ApiError]]:
-    """The created topics and the errors of the others; ``created_before`` finds what a lost attempt made.
-
-    A topic of the same name that is still being deleted is waited for.
-    """
-    retries = cluster.config.make_retries(timeout_ms)
-    wait_until = min(retries.deadline, time.monotonic() + _DELETION_S)
-    created: dict[str, CreatedTopic] = {}
-    errors: dict[str, ApiError] = {}
-    left = {topic.name: topic for topic in new_topics}
-    topics, is_doubtful = list(new_topics), False
-    while True:
-        request = CreateTopicsRequest(
-            topics=[creatable_topic(topic) for topic in topics],
-            timeout_ms=broker_timeout_ms(timeout_ms, cluster.config.request_timeout_ms),
-            validate_only=validate_only,
-        )
-        response, is_now_doubtful = await ask_controller(
-            cluster, request, lambda answer: [result.error_code for result in answer.topics], retries
-        )
-        is_doubtful = is_doubtful or is_now_doubtful
-        for result in response.topics:
-            outcome = _created(result)
-            if isinstance(outcome, ApiError) and is_doubtful and outcome.code == _EXISTS:
-                outcome = await created_before(left[result.name]) or outcome
-            if isinstance(outcome, CreatedTopic):
-                created[result.name] = outcome
-            else:
-                errors[result.name] = outcome
-        leaving = await _being_deleted(cluster, errors) if time.monotonic() < wait_until else set()
-        if leaving:
-            await asyncio.sleep(_DELETION_POLL_S)
-        if not leaving or retries.is_over:
-            break
-        topics = [left[name] for name in leaving]
-        for name in leaving:
-            del errors[name]
-    if created and not validate_only:
-        await wait_until_everywhere(
-            cluster,
-            created,
-            lambda visible: all(
-                name in visible and visible[name].topic_id == topic.topic_id
-                for name, topic in created.items()
-            ),
-            time.monotonic() + timeout_ms / 1000,
-        )
-    return created, errors
-
-
 def _created(result: CreatableTopicResult) -> CreatedTopic | ApiError:
     if result.error_code == ErrorCode.NONE:
         return CreatedTopic(
@@ -242,105 +341,3 @@ def _created(result: CreatableTopicResult) -> CreatedTopic | ApiError:
         )
     text = result.error_message or f"topic {result.name!r} was not created"
     return api_error(result.error_code, text)
-
-
-async def _being_deleted(cluster: Cluster, errors: Mapping[str, ApiError]) -> set[str]:
-    """The topics that were refused because they exist, and that the controller's metadata has no more."""
-    names = {name for name, error in errors.items() if error.code == _EXISTS}
-    if not names:
-        return names
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
-    )
-    try:
-        answer = await cluster.request(cluster.cache.controller_id, request, timeout_ms=_POLL_TIMEOUT_MS)
-    except BarnabasError:
-        return set()
-    return {
-        topic.name
-        for topic in answer.topics
-        if topic.name in names and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    }
-
-
-async def delete_topics(
-    cluster: Cluster, topic_names: Collection[str], timeout_ms: int
-) -> dict[str, ApiError]:
-    """Returns the errors by topic."""
-    request = DeleteTopicsRequest(
-        topics=[DeleteTopicState(name=name) for name in topic_names],
-        timeout_ms=broker_timeout_ms(timeout_ms, cluster.config.request_timeout_ms),
-    )
-    response, is_doubtful = await ask_controller(
-        cluster,
-        request,
-        lambda answer: [result.error_code for result in answer.responses],
-        cluster.config.make_retries(timeout_ms),
-    )
-    errors: dict[str, ApiError] = {}
-    deleted: dict[str, uuid.UUID] = {}
-    for result in response.responses:
-        is_gone = result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if result.error_code != ErrorCode.NONE and not (is_gone and is_doubtful):
-            text = result.error_message or f"topic {result.name!r} was not deleted"
-            errors[result.name or ""] = api_error(result.error_code, text)
-        else:
-            deleted[result.name or ""] = result.topic_id
-    if deleted:
-        await wait_until_everywhere(
-            cluster,
-            deleted,
-            lambda visible: (
-                not any(
-                    name in visible and visible[name].topic_id == topic_id
-                    for name, topic_id in deleted.items()
-                )
-            ),
-            time.monotonic() + timeout_ms / 1000,
-        )
-    return errors
-
-
-async def create_partitions(
-    cluster: Cluster,
-    growth: Mapping[str, NewPartitions],
-    partition_count: Callable[[str], Awaitable[int]],
-    timeout_ms: int,
-    *,
-    validate_only: bool,
-) -> dict[str, ApiError]:
-    """Returns the errors by topic; ``partition_count`` asks for the present number of partitions."""
-    request = CreatePartitionsRequest(
-        topics=[growing_topic(name, more) for name, more in growth.items()],
-        timeout_ms=broker_timeout_ms(timeout_ms, cluster.config.request_timeout_ms),
-        validate_only=validate_only,
-    )
-    response, is_doubtful = await ask_controller(
-        cluster,
-        request,
-        lambda answer: [result.error_code for result in answer.results],
-        cluster.config.make_retries(timeout_ms),
-    )
-    errors: dict[str, ApiError] = {}
-    for result in response.results:
-        if result.error_code == ErrorCode.NONE:
-            continue
-        if (
-            is_doubtful
-            and result.error_code == ErrorCode.INVALID_PARTITIONS
-            and await partition_count(result.name) == growth[result.name].total_count
-        ):
-            continue
-        text = result.error_message or f"no partitions were added to topic {result.name!r}"
-        errors[result.name] = api_error(result.error_code, text)
-    grown = {name: more.total_count for name, more in growth.items() if name not in errors}
-    if grown and not validate_only:
-        await wait_until_everywhere(
-            cluster,
-            grown,
-            lambda visible: all(
-                name in visible and len(visible[name].partitions) >= count for name, count in grown.items()
-            ),
-            time.monotonic() + timeout_ms / 1000,
-        )
-    return errors

@@ -13,21 +13,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from barnabas.client.cluster import GROUP_LANE, Cluster
+from barnabas.client.cluster import GROUP_LANE
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignors import ASSIGNORS, Assignor, Member, subscription_for
-from barnabas.client.consumer.group_calls import GroupCalls
-from barnabas.client.consumer.group_membership import (
-    Api,
-    Identity,
-    Membership,
-    MemberState,
-    Reaction,
-    reaction_to,
-)
+from barnabas.client.consumer.group_membership import Identity, Membership, MemberState
 from barnabas.client.consumer.group_offsets import CommittedOffsets
+from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
 from barnabas.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     decode_assignment,
@@ -80,16 +74,15 @@ class GroupJoin:
 
     def __init__(
         self,
-        cluster: Cluster,
         config: ConsumerConfig,
         member: Membership,
-        calls: GroupCalls,
+        link: CoordinatorLink,
         offsets: CommittedOffsets,
     ) -> None:
-        self._cluster = cluster
+        self._cluster = link.cluster
         self._config = config
         self._member = member
-        self._calls = calls
+        self._link = link
         self._offsets = offsets
         self.led_topics: frozenset[str] = frozenset()
         """Empty unless we lead the group."""
@@ -104,7 +97,7 @@ class GroupJoin:
             except BarnabasError as error:
                 if not error.retriable:
                     raise
-                log.debug("joining group %r: %s", self._calls.group_id, error)
+                log.debug("joining group %r: %s", self._link.key, error)
                 self._member.rejoin_reason = str(error)
             else:
                 if isinstance(outcome, Joined):
@@ -121,14 +114,14 @@ class GroupJoin:
 
     async def _attempt(self, topics: frozenset[str], holdings: Holdings) -> Joined | Reaction:
         member = self._member
-        await self._calls.coordinator(self._config.request_timeout_ms)
+        await self._link.find(self._config.request_timeout_ms)
         if member.has_lost_partitions or member.is_over:
             return Reaction.FORGET_MEMBER
         member.join_sent()
         sent_as = member.identity
         timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
         request = self._join_request(topics, holdings)
-        response = await self._calls.ask(request, timeout_ms=timeout_ms, lane=GROUP_LANE)
+        response = await self._link.ask(request, timeout_ms=timeout_ms, lane=GROUP_LANE)
         reaction = reaction_to(Api.JOIN, response.error_code)
         if reaction is not Reaction.GO_ON:
             return self._refused(Api.JOIN, reaction, response.error_code, sent_as, response.member_id)
@@ -155,7 +148,7 @@ class GroupJoin:
             )
             protocols.append(JoinGroupRequestProtocol(name=name, metadata=encode_subscription(subscription)))
         return JoinGroupRequest(
-            group_id=self._calls.group_id,
+            group_id=self._link.key,
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
             member_id=member.member_id,
@@ -169,9 +162,9 @@ class GroupJoin:
         self, api: Api, reaction: Reaction, code: int, sent_as: Identity, given_member_id: str = ""
     ) -> Reaction:
         """React to an error code. Raises it, unless the reaction changes the next attempt."""
-        error = api_error(code, f"{api.value} of group {self._calls.group_id!r}")
+        error = api_error(code, f"{api.value} of group {self._link.key!r}")
         self._member.react(api, reaction, str(error), sent_as, given_member_id)
-        if reaction in (Reaction.RETRY, Reaction.FIND_COORDINATOR, Reaction.FENCED, Reaction.FAIL):
+        if reaction in REPEATED or reaction in (Reaction.FENCED, Reaction.FAIL):
             raise error
         log.debug("%s", error)
         return reaction
@@ -192,7 +185,7 @@ class GroupJoin:
         log.info(
             "leading generation %d of group %r: %s assigns %d partitions to %d members",
             response.generation_id,
-            self._calls.group_id,
+            self._link.key,
             assignor.name,
             sum(map(len, assignments.values())),
             len(members),
@@ -233,7 +226,7 @@ class GroupJoin:
         member = self._member
         sent_as = member.identity
         request = SyncGroupRequest(
-            group_id=self._calls.group_id,
+            group_id=self._link.key,
             generation_id=member.generation_id,
             member_id=member.member_id,
             group_instance_id=member.group_instance_id,
@@ -245,7 +238,7 @@ class GroupJoin:
             ],
         )
         timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
-        response = await self._calls.ask(request, timeout_ms=timeout_ms, lane=GROUP_LANE)
+        response = await self._link.ask(request, timeout_ms=timeout_ms, lane=GROUP_LANE)
         reaction = reaction_to(Api.SYNC, response.error_code)
         if reaction is not Reaction.GO_ON:
             return self._refused(Api.SYNC, reaction, response.error_code, sent_as)

@@ -1,6 +1,6 @@
 """The states of one member of a consumer group, as tables and rules: answers and time in, decisions out.
 
-`MOVES` has the legal transitions; `REACTIONS` has the meaning of each error code in the answer to each
+`MOVES` has the legal transitions; `reactions` has the meaning of each error code in the answer to each
 request. There is no I/O here, no clock and no randomness; `group_session` executes the decisions.
 
 Invariants: a generation is only held together with the member id that it was given to; a member that was
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from barnabas.protocol.errors import ErrorCode
+from barnabas.client.coordinators import KnownCoordinator
+from barnabas.client.reactions import Api, Reaction
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
@@ -45,72 +46,6 @@ MOVES: Final[dict[MemberState, frozenset[MemberState]]] = {
     _S.FENCED: frozenset({_S.FENCED, _S.LEFT}),
     _S.LEFT: frozenset({_S.LEFT}),
 }
-
-
-class Api(Enum):
-    """The requests whose answers concern the membership."""
-
-    JOIN = "JoinGroup"
-    SYNC = "SyncGroup"
-    HEARTBEAT = "Heartbeat"
-    COMMIT = "OffsetCommit"
-    OFFSETS = "OffsetFetch"
-
-
-class Reaction(Enum):
-    """The reaction to an error code in an answer."""
-
-    GO_ON = "no error"
-    RETRY = "retry after a pause"
-    FIND_COORDINATOR = "retry with the present coordinator"
-    TAKE_MEMBER_ID = "join with the member id that was given"
-    REJOIN = "a rebalance is under way: join again, with the same member id"
-    FORGET_GENERATION = "the generation has ended and the partitions are lost; the member id is still valid"
-    FORGET_MEMBER = "the group has removed the member: join as a new one"
-    FENCED = "another member has the instance id"
-    FAIL = "raised to the user"
-
-
-_E, _R = ErrorCode, Reaction
-_COORDINATOR_GONE: Final[dict[int, Reaction]] = {
-    _E.COORDINATOR_NOT_AVAILABLE: _R.FIND_COORDINATOR,
-    _E.NOT_COORDINATOR: _R.FIND_COORDINATOR,
-    _E.COORDINATOR_LOAD_IN_PROGRESS: _R.RETRY,
-    _E.FENCED_INSTANCE_ID: _R.FENCED,
-}
-_GENERATION_OVER: Final[dict[int, Reaction]] = {
-    _E.REBALANCE_IN_PROGRESS: _R.REJOIN,
-    _E.ILLEGAL_GENERATION: _R.FORGET_GENERATION,
-    _E.UNKNOWN_MEMBER_ID: _R.FORGET_MEMBER,
-}
-REACTIONS: Final[dict[Api, dict[int, Reaction]]] = {
-    Api.JOIN: {
-        **_COORDINATOR_GONE,
-        **_GENERATION_OVER,
-        _E.MEMBER_ID_REQUIRED: _R.TAKE_MEMBER_ID,
-        _E.REBALANCE_IN_PROGRESS: _R.RETRY,
-    },
-    Api.SYNC: {**_COORDINATOR_GONE, **_GENERATION_OVER},
-    Api.HEARTBEAT: {**_COORDINATOR_GONE, **_GENERATION_OVER},
-    Api.COMMIT: {
-        **_COORDINATOR_GONE,
-        **_GENERATION_OVER,
-        _E.REQUEST_TIMED_OUT: _R.FIND_COORDINATOR,
-        _E.UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
-        _E.UNKNOWN_TOPIC_ID: _R.RETRY,
-    },
-    Api.OFFSETS: {
-        **_COORDINATOR_GONE,
-        _E.UNSTABLE_OFFSET_COMMIT: _R.RETRY,
-        _E.UNKNOWN_TOPIC_OR_PARTITION: _R.RETRY,
-    },
-}
-"""Errors that are not listed are raised to the user."""
-
-
-def reaction_to(api: Api, code: int) -> Reaction:
-    """The reaction to an error code in an answer to this request."""
-    return Reaction.GO_ON if code == ErrorCode.NONE else REACTIONS[api].get(code, Reaction.FAIL)
 
 
 _FIRST_GAP_DIVISOR: Final = 32
@@ -144,7 +79,7 @@ class Identity(NamedTuple):
     generation_id: int
 
 
-class Membership:
+class Membership(KnownCoordinator):
     """One member. Times are seconds of one monotonic clock."""
 
     def __init__(self, timing: Timing, group_instance_id: str | None = None) -> None:
@@ -154,7 +89,6 @@ class Membership:
         self.member_id: str = NO_MEMBER
         self.generation_id: int = NO_GENERATION
         self.protocol = ""
-        self.coordinator: BrokerId | None = None
         self.has_lost_partitions = False
         self.rejoin_reason = "the first join"
         self._in_poll = 0
@@ -219,11 +153,8 @@ class Membership:
         self._polled_at = now
 
     def coordinator_found(self, node_id: BrokerId, now: float) -> None:
-        self.coordinator = node_id
+        super().coordinator_found(node_id, now)
         self._heard_at = now
-
-    def coordinator_lost(self) -> None:
-        self.coordinator = None
 
     def join_sent(self) -> None:
         self._move(MemberState.JOINING)

@@ -21,20 +21,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignment import Assignment
-from barnabas.client.consumer.group_calls import GroupCalls
-from barnabas.client.consumer.group_membership import (
-    Api,
-    Identity,
-    Membership,
-    MemberState,
-    Reaction,
-    reaction_to,
-)
+from barnabas.client.consumer.group_membership import Identity, Membership, MemberState
+from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import CommitFailed, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to, severity
 from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import (
     BarnabasError,
@@ -66,30 +59,14 @@ _NEVER: Final = float("inf")
 _LEAST_INTERVAL_S: Final = 0.01
 _BEFORE_LEAVING_MS: Final = 5_000
 _REFRESH_MS: Final = 1_000
-_SEVERITY: Final = {
-    reaction: rank
-    for rank, reaction in enumerate(
-        (
-            Reaction.GO_ON,
-            Reaction.RETRY,
-            Reaction.FIND_COORDINATOR,
-            Reaction.REJOIN,
-            Reaction.FORGET_GENERATION,
-            Reaction.FORGET_MEMBER,
-            Reaction.FENCED,
-            Reaction.FAIL,
-        )
-    )
-}
-_RETRIED: Final = frozenset({Reaction.RETRY, Reaction.FIND_COORDINATOR})
 
 
 class CommittedOffsets:
     """The offsets of one group; ``is_member`` is False while partitions are assigned by hand."""
 
-    def __init__(self, cluster: Cluster, calls: GroupCalls, member: Membership) -> None:
-        self._cluster = cluster
-        self._calls = calls
+    def __init__(self, link: CoordinatorLink, member: Membership) -> None:
+        self._cluster = cluster = link.cluster
+        self._link = link
         self._member = member
         self._request_timeout_ms = cluster.config.request_timeout_ms
         self.is_member = False
@@ -110,7 +87,7 @@ class CommittedOffsets:
         error for a partition.
         """
         uncommitted = dict(offsets)
-        attempts = self._calls.make_retries(timeout_ms / 1000)
+        attempts = self._cluster.config.make_retries(timeout_ms)
         sent_as = self._member.identity
         former: list[TopicPartition] = []
         while True:
@@ -191,7 +168,7 @@ class CommittedOffsets:
                 )
             )
         request = OffsetCommitRequest(
-            group_id=self._calls.group_id,
+            group_id=self._link.key,
             generation_id_or_member_epoch=sent_as.generation_id,
             member_id=sent_as.member_id,
             group_instance_id=self._member.group_instance_id if self.is_member else None,
@@ -200,7 +177,7 @@ class CommittedOffsets:
                 for (name, topic_id), partitions in topics.items()
             ],
         )
-        response = await self._calls.ask(request, timeout_ms=timeout_ms)
+        response = await self._link.ask(request, timeout_ms=timeout_ms)
         codes = {
             TopicPartition(topic.name, answer.partition_index): answer.error_code
             for topic in response.topics
@@ -210,7 +187,7 @@ class CommittedOffsets:
             # Either the coordinator or this client has older metadata than the other.
             self._cluster.request_refresh(at_once=True)
         missing = int(ErrorCode.UNKNOWN_SERVER_ERROR)
-        worst = max(offsets, key=lambda tp: _SEVERITY[reaction_to(Api.COMMIT, codes.get(tp, missing))])
+        worst = max(offsets, key=lambda tp: severity(reaction_to(Api.COMMIT, codes.get(tp, missing))))
         code = codes.get(worst, missing)
         reaction = reaction_to(Api.COMMIT, code)
         if reaction is Reaction.GO_ON:
@@ -220,7 +197,7 @@ class CommittedOffsets:
             self._member.react(Api.COMMIT, reaction, f"a commit was answered {error.code.name}", sent_as)
         if reaction in (Reaction.FORGET_GENERATION, Reaction.FORGET_MEMBER):
             raise CommitFailed(f"the group has rebalanced without this member ({error})") from error
-        if reaction not in _RETRIED:
+        if reaction not in REPEATED:
             raise error
         return error, {tp for tp in offsets if codes.get(tp) == ErrorCode.NONE}
 
@@ -239,7 +216,7 @@ class CommittedOffsets:
         """
         if partitions is not None and not partitions:
             return {}
-        retries = self._calls.make_retries(timeout_ms / 1000)
+        retries = self._cluster.config.make_retries(timeout_ms)
         try:
             while True:
                 try:
@@ -251,7 +228,7 @@ class CommittedOffsets:
             if not error.retriable:
                 raise
             raise RequestTimedOutLocally(
-                f"the offsets of group {self._calls.group_id!r} were not found in {timeout_ms} ms: {error}"
+                f"the offsets of group {self._link.key!r} were not found in {timeout_ms} ms: {error}"
             ) from error
 
     async def _fetch_once(
@@ -265,16 +242,16 @@ class CommittedOffsets:
         request = OffsetFetchRequest(
             groups=[
                 OffsetFetchRequestGroup(
-                    group_id=self._calls.group_id, topics=None if partitions is None else requested
+                    group_id=self._link.key, topics=None if partitions is None else requested
                 )
             ],
             require_stable=require_stable,
         )
-        response = await self._calls.ask(request, timeout_ms=timeout_ms)
+        response = await self._link.ask(request, timeout_ms=timeout_ms)
         if not response.groups:
             raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer of the coordinator lacks the group")
         group = response.groups[0]
-        self._check_fetched(group.error_code, f"of group {self._calls.group_id!r}")
+        self._check_fetched(group.error_code, f"of group {self._link.key!r}")
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
         for topic in group.topics:
             for answer in topic.partitions:

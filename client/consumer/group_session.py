@@ -17,27 +17,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
+from barnabas.client.ask import ToCoordinator, ask
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.assignors import is_cooperative
-from barnabas.client.consumer.group_calls import GroupCalls
 from barnabas.client.consumer.group_joining import GroupJoin, Holdings, Joined
-from barnabas.client.consumer.group_membership import (
-    Api,
-    Duty,
-    Membership,
-    MemberState,
-    Reaction,
-    Timing,
-    reaction_to,
-)
+from barnabas.client.consumer.group_membership import Duty, Membership, MemberState, Timing
 from barnabas.client.consumer.group_offsets import CommittedOffsets, GroupCommits
 from barnabas.client.consumer.subscription import TopicSelection
+from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import report_bug
+from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
 from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.groups import NO_MEMBER, HeartbeatRequest
+from barnabas.protocol.messages.find_coordinator import CoordinatorType
+from barnabas.protocol.messages.groups import NO_MEMBER, HeartbeatRequest, LeaveGroupRequest, MemberIdentity
 from barnabas.protocol.messages.metadata import MetadataRequest
 
 T = TypeVar("T")
@@ -409,7 +404,7 @@ class GroupSession:
         )
         try:
             # Not on the group's lane, where a SyncGroup waits until the leader has assigned.
-            response = await self._calls.ask(request, timeout_ms=timeout_ms)
+            response = await self._link.ask(request, timeout_ms=timeout_ms)
         except BarnabasError as error:
             log.debug("a heartbeat of group %r failed: %s", self._group_id, error)
             member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
@@ -421,7 +416,7 @@ class GroupSession:
         error_text = str(api_error(response.error_code, "a heartbeat was refused"))
         if reaction is Reaction.FAIL:
             log.warning("group %r: %s", self._group_id, error_text)
-        elif reaction in (Reaction.RETRY, Reaction.FIND_COORDINATOR):
+        elif reaction in REPEATED:
             member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
         member.react(Api.HEARTBEAT, reaction, error_text, sent_as)
         self._request_upkeep_if_needed()
@@ -498,8 +493,19 @@ class GroupSession:
         """Send LeaveGroup; if it cannot be sent, the session will expire."""
         if member_id == NO_MEMBER:
             return
+        request = LeaveGroupRequest(
+            group_id=self._group_id, members=[MemberIdentity(member_id=member_id, reason=reason)]
+        )
+        # Not on the group's lane, where it would wait for the answer to a join.
+        route = ToCoordinator(
+            self._link,
+            Api.OFFSETS,
+            f"leaving group {self._group_id!r}",
+            # Such a member has left already.
+            ignored=(ErrorCode.UNKNOWN_MEMBER_ID,),
+        )
         try:
-            await self._calls.leave(member_id, reason, limit_s)
+            await ask(route, request, self._config.make_retries(int(limit_s * 1000)))
         except BarnabasError as error:
             log.warning("group %r: leaving failed; the session will expire: %s", self._group_id, error)
 
@@ -508,12 +514,12 @@ class GroupSession:
     def _make_parts(self) -> None:
         """Make the helpers of a new member."""
         cluster, config, member = self._cluster, self._config, self.member
-        self._calls = GroupCalls(cluster, self._group_id, member)
-        self.offsets = CommittedOffsets(cluster, self._calls, member)
+        self._link = CoordinatorLink(cluster, CoordinatorType.GROUP, self._group_id, member)
+        self.offsets = CommittedOffsets(self._link, member)
         self.commits = GroupCommits(
             config, member, self.offsets, self._assignment, self._request_upkeep_if_needed
         )
-        self._join = GroupJoin(cluster, config, member, self._calls, self.offsets)
+        self._join = GroupJoin(config, member, self._link, self.offsets)
         self._remembered = set()
         self._held_generation = member.generation_id
         """The generation that assigned our partitions."""

@@ -28,10 +28,9 @@ from barnabas.client.producer.identities import GAP, NOT_WRITTEN, TOO_LARGE, Ide
 from barnabas.client.producer.transactions import (
     CONCURRENT_BACKOFF_MS,
     LAST_PRODUCE_OF_OLD_PROTOCOL,
-    Api,
     TransactionMachine,
-    kind_of,
 )
+from barnabas.client.reactions import Api, reaction_to
 from barnabas.common.backoff import doubled, jittered
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
@@ -253,7 +252,7 @@ class Sender:
     def _fail_transaction(self, error: BarnabasError) -> None:
         """A record of the transaction failed: the transaction can only be aborted."""
         if self._transactions is not None:
-            self._transactions.failed(kind_of(Api.PRODUCE, error), error)
+            self._transactions.failed(reaction_to(Api.PRODUCE, error), error)
             refusal = self._transactions.refusal()
             if refusal is not None:
                 self._accumulator.refuse(refusal)

@@ -1,6 +1,6 @@
 """The requests of a transaction: repeated until they have an outcome, within a deadline.
 
-A coordinator that moves or dies is looked up again. `transactions` has the errors that are retried; a
+A coordinator that moves or dies is looked up again. `reactions` has the errors that are retried; a
 repeated EndTxn, PrepareTxn or TxnOffsetCommit has no further effect.
 
 On the event loop of the cluster.
@@ -8,122 +8,60 @@ On the event loop of the cluster.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TypeVar
 
+from barnabas.client.ask import ToCoordinator, ask
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import TransactionOutcomeUnknown
 from barnabas.client.offsets import GroupMetadata, OffsetAndMetadata
 from barnabas.client.producer.sequences import ProducerIdentity
-from barnabas.client.producer.transactions import (
-    CONCURRENT_BACKOFF_MS,
-    Api,
-    Kind,
-    PreparedTransaction,
-    kind_of,
-)
+from barnabas.client.producer.transactions import CONCURRENT_BACKOFF_MS, PreparedTransaction
+from barnabas.client.reactions import REPEATED, Api, reaction_to
 from barnabas.common.backoff import Backoff, Retries
-from barnabas.protocol.errors import (
-    ApiError,
-    BarnabasError,
-    ConnectionRefused,
-    ErrorCode,
-    LocalError,
-    api_error,
-)
+from barnabas.protocol.errors import BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     EndTxnRequest,
     EndTxnResponse,
-    PrepareTxnRequest,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
-log = logging.getLogger(__name__)
 
 
-class Call(NamedTuple):
-    """One request: its API, its coordinator, and the last version of Kafka's protocol that it may have."""
-
-    api: Api
-    link: CoordinatorLink
-    last_version: int | None = None
-
-
-_SEVERITY: Final = {
-    kind: place
-    for place, kind in enumerate((Kind.FENCED, Kind.FATAL, Kind.ABORTABLE, Kind.REFRESH, Kind.RETRIABLE))
-}
-
-
-async def ask(
-    call: Call,
+async def ask_coordinator(
+    api: Api,
+    link: CoordinatorLink,
     message: RequestOf[R],
-    codes: Callable[[R], Iterable[int]],
     retries: Retries,
-    at_most_ms: int,
     *,
+    transactional_id: str,
+    last_version: int | None = None,
     unanswered: Callable[[], None] = lambda: None,
     is_wanted: Callable[[], bool] = lambda: True,
+    concerns_prepared: bool = False,
 ) -> R:
-    """Repeat a request until its answer has no error. An error that is not retriable is raised.
+    """Repeat a request as `ToCoordinator` says. ``concerns_prepared``: brokers must allow to prepare."""
 
-    After the deadline, or when the answer is not wanted any more, the last error is raised. ``unanswered`` is
-    called if the request may have been carried out without an answer.
-    """
-    api, link = call.api, call.link
-    while True:
-        try:
-            answer = await link.ask(
-                message, timeout_ms=retries.left_ms(at_most_ms), last_version=call.last_version
-            )
-            errors = [
-                api_error(code, f"{api.value} of {_subject(message)}{_hint(message, code)}")
-                for code in codes(answer)
-                if code != ErrorCode.NONE
-            ]
-            if not errors:
-                return answer
-            error: BarnabasError = min(errors, key=lambda error: _SEVERITY[kind_of(api, error)])
-        except ApiError as refused:
-            error = refused
-        except LocalError as lost:
-            error = lost
-            if not isinstance(lost, ConnectionRefused):
-                unanswered()
-        kind = kind_of(api, error)
-        if kind is Kind.REFRESH:
-            link.forget()
-        if kind not in (Kind.REFRESH, Kind.RETRIABLE) or not is_wanted():
-            raise error
-        log.debug("%s will be repeated: %s", api.value, error)
-        await retries.wait_after(error)
+    def subject(code: int) -> str:
+        text = f"{api.value} of transactional id {transactional_id!r}"
+        if concerns_prepared and code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            text += "; expected transaction.two.phase.commit.enable=true in the brokers"
+        return text
 
-
-def _subject(message: Any) -> str:
-    """The transactional id of a request, for errors."""
-    transactional_id = getattr(message, "transactional_id", "") or message.v3_and_below_transactional_id
-    return f"transactional id {transactional_id!r}"
-
-
-def _hint(message: Any, code: int) -> str:
-    """The setting that refuses this request, as far as its error tells."""
-    is_of_prepared = isinstance(message, PrepareTxnRequest) or getattr(message, "keep_prepared_txn", False)
-    if is_of_prepared and code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-        return "; expected transaction.two.phase.commit.enable=true in the brokers"
-    return ""
+    route = ToCoordinator(
+        link, api, subject, last_version=last_version, unanswered=unanswered, is_wanted=is_wanted
+    )
+    return (await ask(route, message, retries)).response
 
 
 def make_retries(config: ClientConfig, limit_ms: int) -> Retries:
@@ -133,15 +71,15 @@ def make_retries(config: ClientConfig, limit_ms: int) -> Retries:
 
 
 async def end_txn(
-    call: Call,
+    link: CoordinatorLink,
     target: PreparedTransaction,
     retries: Retries,
-    at_most_ms: int,
     *,
     committed: bool,
+    last_version: int | None = None,
     unanswered: Callable[[], None] = lambda: None,
 ) -> EndTxnResponse:
-    """Raises as `ask`, but TransactionOutcomeUnknown after the deadline."""
+    """Raises as `ask_coordinator`, but TransactionOutcomeUnknown after the deadline."""
     request = EndTxnRequest(
         transactional_id=target.transactional_id,
         producer_id=target.producer_id,
@@ -149,23 +87,27 @@ async def end_txn(
         committed=committed,
     )
     try:
-        return await ask(call, request, code_of, retries, at_most_ms, unanswered=unanswered)
+        return await ask_coordinator(
+            Api.END_TXN,
+            link,
+            request,
+            retries,
+            transactional_id=target.transactional_id,
+            last_version=last_version,
+            unanswered=unanswered,
+        )
     except BarnabasError as error:
-        raise unless_unknown(call.api, error, target.transactional_id) from error
+        raise unless_unknown(Api.END_TXN, error, target.transactional_id) from error
 
 
 def unless_unknown(api: Api, error: BarnabasError, transactional_id: str) -> BarnabasError:
     """The error of a call: a retriable one, after the deadline, leaves the outcome unknown."""
-    if kind_of(api, error) not in (Kind.RETRIABLE, Kind.REFRESH):
+    if reaction_to(api, error) not in REPEATED:
         return error
     return TransactionOutcomeUnknown(
         f"the coordinator of transactional id {transactional_id!r} did not answer {api.value} in time; "
         f"call again for the outcome: {error}"
     )
-
-
-def code_of(answer: Any) -> list[int]:
-    return [answer.error_code]
 
 
 async def complete_prepared(
@@ -176,15 +118,8 @@ async def complete_prepared(
     Raises TransactionOutcomeUnknown, PRODUCER_FENCED if another producer has ended it, INVALID_TXN_STATE if
     it has the other outcome.
     """
-    config = cluster.config
     link = CoordinatorLink(cluster, CoordinatorType.TRANSACTION, prepared.transactional_id)
-    await end_txn(
-        Call(Api.END_TXN, link),
-        prepared,
-        make_retries(config, timeout_ms),
-        config.request_timeout_ms,
-        committed=commit,
-    )
+    await end_txn(link, prepared, make_retries(cluster.config, timeout_ms), committed=commit)
 
 
 def add_partitions(
@@ -232,15 +167,3 @@ def commit_offsets(
             for name, partitions in entries.items()
         ],
     )
-
-
-def codes_of_added(answer: AddPartitionsToTxnResponse) -> list[int]:
-    return [
-        result.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
-        for result in topic.results_by_partition
-    ]
-
-
-def codes_of_offsets(answer: TxnOffsetCommitResponse) -> list[int]:
-    return [partition.error_code for topic in answer.topics for partition in topic.partitions]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from barnabas.client.client import seconds_after
@@ -29,12 +30,8 @@ from barnabas.client.producer.accumulator import Accumulator
 from barnabas.client.producer.sender import Sender
 from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.client.producer.transaction_requests import (
-    Call,
     add_partitions,
-    ask,
-    code_of,
-    codes_of_added,
-    codes_of_offsets,
+    ask_coordinator,
     commit_offsets,
     end_txn,
     make_retries,
@@ -44,15 +41,12 @@ from barnabas.client.producer.transactions import (
     LAST_ADD_PARTITIONS_OF_CLIENTS,
     LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL,
     LAST_END_TXN_OF_OLD_PROTOCOL,
-    Api,
-    Kind,
     PreparedTransaction,
     State,
     Step,
     TransactionMachine,
-    kind_of,
 )
-from barnabas.common.backoff import Retries
+from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
 from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
@@ -166,10 +160,10 @@ class TransactionSession:
                 asked = Api.COMMIT_OFFSETS
                 await self._commit_offsets(offsets, group)
             except BarnabasError as error:
-                raise self._failed(kind_of(asked, error), error) from error
+                raise self._failed(reaction_to(asked, error), error) from error
             except asyncio.CancelledError:
                 text = "sending offsets was cancelled, and some may be missing in the transaction"
-                self._failed(Kind.ABORTABLE, TransactionAborted(text))
+                self._failed(Reaction.ABORT, TransactionAborted(text))
                 raise
 
     async def prepare(self) -> PreparedTransaction:
@@ -197,12 +191,12 @@ class TransactionSession:
                 producer_epoch=prepared.epoch,
             )
             try:
-                await self._ask(Call(Api.PREPARE_TXN, self._link), request, code_of)
+                await self._ask(Api.PREPARE_TXN, request, concerns_prepared=True)
             except BarnabasError as error:
                 unknown = unless_unknown(Api.PREPARE_TXN, error, machine.transactional_id)
                 if unknown is not error:
                     raise unknown from error
-                raise self._failed(kind_of(Api.PREPARE_TXN, error), error) from error
+                raise self._failed(reaction_to(Api.PREPARE_TXN, error), error) from error
             return prepared
 
     async def commit(self) -> None:
@@ -291,19 +285,19 @@ class TransactionSession:
             version = None if machine.uses_new_protocol else LAST_END_TXN_OF_OLD_PROTOCOL
             try:
                 answer = await end_txn(
-                    Call(Api.END_TXN, self._link, version),
+                    self._link,
                     target,
-                    self._make_retries(),
-                    self._config.request_timeout_ms,
+                    make_retries(self._config, self._config.max_block_ms),
                     committed=committed,
+                    last_version=version,
                     unanswered=machine.outdate_epoch,
                 )
             except TransactionOutcomeUnknown:
                 raise
             except BarnabasError as error:
-                kind = machine.kind_of_refused_end(error, committed=committed)
-                if kind is not None:
-                    raise self._failed(kind, error) from error
+                reaction = machine.reaction_to_refused_end(error, committed=committed)
+                if reaction is not None:
+                    raise self._failed(reaction, error) from error
             else:
                 if answer.producer_id >= 0:
                     following = ProducerIdentity(answer.producer_id, answer.producer_epoch, True)
@@ -323,10 +317,10 @@ class TransactionSession:
             keep_prepared_txn=keep_prepared,
         )
         try:
-            answer = await self._ask(Call(Api.INIT_PRODUCER_ID, self._link), request, code_of)
+            answer = await self._ask(Api.INIT_PRODUCER_ID, request, concerns_prepared=keep_prepared)
         except BarnabasError as error:
-            if (kind := kind_of(Api.INIT_PRODUCER_ID, error)) in (Kind.FENCED, Kind.FATAL):
-                machine.failed(kind, error)
+            if (reaction := reaction_to(Api.INIT_PRODUCER_ID, error)) in (Reaction.FENCED, Reaction.FAIL):
+                machine.failed(reaction, error)
                 raise machine.failure() from error
             machine.not_initialized()
             raise
@@ -354,8 +348,12 @@ class TransactionSession:
             wanted = sorted(machine.wanted)
             machine.is_started = True
             request = add_partitions(machine.transactional_id, identity, wanted)
-            call = Call(Api.ADD_PARTITIONS, self._link, LAST_ADD_PARTITIONS_OF_CLIENTS)
-            await self._ask(call, request, codes_of_added, is_wanted=lambda: machine.is_sending)
+            await self._ask(
+                Api.ADD_PARTITIONS,
+                request,
+                last_version=LAST_ADD_PARTITIONS_OF_CLIENTS,
+                is_wanted=lambda: machine.is_sending,
+            )
             machine.added(wanted)
             self._sender.wake()
 
@@ -365,7 +363,7 @@ class TransactionSession:
         if error is not None:
             if not isinstance(error, BarnabasError):
                 error = report_bug("adding partitions to a transaction failed", error)
-            self._failed(kind_of(Api.ADD_PARTITIONS, error), error)
+            self._failed(reaction_to(Api.ADD_PARTITIONS, error), error)
             self._sender.wake()
 
     async def _add_offsets(self, group_id: str) -> None:
@@ -377,7 +375,7 @@ class TransactionSession:
             producer_epoch=identity.epoch,
             group_id=group_id,
         )
-        await self._ask(Call(Api.ADD_OFFSETS, self._link), request, code_of)
+        await self._ask(Api.ADD_OFFSETS, request)
         machine.is_confirmed = True
 
     async def _commit_offsets(
@@ -390,18 +388,18 @@ class TransactionSession:
         request = commit_offsets(machine.transactional_id, identity, offsets, group)
         machine.is_started = True
         version = None if machine.uses_new_protocol else LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL
-        call = Call(Api.COMMIT_OFFSETS, link, version)
+        commit = partial(self._ask, Api.COMMIT_OFFSETS, request, link=link, last_version=version)
         doubt_ms = min(_DOUBT_MS, self._config.max_block_ms)
         try:
-            await self._ask(call, request, codes_of_offsets, limit_ms=doubt_ms)
+            await commit(limit_ms=doubt_ms)
         except BarnabasError as error:
-            if kind_of(Api.COMMIT_OFFSETS, error) not in (Kind.RETRIABLE, Kind.REFRESH):
+            if reaction_to(Api.COMMIT_OFFSETS, error) not in REPEATED:
                 raise
             if isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 await self._check_exist(offsets)
             if (left_ms := self._config.max_block_ms - doubt_ms) <= 0:
                 raise
-            await self._ask(call, request, codes_of_offsets, limit_ms=left_ms)
+            await commit(limit_ms=left_ms)
         machine.is_confirmed = True
 
     async def _check_exist(self, partitions: Iterable[TopicPartition]) -> None:
@@ -424,22 +422,32 @@ class TransactionSession:
 
     async def _ask(
         self,
-        call: Call,
+        api: Api,
         message: RequestOf[R],
-        codes: Callable[[R], Iterable[int]],
+        *,
+        link: CoordinatorLink | None = None,
+        last_version: int | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
+        concerns_prepared: bool = False,
         limit_ms: int | None = None,
     ) -> R:
-        at_most_ms = self._config.request_timeout_ms
-        retries = make_retries(self._config, self._config.max_block_ms if limit_ms is None else limit_ms)
-        return await ask(call, message, codes, retries, at_most_ms, is_wanted=is_wanted)
+        return await ask_coordinator(
+            api,
+            link or self._link,
+            message,
+            make_retries(self._config, self._config.max_block_ms if limit_ms is None else limit_ms),
+            transactional_id=self.machine.transactional_id,
+            last_version=last_version,
+            is_wanted=is_wanted,
+            concerns_prepared=concerns_prepared,
+        )
 
-    def _failed(self, kind: Kind, error: BarnabasError) -> BarnabasError:
+    def _failed(self, reaction: Reaction, error: BarnabasError) -> BarnabasError:
         """The transaction or the producer has failed; returns the error for the caller."""
-        if kind in (Kind.RETRIABLE, Kind.REFRESH):
+        if reaction in REPEATED:
             # All retries until the deadline failed.
-            kind = Kind.ABORTABLE
-        self.machine.failed(kind, error)
+            reaction = Reaction.ABORT
+        self.machine.failed(reaction, error)
         self._refuse_records()
         self._sender.wake()
         return self.machine.failure() if self.machine.error is not None else error
@@ -454,9 +462,6 @@ class TransactionSession:
         if self._config.wire == Wire.NATIVE.value:
             return True
         return self._cluster.finalized_level(TRANSACTION_VERSION) >= EPOCH_PER_TRANSACTION
-
-    def _make_retries(self) -> Retries:
-        return make_retries(self._config, self._config.max_block_ms)
 
     def _refuse_records(self) -> None:
         refusal = self.machine.refusal()

@@ -2,7 +2,7 @@
 
 `_NEXT` is the table: a call of the user that it does not have raises IllegalTransactionState and changes
 nothing. After an abortable error nothing is committed, and `abort_transaction` makes the producer usable
-again; after a fatal error only another producer can write. The kinds of errors are those of KIP-1050.
+again; after any other error only another producer can write. `reactions` has the table of errors.
 
 New protocol (KIP-890; the native one, and Kafka's with ``transaction.version`` 2): brokers add partitions to
 the transaction at the first write, and the answer of EndTxn has the epoch of the next transaction. An EndTxn
@@ -30,6 +30,7 @@ from barnabas.client.errors import (
     TransactionAborted,
 )
 from barnabas.client.producer.sequences import ProducerIdentity
+from barnabas.client.reactions import Api, Reaction, reaction_to
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
@@ -135,85 +136,6 @@ _NEXT: Final[dict[State, dict[Step, State]]] = {
 }
 
 
-class Api(Enum):
-    """The requests of a transactional producer."""
-
-    INIT_PRODUCER_ID = "InitProducerId"
-    PRODUCE = "Produce"
-    ADD_PARTITIONS = "AddPartitionsToTxn"
-    ADD_OFFSETS = "AddOffsetsToTxn"
-    COMMIT_OFFSETS = "TxnOffsetCommit"
-    END_TXN = "EndTxn"
-    PREPARE_TXN = "PrepareTxn"
-
-
-class Kind(Enum):
-    """The kinds of errors, by the reaction to them (KIP-1050)."""
-
-    RETRIABLE = "ask again"
-    REFRESH = "find the coordinator, and ask again"
-    ABORTABLE = "abort the transaction"
-    FENCED = "close the producer: another one has its transactional id"
-    FATAL = "close the producer, and correct its settings or permissions"
-
-
-_E, _K = ErrorCode, Kind
-_COMMON: Final[dict[int, Kind]] = {
-    _E.COORDINATOR_NOT_AVAILABLE: _K.REFRESH,
-    _E.NOT_COORDINATOR: _K.REFRESH,
-    _E.REQUEST_TIMED_OUT: _K.REFRESH,
-    _E.BROKER_NOT_AVAILABLE: _K.REFRESH,
-    _E.INVALID_PRODUCER_EPOCH: _K.FENCED,
-    _E.PRODUCER_FENCED: _K.FENCED,
-    _E.TRANSACTION_ABORTABLE: _K.ABORTABLE,
-    _E.INVALID_TXN_STATE: _K.FATAL,
-    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _K.FATAL,
-    _E.CLUSTER_AUTHORIZATION_FAILED: _K.FATAL,
-    _E.UNSUPPORTED_VERSION: _K.FATAL,
-}
-_FORGOTTEN: Final[dict[int, Kind]] = {
-    # The coordinator has forgotten the producer, which gets another id.
-    _E.UNKNOWN_PRODUCER_ID: _K.ABORTABLE,
-    _E.INVALID_PRODUCER_ID_MAPPING: _K.ABORTABLE,
-}
-_ENDED: Final[dict[int, Kind]] = {
-    # The leader of a log says this also of a transaction that timed out: the EndTxn of the abort decides.
-    _E.INVALID_PRODUCER_EPOCH: _K.ABORTABLE,
-    _E.INVALID_TXN_STATE: _K.ABORTABLE,
-}
-KINDS: Final[dict[Api, dict[int, Kind]]] = {
-    Api.INIT_PRODUCER_ID: _COMMON,
-    Api.PRODUCE: {**_COMMON, **_ENDED},
-    Api.ADD_PARTITIONS: {**_COMMON, **_FORGOTTEN},
-    Api.ADD_OFFSETS: {**_COMMON, **_FORGOTTEN, _E.GROUP_AUTHORIZATION_FAILED: _K.ABORTABLE},
-    Api.COMMIT_OFFSETS: {**_COMMON, **_FORGOTTEN, **_ENDED, _E.UNSUPPORTED_FOR_MESSAGE_FORMAT: _K.FATAL},
-    Api.END_TXN: {**_COMMON, **_FORGOTTEN},
-    # The brokers' settings may forbid to prepare; the transaction goes on without.
-    Api.PREPARE_TXN: {**_COMMON, **_FORGOTTEN, _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _K.ABORTABLE},
-}
-"""Other errors are retriable as `ErrorCode` says; the rest are of the kind in `_OTHERWISE`."""
-_OTHERWISE: Final[dict[Api, Kind]] = {
-    Api.INIT_PRODUCER_ID: Kind.FATAL,
-    Api.PRODUCE: Kind.ABORTABLE,
-    Api.ADD_PARTITIONS: Kind.ABORTABLE,
-    Api.ADD_OFFSETS: Kind.FATAL,
-    Api.COMMIT_OFFSETS: Kind.ABORTABLE,
-    Api.END_TXN: Kind.FATAL,
-    Api.PREPARE_TXN: Kind.FATAL,
-}
-
-
-def kind_of(api: Api, error: BarnabasError) -> Kind:
-    """The kind of an error: of an answer to a request, or one of this side, such as a lost connection."""
-    if not isinstance(error, ApiError):
-        if error.retriable:
-            return Kind.REFRESH
-        return Kind.ABORTABLE if _OTHERWISE[api] is Kind.ABORTABLE else Kind.FATAL
-    if (kind := KINDS[api].get(error.code)) is not None:
-        return kind
-    return Kind.RETRIABLE if error.retriable else _OTHERWISE[api]
-
-
 class TransactionMachine:
     """The transactions of one producer, one at a time."""
 
@@ -283,13 +205,13 @@ class TransactionMachine:
         self._forget_transaction()
         self.step(Step.ENDED)
 
-    def failed(self, kind: Kind, error: BarnabasError) -> None:
+    def failed(self, reaction: Reaction, error: BarnabasError) -> None:
         """An error that no retry helps against; the first one of a transaction is kept."""
         if self.state is State.FATAL_ERROR:
             return
-        if kind in (Kind.FENCED, Kind.FATAL):
+        if reaction in (Reaction.FENCED, Reaction.FAIL):
             self.state, self.error = State.FATAL_ERROR, error
-            if kind is Kind.FENCED:
+            if reaction is Reaction.FENCED:
                 text = f"another producer with transactional id {self.transactional_id!r} fenced this one"
                 self.error = ProducerFenced(f"{text}, or the transaction timed out: {error}")
                 self.error.__cause__ = error
@@ -304,18 +226,18 @@ class TransactionMachine:
         """With the old protocol no other transaction may have this epoch; see the module."""
         self.needs_new_epoch = self.needs_new_epoch or not self.uses_new_protocol
 
-    def kind_of_refused_end(self, error: BarnabasError, *, committed: bool) -> Kind | None:
-        """The kind of an error of EndTxn; None if there is nothing left to abort."""
-        kind = kind_of(Api.END_TXN, error)
+    def reaction_to_refused_end(self, error: BarnabasError, *, committed: bool) -> Reaction | None:
+        """The reaction of an error of EndTxn; None if there is nothing left to abort."""
+        reaction = reaction_to(Api.END_TXN, error)
         is_not_ongoing = isinstance(error, ApiError) and error.code == ErrorCode.INVALID_TXN_STATE
         if committed:
             # After its time-out the coordinator has aborted it; an abort gets the epoch that was raised.
-            return Kind.ABORTABLE if is_not_ongoing and self.uses_new_protocol else kind
-        if kind is Kind.ABORTABLE or (is_not_ongoing and not self.is_confirmed):
+            return Reaction.ABORT if is_not_ongoing and self.uses_new_protocol else reaction
+        if reaction is Reaction.ABORT or (is_not_ongoing and not self.is_confirmed):
             # The next epoch fences requests that are still on their way.
             self.needs_new_epoch = True
             return None
-        return kind
+        return reaction
 
     # The sender's questions
 

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from barnabas.client.admin.groups import for_each
 from barnabas.client.admin.transactions import ONGOING, TransactionDescription, TransactionListing
+from barnabas.client.ask import for_each
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ProducerFenced
 from barnabas.client.producer.transactions import PreparedTransaction

@@ -25,7 +25,7 @@ import pytest
 
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.client import Admin, Consumer, ConsumerRecord, Producer
-from barnabas.client.admin.features import UpgradeType
+from barnabas.client.admin.admin import UpgradeType
 from barnabas.client.admin.transactions import ONGOING
 from barnabas.client.blocking import Producer as BlockingProducer
 from barnabas.client.producer.batch import RecordMetadata

@@ -16,12 +16,14 @@ from barnabas.client.errors import (
     Unencodable,
 )
 from barnabas.client.producer.sequences import ProducerIdentity
-from barnabas.client.producer.transactions import Api, Kind, State, Step, TransactionMachine, kind_of
+from barnabas.client.producer.transactions import State, Step, TransactionMachine
+from barnabas.client.reactions import Api, Reaction, reaction_to
 from barnabas.protocol.errors import api_error
 from barnabas.protocol.ids import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIRST, SECOND = ProducerIdentity(7, 0, True), ProducerIdentity(7, 1, True)
+OF_TRANSACTIONS = list(Api)[list(Api).index(Api.INIT_PRODUCER_ID) : list(Api).index(Api.DESCRIBE_TXN)]
 REFUSED = api_error(ErrorCode.INVALID_RECORD, "no")
 
 CALLS = [Step.BEGIN, Step.SEND_OFFSETS, Step.PREPARE, Step.COMMIT, Step.ABORT]
@@ -57,9 +59,9 @@ def machine_in(state: State, *, is_new: bool = True) -> TransactionMachine:
     if state in (S.PREPARED, S.COMMITTING, S.ABORTING):
         machine.step({S.PREPARED: Step.PREPARE, S.COMMITTING: Step.COMMIT, S.ABORTING: Step.ABORT}[state])
     elif state is S.ABORTABLE_ERROR:
-        machine.failed(Kind.ABORTABLE, REFUSED)
+        machine.failed(Reaction.ABORT, REFUSED)
     elif state is S.FATAL_ERROR:
-        machine.failed(Kind.FENCED, api_error(ErrorCode.PRODUCER_FENCED))
+        machine.failed(Reaction.FENCED, api_error(ErrorCode.PRODUCER_FENCED))
     assert machine.state is state
     return machine
 
@@ -103,24 +105,24 @@ def test_records_are_taken_in_a_transaction_only(state: State) -> None:
 @pytest.mark.parametrize("state", list(State))
 def test_a_fatal_error_ends_the_producer_in_every_state(state: State) -> None:
     machine = machine_in(state)
-    machine.failed(Kind.FATAL, REFUSED)
+    machine.failed(Reaction.FAIL, REFUSED)
     assert machine.state is S.FATAL_ERROR
-    machine.failed(Kind.ABORTABLE, api_error(ErrorCode.UNKNOWN_PRODUCER_ID))
+    machine.failed(Reaction.ABORT, api_error(ErrorCode.UNKNOWN_PRODUCER_ID))
     assert machine.state is S.FATAL_ERROR
 
 
 @pytest.mark.parametrize("state", list(State))
 def test_an_abortable_error_concerns_an_open_transaction_only(state: State) -> None:
     machine = machine_in(state)
-    machine.failed(Kind.ABORTABLE, REFUSED)
+    machine.failed(Reaction.ABORT, REFUSED)
     is_open = state in (S.IN_TRANSACTION, S.PREPARED, S.COMMITTING, S.ABORTABLE_ERROR)
     assert machine.state is (S.ABORTABLE_ERROR if is_open else state)
 
 
 def test_the_first_error_of_a_transaction_is_kept() -> None:
     machine = machine_in(S.IN_TRANSACTION)
-    machine.failed(Kind.ABORTABLE, REFUSED)
-    machine.failed(Kind.ABORTABLE, api_error(ErrorCode.UNKNOWN_PRODUCER_ID))
+    machine.failed(Reaction.ABORT, REFUSED)
+    machine.failed(Reaction.ABORT, api_error(ErrorCode.UNKNOWN_PRODUCER_ID))
     assert machine.failure().__cause__ is REFUSED
 
 
@@ -167,77 +169,81 @@ def test_with_the_old_protocol_a_partition_waits_until_it_is_added() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "is_confirmed", "kind"),
+    ("code", "is_confirmed", "reaction"),
     [
         (ErrorCode.INVALID_TXN_STATE, False, None),
-        (ErrorCode.INVALID_TXN_STATE, True, Kind.FATAL),
+        (ErrorCode.INVALID_TXN_STATE, True, Reaction.FAIL),
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, True, None),
-        (ErrorCode.PRODUCER_FENCED, False, Kind.FENCED),
+        (ErrorCode.PRODUCER_FENCED, False, Reaction.FENCED),
     ],
 )
-def test_an_abort_of_what_never_began_is_over(code: ErrorCode, is_confirmed: bool, kind: Kind | None) -> None:
+def test_an_abort_of_what_never_began_is_over(
+    code: ErrorCode, is_confirmed: bool, reaction: Reaction | None
+) -> None:
     machine = machine_in(S.ABORTING)
     machine.is_confirmed = is_confirmed
-    assert machine.kind_of_refused_end(api_error(code), committed=False) is kind
-    assert machine.needs_new_epoch is (kind is None)
+    assert machine.reaction_to_refused_end(api_error(code), committed=False) is reaction
+    assert machine.needs_new_epoch is (reaction is None)
 
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_only_with_an_epoch_of_its_own_can_a_transaction_that_timed_out_be_told(is_new: bool) -> None:
     machine = machine_in(S.COMMITTING, is_new=is_new)
     not_ongoing = api_error(ErrorCode.INVALID_TXN_STATE)
-    expected = Kind.ABORTABLE if is_new else Kind.FATAL
-    assert machine.kind_of_refused_end(not_ongoing, committed=True) is expected
+    expected = Reaction.ABORT if is_new else Reaction.FAIL
+    assert machine.reaction_to_refused_end(not_ongoing, committed=True) is expected
     fenced = api_error(ErrorCode.PRODUCER_FENCED)
-    assert machine.kind_of_refused_end(fenced, committed=True) is Kind.FENCED
+    assert machine.reaction_to_refused_end(fenced, committed=True) is Reaction.FENCED
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", OF_TRANSACTIONS)
 @pytest.mark.parametrize(
-    ("error", "kind"),
+    ("error", "reaction"),
     [
-        (ConnectionClosed("lost"), Kind.REFRESH),
-        (RequestTimedOutLocally("late"), Kind.REFRESH),
-        (api_error(ErrorCode.NOT_COORDINATOR), Kind.REFRESH),
-        (api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), Kind.RETRIABLE),
-        (api_error(ErrorCode.CONCURRENT_TRANSACTIONS), Kind.RETRIABLE),
-        (api_error(ErrorCode.PRODUCER_FENCED), Kind.FENCED),
-        (api_error(ErrorCode.TRANSACTION_ABORTABLE), Kind.ABORTABLE),
-        (api_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), Kind.FATAL),
-        (api_error(ErrorCode.UNSUPPORTED_VERSION), Kind.FATAL),
+        (ConnectionClosed("lost"), Reaction.FIND_COORDINATOR),
+        (RequestTimedOutLocally("late"), Reaction.FIND_COORDINATOR),
+        (api_error(ErrorCode.NOT_COORDINATOR), Reaction.FIND_COORDINATOR),
+        (api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), Reaction.RETRY),
+        (api_error(ErrorCode.CONCURRENT_TRANSACTIONS), Reaction.RETRY),
+        (api_error(ErrorCode.PRODUCER_FENCED), Reaction.FENCED),
+        (api_error(ErrorCode.TRANSACTION_ABORTABLE), Reaction.ABORT),
+        (api_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), Reaction.FAIL),
+        (api_error(ErrorCode.UNSUPPORTED_VERSION), Reaction.FAIL),
     ],
     ids=str,
 )
-def test_these_errors_are_of_one_kind_in_every_answer(api: Api, error: BarnabasError, kind: Kind) -> None:
-    assert kind_of(api, error) is kind
+def test_these_errors_are_of_one_kind_in_every_answer(
+    api: Api, error: BarnabasError, reaction: Reaction
+) -> None:
+    assert reaction_to(api, error) is reaction
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", OF_TRANSACTIONS)
 def test_a_producer_without_permission_ends_unless_it_only_may_not_prepare(api: Api) -> None:
     error = api_error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    assert kind_of(api, error) is (Kind.ABORTABLE if api is Api.PREPARE_TXN else Kind.FATAL)
+    assert reaction_to(api, error) is (Reaction.ABORT if api is Api.PREPARE_TXN else Reaction.FAIL)
 
 
 @pytest.mark.parametrize(
-    ("api", "error", "kind"),
+    ("api", "error", "reaction"),
     [
-        (Api.PRODUCE, DeliveryTimedOut("late"), Kind.ABORTABLE),
-        (Api.PRODUCE, api_error(ErrorCode.INVALID_PRODUCER_EPOCH), Kind.ABORTABLE),
-        (Api.END_TXN, api_error(ErrorCode.INVALID_PRODUCER_EPOCH), Kind.FENCED),
-        (Api.PRODUCE, api_error(ErrorCode.INVALID_TXN_STATE), Kind.ABORTABLE),
-        (Api.COMMIT_OFFSETS, api_error(ErrorCode.INVALID_PRODUCER_EPOCH), Kind.ABORTABLE),
-        (Api.COMMIT_OFFSETS, api_error(ErrorCode.INVALID_TXN_STATE), Kind.ABORTABLE),
-        (Api.END_TXN, api_error(ErrorCode.INVALID_TXN_STATE), Kind.FATAL),
-        (Api.COMMIT_OFFSETS, api_error(ErrorCode.ILLEGAL_GENERATION), Kind.ABORTABLE),
-        (Api.COMMIT_OFFSETS, api_error(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT), Kind.FATAL),
-        (Api.ADD_PARTITIONS, api_error(ErrorCode.OPERATION_NOT_ATTEMPTED), Kind.ABORTABLE),
-        (Api.INIT_PRODUCER_ID, api_error(ErrorCode.INVALID_TRANSACTION_TIMEOUT), Kind.FATAL),
-        (Api.END_TXN, Unencodable("too long"), Kind.FATAL),
+        (Api.PRODUCE, DeliveryTimedOut("late"), Reaction.ABORT),
+        (Api.PRODUCE, api_error(ErrorCode.INVALID_PRODUCER_EPOCH), Reaction.ABORT),
+        (Api.END_TXN, api_error(ErrorCode.INVALID_PRODUCER_EPOCH), Reaction.FENCED),
+        (Api.PRODUCE, api_error(ErrorCode.INVALID_TXN_STATE), Reaction.ABORT),
+        (Api.COMMIT_OFFSETS, api_error(ErrorCode.INVALID_PRODUCER_EPOCH), Reaction.ABORT),
+        (Api.COMMIT_OFFSETS, api_error(ErrorCode.INVALID_TXN_STATE), Reaction.ABORT),
+        (Api.END_TXN, api_error(ErrorCode.INVALID_TXN_STATE), Reaction.FAIL),
+        (Api.COMMIT_OFFSETS, api_error(ErrorCode.ILLEGAL_GENERATION), Reaction.ABORT),
+        (Api.COMMIT_OFFSETS, api_error(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT), Reaction.FAIL),
+        (Api.ADD_PARTITIONS, api_error(ErrorCode.OPERATION_NOT_ATTEMPTED), Reaction.ABORT),
+        (Api.INIT_PRODUCER_ID, api_error(ErrorCode.INVALID_TRANSACTION_TIMEOUT), Reaction.FAIL),
+        (Api.END_TXN, Unencodable("too long"), Reaction.FAIL),
     ],
     ids=str,
 )
-def test_these_errors_depend_on_the_request(api: Api, error: BarnabasError, kind: Kind) -> None:
-    assert kind_of(api, error) is kind
+def test_these_errors_depend_on_the_request(api: Api, error: BarnabasError, reaction: Reaction) -> None:
+    assert reaction_to(api, error) is reaction
 
 
 @pytest.mark.parametrize(("end", "outcome"), [(Step.COMMIT, "committed"), (Step.ABORT, "aborted")])

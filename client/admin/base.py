@@ -1,0 +1,63 @@
+"""What all parts of the admin client share. Belongs to the event loop of the client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, Unpack
+
+from barnabas.client.arguments import limit_ms
+from barnabas.client.ask import Answered, Route, ToController, ask
+from barnabas.client.client import Client
+from barnabas.client.cluster import Cluster
+from barnabas.client.config import AdminConfig, AdminSettings
+from barnabas.client.errors import ClientClosed, TopicErrors
+from barnabas.common.backoff import Retries
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
+
+
+class AdminBase(Client):
+    """Settings as in `AdminConfig`, by name, or as one ``config``; names replace those of the config."""
+
+    def __init__(self, config: AdminConfig | None = None, **settings: Unpack[AdminSettings]) -> None:
+        self.config = AdminConfig.given(config, settings)
+
+    def _make_cluster(self) -> Cluster:
+        return Cluster(self.config)
+
+    def _timeout(self, timeout_ms: int | None) -> int:
+        return limit_ms(timeout_ms, self.config.default_api_timeout_ms)
+
+    def _open(self) -> Cluster:
+        if self._cluster is None:
+            raise ClientClosed("the admin client is not started; use `async with Admin(…)`")
+        self._check_loop()
+        return self._cluster
+
+    async def _ask(self, route: Route, request: RequestOf[R], timeout_ms: int | None) -> Answered[R]:
+        return await ask(route, request, self.config.make_retries(self._timeout(timeout_ms)))
+
+    async def _ask_controller(
+        self, request: RequestOf[R], timeout_ms: int | None, retries: Retries | None = None
+    ) -> Answered[R]:
+        """Raises only the error of the whole answer, if it has one."""
+        timed: Any = request
+        # So that the broker answers before the client gives up.
+        timed.timeout_ms = min(self._timeout(timeout_ms), self.config.request_timeout_ms) * 9 // 10
+        route = ToController(self._open())
+        answered = await ask(route, request, retries or self.config.make_retries(self._timeout(timeout_ms)))
+        answer: Any = answered.response
+        if (code := getattr(answer, "error_code", ErrorCode.NONE)) != ErrorCode.NONE:
+            text = getattr(answer, "error_message", None)
+            raise api_error(code, text or "the controller refused the request")
+        return answered
+
+
+def raise_errors(errors: Mapping[str, ApiError], results: Mapping[str, object], count: int) -> None:
+    """Raise the one error of a call about one thing, else TopicErrors if any of several failed."""
+    if errors and count == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        raise TopicErrors(errors, results)
