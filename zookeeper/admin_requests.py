@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.zookeeper import paths
-from barnabas.zookeeper.json_nodes import MalformedZnode, dump, int32, load, reading
+from barnabas.zookeeper.json_nodes import MalformedZnode, dump, int32, reading
 from barnabas.zookeeper.requests import Watch, exists, read
 from barnabas.zookeeper.session import ZooKeeperSession
-from barnabas.zookeeper.znodes import decode_uuid, encode_uuid
+from barnabas.zookeeper.znodes import decode_partitions, decode_uuid, encode_uuid
 
 
 class StoredReassignments(NamedTuple):
@@ -30,7 +30,9 @@ class StoredReassignments(NamedTuple):
 def read_preferred_elections(session: ZooKeeperSession, watch: Watch) -> list[TopicPartition] | None:
     """The partitions; None without a request. The watch covers the node even while it does not exist."""
     found = _read_watched(session, paths.PREFERRED_ELECTION, watch)
-    return None if found is None else decode_preferred_elections(found[0])
+    if found is None:
+        return None
+    return list(dict.fromkeys(decode_partitions(paths.PREFERRED_ELECTION, found[0])))
 
 
 def read_reassignments(session: ZooKeeperSession, watch: Watch | None = None) -> StoredReassignments | None:
@@ -54,24 +56,10 @@ def encode_deletion(topic_id: TopicId) -> bytes:
 def decode_deletion(data: bytes) -> TopicId:
     """`NO_TOPIC_ID` for a request of Kafka's tools."""
     try:
-        return TopicId(decode_uuid(load(paths.DELETE_TOPICS, data)["topic_id"]))
-    except (MalformedZnode, KeyError, ValueError, TypeError):
+        with reading(paths.DELETE_TOPICS, data) as body:
+            return TopicId(decode_uuid(body["topic_id"]))
+    except MalformedZnode:
         return NO_TOPIC_ID
-
-
-def encode_preferred_elections(partitions: Collection[TopicPartition]) -> bytes:
-    names = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
-    return dump({"version": 1, "partitions": names})
-
-
-def decode_preferred_elections(data: bytes) -> list[TopicPartition]:
-    path = paths.PREFERRED_ELECTION
-    body = load(path, data)
-    with reading(path, data):
-        entries = [
-            TopicPartition(str(entry["topic"]), int32(entry["partition"])) for entry in body["partitions"]
-        ]
-        return list(dict.fromkeys(entries))
 
 
 def encode_reassignments(targets: Mapping[TopicPartition, Collection[int]]) -> bytes:
@@ -84,8 +72,7 @@ def encode_reassignments(targets: Mapping[TopicPartition, Collection[int]]) -> b
 
 def decode_reassignments(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
     path = paths.REASSIGNMENTS
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         targets: dict[TopicPartition, tuple[int, ...]] = {}
         for entry in body["partitions"]:
             tp = TopicPartition(str(entry["topic"]), int32(entry["partition"]))

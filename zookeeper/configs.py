@@ -162,7 +162,7 @@ class ConfigStore:
 
     def read_notices(self, names: Sequence[str]) -> dict[str, ChangeNotice]:
         """By name; notifications that are gone already are omitted."""
-        by_path = {paths.config_change(name): name for name in names}
+        by_path = {f"{paths.CONFIG_CHANGES}/{name}": name for name in names}
         return {
             by_path[path]: ChangeNotice(_changed_entity(path, data), stat.ctime)
             for path, (data, stat) in read(self.session, list(by_path)).items()
@@ -170,7 +170,7 @@ class ConfigStore:
 
     def delete_notices(self, names: Iterable[str]) -> None:
         """Remove old ones; another broker may do the same at the same time."""
-        for outcome in self.session.run_all([delete(paths.config_change(name)) for name in names]):
+        for outcome in self.session.run_all([delete(f"{paths.CONFIG_CHANGES}/{name}") for name in names]):
             if isinstance(outcome.error, NotEmptyError):
                 # Brokers do not create children there, and the node does no harm.
                 log.error("an old notification has children and is not deleted: %s", outcome.error)

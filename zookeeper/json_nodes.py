@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from barnabas.protocol.errors import LocalError
@@ -13,26 +14,23 @@ class MalformedZnode(LocalError):
     """The data of a znode is not in Kafka's format; the text names the path and the data."""
 
 
-class reading:
-    """Turns the exceptions of wrongly shaped data into `MalformedZnode`."""
+def _object(data: bytes) -> dict[str, Any]:
+    body = json.loads(data)
+    if not isinstance(body, dict):
+        raise ValueError("not a JSON object")
+    return body
 
-    def __init__(self, path: str, data: bytes) -> None:
-        self._path = path
-        self._data = data
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(
-            error, KeyError | TypeError | ValueError | AttributeError | OverflowError | RecursionError
-        ):
-            # A node that was created without data has None instead of bytes.
-            shown = (self._data or b"")[:200]
-            expected = next((text for prefix, text in _EXPECTED if self._path.startswith(prefix)), "")
-            raise MalformedZnode(
-                f"{self._path} holds {shown!r}{expected}: {type(error).__name__}: {error}"
-            ) from None
+@contextmanager
+def reading(path: str, data: bytes, parse: Callable[[bytes], Any] = _object) -> Iterator[Any]:
+    """What ``parse`` makes of the data; turns the exceptions of wrongly shaped data into `MalformedZnode`."""
+    try:
+        yield parse(data)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        # A node that was created without data has None instead of bytes.
+        shown = (data or b"")[:200]
+        expected = next((text for prefix, text in _EXPECTED if path.startswith(prefix)), "")
+        raise MalformedZnode(f"{path} holds {shown!r}{expected}: {type(error).__name__}: {error}") from None
 
 
 _EXPECTED: Final = tuple(
@@ -79,11 +77,3 @@ def int32s(values: Any) -> tuple[int, ...]:
 
 def dump(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
-
-
-def load(path: str, data: bytes) -> dict[str, Any]:
-    with reading(path, data):
-        body = json.loads(data)
-        if not isinstance(body, dict):
-            raise ValueError("not a JSON object")
-        return body

@@ -70,20 +70,5 @@ def topic_config(name: str) -> str:
     return f"{TOPIC_CONFIGS}/{name}"
 
 
-def config_change(sequence: str) -> str:
-    """`sequence` is a child's whole name, as listed under `CONFIG_CHANGES`."""
-    return f"{CONFIG_CHANGES}/{sequence}"
-
-
 def delete_topic(name: str) -> str:
     return f"{DELETE_TOPICS}/{name}"
-
-
-def isr_change(sequence: str) -> str:
-    """`sequence` is a child's whole name, as listed under `ISR_CHANGES`."""
-    return f"{ISR_CHANGES}/{sequence}"
-
-
-def log_dir_event(sequence: str) -> str:
-    """`sequence` is a child's whole name, as listed under `LOG_DIR_EVENTS`."""
-    return f"{LOG_DIR_EVENTS}/{sequence}"

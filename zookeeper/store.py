@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
@@ -67,6 +67,8 @@ from barnabas.zookeeper.znodes import (
 
 log = logging.getLogger("barnabas.zookeeper")
 
+T = TypeVar("T")
+
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000
 _LARGEST_PRODUCER_ID: Final = (1 << 63) - 1
 _ANY_VERSION: Final = -1
@@ -102,8 +104,6 @@ class ClusterStore:
         self.configs = ConfigStore(self.session)
         self.features = FeatureStore(self.session, self.brokers)
         self.election = ControllerElection(self.session, self._highest_written_epoch)
-        # The last readable registrations, in case a node is corrupted by hand later.
-        self._registrations: dict[BrokerId, BrokerRegistration] = {}
         if on_session_event is not None:
             self.session.add_listener(on_session_event)
 
@@ -170,7 +170,7 @@ class ClusterStore:
         return stat is not None and stat.czxid == broker_epoch
 
     def brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerRegistration]:
-        """All brokers whose registration is readable, or was readable before.
+        """All brokers whose registration is readable.
 
         The watch is also for the nodes: a broker may change its registration while it runs.
         """
@@ -187,15 +187,8 @@ class ClusterStore:
             try:
                 registrations[broker] = znodes.decode_broker(path, data, broker, stat.czxid)
             except MalformedZnode as error:
-                previous = self._registrations.get(broker)
-                if previous is None or previous.broker_epoch != stat.czxid:
-                    log.error("ignored: %s", error)
-                    continue
-                # The node is the same, so the process is the same; only the data has changed.
-                log.error("keeping the registration that was read before: %s", error)
-                registrations[broker] = previous
-        self._registrations = registrations
-        return dict(registrations)
+                log.error("ignored: %s", error)
+        return registrations
 
     # Topics
 
@@ -236,7 +229,7 @@ class ClusterStore:
         requests = {name: nodes.get(paths.delete_topic(name)) for name in names}
         return {name: decode_deletion(node[0]) for name, node in requests.items() if node is not None}
 
-    # ISR
+    # ISRs and notifications
 
     def update_isr(
         self,
@@ -331,41 +324,34 @@ class ClusterStore:
 
     def notify_isr_change(self, partitions: Sequence[TopicPartition]) -> None:
         """Notify the controller of changed ISRs, so that it updates all brokers. May be repeated."""
-        data = znodes.encode_isr_change(list(partitions))
-        self._notify(paths.ISR_CHANGES, paths.ISR_CHANGE_PREFIX, data)
+        self._notify(paths.ISR_CHANGES, paths.ISR_CHANGE_PREFIX, znodes.encode_partitions(partitions))
 
     def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
         """By notification; an unreadable one names no partition."""
-        names = list_children(self.session, paths.ISR_CHANGES, watch)
-        changes = {}
-        for path, (data, _) in read(self.session, [paths.isr_change(name) for name in names]).items():
-            try:
-                partitions = znodes.decode_isr_change(path, data)
-            except MalformedZnode as error:
-                log.error("ignored: %s", error)
-                partitions = []
-            changes[path.rpartition("/")[2]] = partitions
-        return changes
-
-    # Failed log dirs
+        changes = self._notifications(paths.ISR_CHANGES, znodes.decode_partitions, watch)
+        return {name: partitions or [] for name, partitions in changes.items()}
 
     def notify_log_dir_failure(self, broker: BrokerId) -> None:
         """Notify the controller that a broker has lost a log dir. May be repeated."""
-        data = znodes.encode_log_dir_event(broker)
-        self._notify(paths.LOG_DIR_EVENTS, paths.LOG_DIR_EVENT_PREFIX, data)
+        self._notify(paths.LOG_DIR_EVENTS, paths.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(broker))
 
     def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
         """The brokers that have lost a log dir, by notification; None for an unreadable one."""
-        names = list_children(self.session, paths.LOG_DIR_EVENTS, watch)
-        failures: dict[str, BrokerId | None] = {}
-        for path, (data, _) in read(self.session, [paths.log_dir_event(name) for name in names]).items():
+        return self._notifications(paths.LOG_DIR_EVENTS, znodes.decode_log_dir_event, watch)
+
+    def _notifications(
+        self, parent: str, decode: Callable[[str, bytes], T], watch: Watch | None
+    ) -> dict[str, T | None]:
+        names = list_children(self.session, parent, watch)
+        found: dict[str, T | None] = {}
+        for path, (data, _) in read(self.session, [f"{parent}/{name}" for name in names]).items():
             name = path.rpartition("/")[2]
             try:
-                failures[name] = znodes.decode_log_dir_event(path, data)
+                found[name] = decode(path, data)
             except MalformedZnode as error:
                 log.error("ignored: %s", error)
-                failures[name] = None
-        return failures
+                found[name] = None
+        return found
 
     def _notify(self, parent: str, prefix: str, data: bytes) -> None:
         created = self.session.attempt(lambda zk: zk.create_async(prefix, data, sequence=True))

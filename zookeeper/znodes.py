@@ -10,7 +10,7 @@ import base64
 import binascii
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +26,7 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
-from barnabas.zookeeper.json_nodes import MalformedZnode, dump, int16, int32, int32s, load, reading
+from barnabas.zookeeper.json_nodes import MalformedZnode, dump, int16, int32, int32s, reading
 
 log = logging.getLogger("barnabas.zookeeper")
 
@@ -245,8 +245,7 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
 
 
 def decode_broker(path: str, data: bytes, broker: BrokerId, czxid: int) -> BrokerRegistration:
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         protocols = body.get("listener_security_protocol_map", {})
         listeners = []
         for text in body["endpoints"]:
@@ -288,8 +287,7 @@ def encode_topic(topic: TopicAssignment) -> bytes:
 
 def decode_topic(path: str, data: bytes, version: int = -1) -> TopicAssignment:
     """A topic written before ids existed has `NO_TOPIC_ID`."""
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         replicas = _brokers_by_partition(body["partitions"])
         # Without these keys before Kafka 2.4.
         adding = _brokers_by_partition(body.get("adding_replicas") or {})
@@ -321,8 +319,7 @@ def encode_leadership(state: LeadershipState) -> bytes:
 
 
 def decode_leadership(path: str, data: bytes, version: int) -> LeadershipState:
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         return LeadershipState(
             leader=BrokerId(int32(body["leader"], NO_BROKER)),
             leader_epoch=LeaderEpoch(int32(body["leader_epoch"])),
@@ -350,8 +347,7 @@ def encode_controller(broker: BrokerId, timestamp_ms: int) -> bytes:
 
 
 def decode_controller(path: str, data: bytes, session_id: int, czxid: int) -> ControllerNode:
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         return ControllerNode(broker_id=BrokerId(int32(body["brokerid"])), session_id=session_id, czxid=czxid)
 
 
@@ -360,8 +356,8 @@ def encode_epoch(epoch: ControllerEpoch) -> bytes:
 
 
 def decode_epoch(path: str, data: bytes) -> ControllerEpoch:
-    with reading(path, data):
-        return ControllerEpoch(int32(data))
+    with reading(path, data, int32) as epoch:
+        return ControllerEpoch(epoch)
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
@@ -369,8 +365,7 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         return {str(name): str(value) for name, value in body.get("config", {}).items()}
 
 
@@ -380,21 +375,20 @@ def encode_config_change(entity_path: str) -> bytes:
 
 
 def decode_config_change(path: str, data: bytes) -> str:
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         if body.get("version") == 1:
             return f"{body['entity_type']}/{body['entity_name']}"
         return str(body["entity_path"])
 
 
-def encode_isr_change(partitions: list[TopicPartition]) -> bytes:
+def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    """Of a notification of changed ISRs, and of a request for elections of preferred leaders."""
     names = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
     return dump({"version": 1, "partitions": names})
 
 
-def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
-    body = load(path, data)
-    with reading(path, data):
+def decode_partitions(path: str, data: bytes) -> list[TopicPartition]:
+    with reading(path, data) as body:
         return [
             TopicPartition(str(entry["topic"]), int32(entry["partition"])) for entry in body["partitions"]
         ]
@@ -406,8 +400,7 @@ def encode_log_dir_event(broker: BrokerId) -> bytes:
 
 
 def decode_log_dir_event(path: str, data: bytes) -> BrokerId:
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         return BrokerId(int32(body["broker"]))
 
 
@@ -419,8 +412,7 @@ def encode_features(levels: Mapping[str, int]) -> bytes:
 
 def decode_features(path: str, data: bytes, epoch: int) -> FinalizedFeatures:
     """Disabled features (status 0) have no levels."""
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         if body["version"] not in (1, 2):
             raise ValueError(f"version {body['version']!r} is neither 1 nor 2")
         if body["status"] not in (_DISABLED, _ENABLED):
@@ -435,8 +427,7 @@ def encode_producer_id_block(broker: BrokerId, block: range) -> bytes:
 
 
 def decode_producer_id_block(path: str, data: bytes) -> range:
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         block = range(int(body["block_start"]), int(body["block_end"]) + 1)
         if block.start < 0 or not len(block):
             raise ValueError(f"{block} is not a block of producer ids")
@@ -448,8 +439,7 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 
 def decode_cluster_id(path: str, data: bytes) -> str:
-    body = load(path, data)
-    with reading(path, data):
+    with reading(path, data) as body:
         return str(body["id"])
 
 

@@ -20,7 +20,7 @@ from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ApiError, BarnabasError
 from barnabas.protocol.ids import TopicPartition
-from barnabas.zookeeper import admin_requests, paths
+from barnabas.zookeeper import admin_requests, paths, znodes
 from tests.support.waiting import wait_for
 
 from ..cluster.test_cli import commands_to
@@ -99,7 +99,7 @@ class Operator:
         self._create(paths.REASSIGNMENTS, data)
 
     def elect_through_zookeeper(self) -> None:
-        data = admin_requests.encode_preferred_elections(self._load.partitions)
+        data = znodes.encode_partitions(self._load.partitions)
         self._create(paths.PREFERRED_ELECTION, data)
 
     def throttle(self) -> None:

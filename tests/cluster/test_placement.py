@@ -14,7 +14,7 @@ from barnabas.client.admin.admin import ConfigChange, ConfigResource, ElectionTy
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.zookeeper import admin_requests, paths
+from barnabas.zookeeper import admin_requests, paths, znodes
 from tests.support.metrics_page import total
 from tests.support.waiting import wait_for
 
@@ -352,7 +352,7 @@ def test_requests_of_old_tools_in_zookeeper_are_carried_out(cluster: LocalCluste
         zk.create(paths.REASSIGNMENTS, admin_requests.encode_reassignments({tp: (3, 1), GONE: (1,)}))
         wait_for(lambda: zk.exists(paths.REASSIGNMENTS) is None, "the reassignment is not done")
         wait_placed(cluster, "z", [(3, 1)].__eq__)
-        zk.create(paths.PREFERRED_ELECTION, admin_requests.encode_preferred_elections([tp, GONE]))
+        zk.create(paths.PREFERRED_ELECTION, znodes.encode_partitions([tp, GONE]))
         wait_for(lambda: zk.exists(paths.PREFERRED_ELECTION) is None, "the election is not done")
         wait_for(lambda: leaders(cluster, "z") == {0: 3}, "broker 3 does not lead")
         for path in (paths.REASSIGNMENTS, paths.PREFERRED_ELECTION):

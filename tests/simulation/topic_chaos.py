@@ -21,7 +21,7 @@ from barnabas.protocol.messages.topics import (
     CreatePartitionsTopic,
     DeleteTopicState,
 )
-from barnabas.zookeeper import admin_requests, paths
+from barnabas.zookeeper import admin_requests, paths, znodes
 from tests.simulation.broker import SimBroker
 from tests.simulation.topics import Topics
 from tests.simulation.world import World
@@ -188,7 +188,7 @@ class TopicChaos:
         partition = self._some_partition()
         if partition is None:
             return
-        path, data = paths.PREFERRED_ELECTION, admin_requests.encode_preferred_elections([partition])
+        path, data = paths.PREFERRED_ELECTION, znodes.encode_partitions([partition])
         if self.random.random() < 0.7 and paths.REASSIGNMENTS not in self.world.zookeeper.nodes:
             path = paths.REASSIGNMENTS
             data = admin_requests.encode_reassignments({partition: self._target(partition)})

@@ -165,14 +165,14 @@ class Znodes:
         self.notifications: View[str, list[TopicPartition]] = View(
             self,
             lambda: self.server.children(paths.ISR_CHANGES),
-            paths.isr_change,
-            lambda path, node, name: znodes.decode_isr_change(path, node.data),
-            znodes.encode_isr_change,
+            lambda name: f"{paths.ISR_CHANGES}/{name}",
+            lambda path, node, name: znodes.decode_partitions(path, node.data),
+            znodes.encode_partitions,
         )
         self.failures: View[str, BrokerId | None] = View(
             self,
             lambda: self.server.children(paths.LOG_DIR_EVENTS),
-            paths.log_dir_event,
+            lambda name: f"{paths.LOG_DIR_EVENTS}/{name}",
             lambda path, node, name: znodes.decode_log_dir_event(path, node.data),
             lambda broker: znodes.encode_log_dir_event(broker or BrokerId(0)),
         )

@@ -7,7 +7,7 @@ from barnabas.controller.events import Signal
 from barnabas.controller.leader_choice import ElectionKind
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.zookeeper import admin_requests, paths
+from barnabas.zookeeper import paths, znodes
 from tests.support.controller_fakes import T0, T1, Cluster
 
 UNKNOWN = TopicPartition("none", 7)
@@ -115,7 +115,7 @@ def test_an_unclean_election_lets_a_replica_lead_that_is_not_in_sync(
 
 @pytest.mark.parametrize("is_before_takeover", [True, False])
 def test_a_request_in_zookeeper_is_carried_out_and_removed(moved: Cluster, is_before_takeover: bool) -> None:
-    moved.zookeeper.put(paths.PREFERRED_ELECTION, admin_requests.encode_preferred_elections([T0, UNKNOWN]))
+    moved.zookeeper.put(paths.PREFERRED_ELECTION, znodes.encode_partitions([T0, UNKNOWN]))
     if is_before_takeover:
         moved.elect()
     else:
@@ -126,7 +126,7 @@ def test_a_request_in_zookeeper_is_carried_out_and_removed(moved: Cluster, is_be
     moved.restart(1)
     moved.rejoin(T0, 2, 3, 1)
     assert moved.states[T0].leader == 2
-    moved.zookeeper.put(paths.PREFERRED_ELECTION, admin_requests.encode_preferred_elections([T0]))
+    moved.zookeeper.put(paths.PREFERRED_ELECTION, znodes.encode_partitions([T0]))
     moved.deliver_watches()
     assert moved.states[T0].leader == 1
 

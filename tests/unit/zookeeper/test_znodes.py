@@ -135,7 +135,7 @@ def test_a_partition_state_has_the_broker_epochs_of_its_isr() -> None:
 def test_the_rest_reads_back() -> None:
     assert znodes.decode_config("/c", znodes.encode_config({"a": "1"})) == {"a": "1"}
     changed = [TopicPartition("t", 0), TopicPartition("u", 7)]
-    assert znodes.decode_isr_change("/i", znodes.encode_isr_change(changed)) == changed
+    assert znodes.decode_partitions("/i", znodes.encode_partitions(changed)) == changed
     data = znodes.encode_log_dir_event(BrokerId(3))
     assert data == b'{"version":1,"broker":3,"event":1}'
     assert znodes.decode_log_dir_event("/l", data) == 3
@@ -154,7 +154,7 @@ DECODERS: list[Callable[[bytes], object]] = [
     lambda data: znodes.decode_topic("/odd", data),
     lambda data: znodes.decode_leadership("/odd", data, 0),
     lambda data: znodes.decode_controller("/odd", data, 1, 1),
-    lambda data: znodes.decode_isr_change("/odd", data),
+    lambda data: znodes.decode_partitions("/odd", data),
     lambda data: znodes.decode_log_dir_event("/odd", data),
     lambda data: znodes.decode_cluster_id("/odd", data),
 ]
