@@ -108,7 +108,7 @@ class ApiRequest:
     def answering(self, answer: Callable[P, None]) -> Callable[P, None]:
         """Make an answer that fails close the connection, also if it runs later, among other answers.
 
-        A handler that answers before it returns does not need this: `Lanes.run` does the same.
+        A handler that answers before it returns does not need this: `RequestHandlerPool.run` does the same.
         """
 
         def contained(*args: P.args, **kwargs: P.kwargs) -> None:

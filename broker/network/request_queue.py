@@ -1,4 +1,4 @@
-"""The queue of each lane, and the code that runs every handler.
+"""The queue of requests that wait for a worker, one for each lane.
 
 A queue holds connections that have requests to run, each at most once, so that the requests of one connection
 run one at a time and in order while different connections run side by side. `queued.max.requests` bounds the
@@ -14,18 +14,13 @@ Any thread may call any method; nothing is called back while a queue's lock is h
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import monotonic_ns
 from typing import Generic, TypeVar
 
-from barnabas.broker.network.request import Lane, Request
 from barnabas.common.workers import IDLE_S
-from barnabas.protocol.invariants import InvariantViolation, invariant
-
-logger = logging.getLogger(__name__)
+from barnabas.protocol.invariants import invariant
 
 T = TypeVar("T")
 
@@ -142,65 +137,3 @@ class RequestQueue(Generic[T]):
             stalled, self._stalled = self._stalled, []
             return stalled
         return []
-
-
-class Lanes(Generic[T]):
-    """The queues of the lanes that have workers, and how a request runs.
-
-    ``process`` answers a request, or has it answered later. ``lane_of`` chooses the lane of a request by
-    its undecoded bytes, and ``in_turn`` whether it waits for the answers to earlier ones. ``after_run``
-    is called by a thread that has run all runnable requests of a connection, so what several pipelined
-    requests have in common can be done once. ``on_fatal`` is called by a thread that dies; the broker
-    must then stop, because continuing could lose data. With ``measures_times`` requests get the times of
-    their stages, for `RequestTimes`.
-    """
-
-    def __init__(
-        self,
-        process: Callable[[Request], None],
-        *,
-        lane_of: Callable[[memoryview], Lane],
-        in_turn: Callable[[memoryview], bool],
-        after_run: Callable[[], None],
-        on_fatal: Callable[[BaseException], None],
-        make_queue: Callable[[Lane], RequestQueue[T]],
-        measures_times: bool = False,
-    ) -> None:
-        self.measures_times = measures_times
-        self._process = process
-        self.lane_of = lane_of
-        self.in_turn = in_turn
-        self.after_run = after_run
-        self.on_fatal = on_fatal
-        self.queues: dict[Lane, RequestQueue[T]] = {
-            lane: make_queue(lane) for lane in Lane if lane is not Lane.NETWORK
-        }
-
-    def run(self, request: Request) -> None:
-        """Run the handler. An exception is logged and closes the request's connection.
-
-        Raises only what must end the broker.
-        """
-        measures_times = self.measures_times
-        try:
-            rest = request.rest
-            if rest is None:
-                if measures_times:
-                    request.started_ns = monotonic_ns()
-                self._process(request)
-            else:
-                request.rest = None
-                rest()
-            if measures_times and not request.answered:
-                request.handled_ns = monotonic_ns()
-        except InvariantViolation:
-            raise
-        except Exception as error:
-            peer = request.peer
-            logger.exception(
-                "a request of %s on %s, %d bytes, failed",
-                peer.connection_id,
-                peer.listener_name,
-                request.size_bytes,
-            )
-            request.fail(f"its request failed: {error!r}")

@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 from barnabas.broker.base.limits import (
     CONTROL_WORKERS,
@@ -25,11 +24,12 @@ from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
 from barnabas.broker.network.busy_time import BusyTime
-from barnabas.broker.network.network_thread import Connection, NetworkThread
+from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.network_thread import NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request
-from barnabas.broker.network.request_queue import Lanes, RequestQueue
+from barnabas.broker.network.request_handler_pool import RequestHandlerPool
+from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.common.settings import LONG_MAX
-from barnabas.common.threads import make_thread, try_to_start
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.frames import BufferPool
 
@@ -71,8 +71,7 @@ class SocketServer:
         self.network_threads: list[NetworkThread] = []
         self.worker_times: list[BusyTime] = []
         """Of the workers of the general lane."""
-        self._workers: dict[tuple[Lane, int], threading.Thread] = {}
-        """The last worker of each number; it may have ended."""
+        self._handlers: RequestHandlerPool[Connection] | None = None
         self.queues: dict[Lane, RequestQueue[Connection]] = {}
 
     def bind(self) -> None:
@@ -112,39 +111,30 @@ class SocketServer:
         in_turn: Callable[[memoryview], bool],
         after_run: Callable[[], None],
     ) -> None:
-        """Accept connections; `bind` has been called. For the functions see `Lanes`."""
+        """Accept connections; `bind` has been called. For the functions see `RequestHandlerPool`."""
         config = self._config
-        counts = {
+        workers = {
             Lane.GENERAL: config.num_io_threads,
             Lane.RECORDS: RECORDS_WORKERS,
             Lane.DISK: DISK_WORKERS,
             Lane.CONTROL: CONTROL_WORKERS,
         }
-        self.worker_times = [BusyTime() for _ in range(config.num_io_threads)]
-
-        def start_worker(lane: Lane, number: int) -> bool:
-            busy = self.worker_times[number] if lane is Lane.GENERAL else BusyTime()
-            work = partial(_work, lanes, lane, number, busy)
-            worker = make_thread(f"{lane.value}-worker-{number}", work, self._on_fatal)
-            self._workers[lane, number] = worker
-            return try_to_start(worker)
-
-        lanes: Lanes[Connection] = Lanes(
+        handlers: RequestHandlerPool[Connection] = RequestHandlerPool(
             process,
             lane_of=lane_of,
             in_turn=in_turn,
             after_run=after_run,
             on_fatal=self._on_fatal,
-            make_queue=lambda lane: RequestQueue(
-                config.queued_max_requests, counts[lane], partial(start_worker, lane)
-            ),
+            max_requests=config.queued_max_requests,
+            workers=workers,
             measures_times=config.metrics_port >= 0,
         )
-        self.queues = lanes.queues
+        self._handlers, self.queues = handlers, handlers.queues
+        self.worker_times = handlers.worker_times[Lane.GENERAL]
         self.network_threads = [
             NetworkThread(
                 f"network-{number}",
-                lanes,
+                handlers,
                 max_idle_ms=config.connections_max_idle_ms,
                 max_request_bytes=_share(config.queued_max_request_bytes, config.num_network_threads),
             )
@@ -195,13 +185,8 @@ class SocketServer:
         for thread in self.network_threads:
             stopped = thread.join(drain_timeout_ms / 1000 + 1.0) and stopped
         self._bound.clear()
-        for queue in self.queues.values():
-            queue.close()
-        deadline = time.monotonic() + 1.0
-        for worker in list(self._workers.values()):
-            if worker.is_alive():
-                worker.join(max(0.0, deadline - time.monotonic()))
-            stopped = stopped and not worker.is_alive()
+        if self._handlers is not None:
+            stopped = self._handlers.stop(1.0) and stopped
         if not stopped:
             logger.error("the socket server stopped, but a thread of it hangs")
 
@@ -263,29 +248,3 @@ class SocketServer:
 def _share(max_bytes: int, threads: int) -> int:
     """The part of one network thread; without a maximum it is never reached."""
     return max_bytes // threads if max_bytes > 0 else LONG_MAX
-
-
-def _work(lanes: Lanes[Connection], lane: Lane, number: int, busy: BusyTime) -> None:
-    """A worker: it takes the connection whose turn it is, runs one of its requests, and so on.
-
-    Its run lasts while that connection has more requests ready; `after_run` is called at the end of each.
-    """
-    queue = lanes.queues[lane]
-    idle = threading.Lock()
-    idle.acquire()
-    while (connection := queue.take(number, idle)) is not None:
-        busy.begin()
-        while True:
-            request = connection.take_request()
-            if request is not None:
-                lanes.run(request)
-            has_more = connection.request_done(request)
-            # An idle worker keeps no frame alive.
-            del request
-            if not has_more:
-                lanes.after_run()
-                break
-            previous, connection = connection, queue.swap(connection)
-            if connection is not previous:
-                lanes.after_run()
-        busy.end()

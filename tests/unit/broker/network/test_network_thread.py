@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from barnabas.broker.base.limits import ConnectionLimits
-from barnabas.broker.network import busy_time, network_thread
-from barnabas.broker.network import request_queue as lanes
-from barnabas.broker.network.network_thread import Connection, NetworkThread
+from barnabas.broker.network import busy_time, network_thread, request_handler_pool
+from barnabas.broker.network import connection as connection_module
+from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.network_thread import NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request, RequestKind
+from barnabas.broker.network.request_handler_pool import RequestHandlerPool
 from barnabas.broker.network.request_metrics import STAGES
-from barnabas.broker.network.request_queue import Lanes, RequestQueue
-from barnabas.broker.network.server import _work
+from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.schema import ApiKey
 from tests.support.socket_server import frame
@@ -25,6 +26,7 @@ from tests.support.waiting import DEADLINE_S
 
 MS = 1_000_000
 MAX_IDLE_MS = 60_000
+WORKER_LANES = [lane for lane in Lane if lane is not Lane.NETWORK]
 
 
 def no_worker(number: int) -> bool:
@@ -111,17 +113,18 @@ class Rig:
         self.requests: list[Request] = []
         self.died: list[BaseException] = []
         self.kind: RequestKind | None = None
-        self.worker_time = busy_time.BusyTime()
-        self.lanes: Lanes[Connection] = Lanes(
+        self.handlers: RequestHandlerPool[Connection] = RequestHandlerPool(
             self._process,
             lane_of=lambda view: Lane(bytes(view).split()[0].decode()),
             in_turn=lambda view: bytes(view).endswith(b"!"),
             after_run=self._after_run,
             on_fatal=self.died.append,
-            make_queue=lambda lane: RequestQueue(10, 0, no_worker),
+            max_requests=10,
+            workers=dict.fromkeys(WORKER_LANES, 0),
             **arguments,
         )
-        self.thread = NetworkThread("network-0", self.lanes, max_idle_ms=MAX_IDLE_MS)
+        self.worker_time = busy_time.BusyTime()
+        self.thread = NetworkThread("network-0", self.handlers, max_idle_ms=MAX_IDLE_MS)
 
     def _process(self, request: Request) -> None:
         payload = bytes(request.frame.view)
@@ -154,8 +157,9 @@ class Rig:
 
     def work(self) -> None:
         """Be a worker of the general lane until nothing is left."""
-        self.lanes.queues[Lane.GENERAL].close()
-        _work(self.lanes, Lane.GENERAL, 0, self.worker_time)
+        self.handlers.queues[Lane.GENERAL].close()
+        self.handlers.worker_times[Lane.GENERAL].append(self.worker_time)
+        self.handlers._work(Lane.GENERAL, 0)
 
     def turn(self) -> None:
         """Let the network thread do what is due."""
@@ -175,8 +179,9 @@ def receive(connection: Connection, *payloads: bytes) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(busy_time, "monotonic_ns", clock)
-    monkeypatch.setattr(lanes, "monotonic_ns", clock)
-    monkeypatch.setattr(network_thread, "time", SimpleNamespace(monotonic_ns=clock))
+    monkeypatch.setattr(request_handler_pool, "monotonic_ns", clock)
+    for module in (network_thread, connection_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic_ns=clock))
     return clock
 
 
@@ -300,7 +305,7 @@ def test_an_error_of_work_that_is_called_soon_is_fatal(rig: Rig) -> None:
 
 def test_an_error_of_what_follows_a_run_is_fatal(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     error = ValueError("a bug")
-    monkeypatch.setattr(rig.lanes, "after_run", lambda: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(rig.handlers, "after_run", lambda: (_ for _ in ()).throw(error))
     connection, _ = rig.connected()
     receive(connection, b"network 1")
     for _ in range(4):
@@ -482,7 +487,7 @@ class StopsOnArrival(NetworkThread):
 
 def test_a_thread_that_stops_while_it_adopts_a_connection_ends() -> None:
     rig = Rig(Clock())
-    rig.thread = StopsOnArrival("network-0", rig.lanes, max_idle_ms=MAX_IDLE_MS)
+    rig.thread = StopsOnArrival("network-0", rig.handlers, max_idle_ms=MAX_IDLE_MS)
     rig.thread.start()
     ours, theirs = socket.socketpair()
     with theirs:

@@ -1,0 +1,354 @@
+"""One client's connection: between its socket, its `Pipeline`, which has the rules, and the handlers.
+
+Threads: the protocol callbacks, `flush` and `close` run on its network thread; `answer`, `resume`,
+`take_request` and `request_done` on any thread. Its lock guards the pipeline, and is never held while bytes
+are sent or anything else is called that could wait; the short lock of a queue may be taken inside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
+
+from barnabas.broker.base.limits import ConnectionLimits
+from barnabas.broker.network.memory import MemoryShare
+from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, Pipeline
+from barnabas.broker.network.request import Buffers, Lane, Peer, Request
+from barnabas.broker.network.request_queue import RequestQueue
+from barnabas.protocol.errors import MalformedFrame
+from barnabas.protocol.frames import BufferPool, FrameReceiver
+
+if TYPE_CHECKING:
+    # The thread makes no connection, and each knows the other.
+    from barnabas.broker.network.network_thread import NetworkThread
+
+logger = logging.getLogger(__name__)
+
+STOPPING: Final = "the broker is stopping"
+_NETWORK: Final = Lane.NETWORK
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's socket. `on_lost` is called once, on the network thread, when the socket is gone."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        thread: NetworkThread,
+        *,
+        pool: BufferPool,
+        max_frame_bytes: int,
+        limits: ConnectionLimits,
+        is_protected: bool = False,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._peer = peer
+        self._thread = thread
+        self._handlers = thread.handlers
+        self._limits = limits
+        self._on_lost = on_lost
+        self._receiver = FrameReceiver(pool, max_frame_bytes)
+        self._memory = MemoryShare(thread.memory, self._receiver, limits, is_protected, self._set_reading)
+        # Only the network thread touches these.
+        self._last_active_ns = peer.opened_ns
+        self._transport: asyncio.Transport | None = None
+        self._is_reading = True
+        self._queue_is_full = False
+        # The lock guards these. A queue counts all pending requests exactly while it is `_queue`.
+        self._lock = threading.Lock()
+        self._pipeline = Pipeline(limits, thread.handlers.in_turn)
+        self._queue: RequestQueue[Connection] | None = None
+
+    # ---- on the network thread
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.max_unwritten_bytes)
+        self._thread.opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._memory.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._receiver.buffer_updated(nbytes)
+        except MalformedFrame as error:
+            self.close(f"malformed frame: {error}")
+            return
+        self._last_active_ns = now_ns = time.monotonic_ns()
+        pipeline, memory = self._pipeline, self._memory
+        if pipeline.phase is CLOSING:
+            return
+        is_short = memory.received(frames, now_ns)
+        if not frames:
+            if is_short:
+                self._set_reading()
+            return
+        peer, lane_of, answer = self._peer, self._handlers.lane_of, self.answer
+        resume, give_back = self.resume, memory.give_back
+        requests = [
+            Request(frame, peer, lane_of(frame.view), now_ns, answer, resume, give_back) for frame in frames
+        ]
+        first = None
+        with self._lock:
+            pipeline.receive(requests)
+            if self._queue is not None:
+                self._queue_is_full = self._queue.add(None, len(requests), self._thread.wake_for_room)
+            else:
+                lane = pipeline.claim()
+                if lane is _NETWORK:
+                    first = pipeline.take()
+                elif lane is not None:
+                    self._queue_is_full = self._queue_up(lane)
+            may_read = pipeline.may_read
+        if first is not None:
+            self._run(first)
+        if self._queue_is_full or not may_read or not self._is_reading or is_short:
+            self._set_reading()
+
+    def _run(self, request: Request | None) -> None:
+        """Run requests of the network lane; where another lane follows, queue the connection there.
+
+        A run has a budget of time, so that the thread's other connections do not wait for a peer that
+        pipelines many requests: it continues in the next turn of the loop.
+        """
+        thread, handlers = self._thread, self._handlers
+        deadline_ns = time.monotonic_ns() + self._limits.run_ns
+        thread.begin_run()
+        try:
+            while True:
+                if request is not None:
+                    handlers.run(request)
+                is_late = time.monotonic_ns() >= deadline_ns
+                with self._lock:
+                    lane = self._pipeline.finish(request)
+                    if lane is _NETWORK and not is_late:
+                        request = self._pipeline.take()
+                        continue
+                    if lane is not None and lane is not _NETWORK:
+                        self._queue_is_full = self._queue_up(lane)
+                    has_ended = lane is None and self._pipeline.phase is HALF_CLOSED
+                break
+            if lane is _NETWORK:
+                thread.continue_soon(self._continue)
+            elif has_ended:
+                thread.wake_for(self)
+            thread.after_run_soon()
+        except BaseException as error:
+            logger.critical(
+                "a request of %s ended the network thread", self._peer.connection_id, exc_info=True
+            )
+            handlers.on_fatal(error)
+        finally:
+            thread.end_run()
+
+    def _continue(self) -> None:
+        """Run the next request of a run whose time was over; it is claimed, also if the socket is gone."""
+        with self._lock:
+            request = self._pipeline.take()
+        self._run(request)
+        if self._queue_is_full:
+            self._set_reading()
+
+    def eof_received(self) -> bool:
+        with self._lock:
+            self._pipeline.peer_ends()
+        # It closes the connection, unless something that came before the end is still to run.
+        self._thread.wake_for(self)
+        return True
+
+    def pause_writing(self) -> None:
+        with self._lock:
+            self._pipeline.output_is_full()
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        with self._lock:
+            self._pipeline.output_has_room()
+            self._queue_up_if_possible()
+        self._set_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        abandoned: list[Request] = []
+        with self._lock:
+            reason = self._pipeline.lose(f"connection lost: {exc}" if exc else ENDED, abandoned)
+        for request in abandoned:
+            request.abandon()
+        # Clients and health checks come and go: only the other reasons are worth a line of the log.
+        level = logging.DEBUG if reason == ENDED else logging.INFO
+        logger.log(
+            level,
+            "connection %s on %s closed: %s",
+            self._peer.connection_id,
+            self._peer.listener_name,
+            reason,
+        )
+        self._transport = None
+        self._memory.lose()
+        self._thread.lost(self)
+        self._on_lost()
+
+    def flush(self) -> None:
+        """Send the answers whose turn has come, then continue to read and run what had to stop."""
+        transport, pipeline = self._transport, self._pipeline
+        if transport is None or pipeline.phase is CLOSING:
+            return
+        sent: list[Request] = []
+        with self._lock:
+            out = pipeline.take_sendable(sent)
+            if pipeline.pending:
+                self._queue_up_if_possible()
+            reason = "" if pipeline.phase is OPEN else pipeline.due_close()
+        if out:
+            self._last_active_ns = time.monotonic_ns()
+            if len(out) == 1:
+                transport.write(out[0])
+            else:
+                transport.writelines(out)
+        if sent and self._handlers.measures_times:
+            now_ns = time.monotonic_ns()
+            self._thread.times.note(sent, self._last_active_ns if out else now_ns, now_ns)
+        if reason:
+            self._close_gently(reason)
+        elif not self._is_reading:
+            self._set_reading()
+
+    def queue_has_room(self) -> None:
+        if self._queue_is_full:
+            self._queue_is_full = False
+            self._set_reading()
+
+    def close_if_idle(self, now_ns: int, max_idle_ns: int) -> None:
+        """Close after ``max_idle_ns`` without a byte received or sent, if no request is in flight.
+
+        A connection that is closing and whose peer does not read the rest is cut off.
+        """
+        transport = self._transport
+        if transport is None or now_ns - self._last_active_ns < max_idle_ns:
+            return
+        if transport.is_closing():
+            transport.abort()
+        elif self._pipeline.is_idle:
+            self._close_gently(f"idle for {(now_ns - self._last_active_ns) // 1_000_000} ms")
+
+    def close_if_overdue(self, now_ns: int) -> None:
+        """Close if others wait for the memory that this connection holds for too long."""
+        with self._lock:
+            held = None if self._queue_is_full else self._pipeline.held()
+        if reason := self._memory.overdue(now_ns, held):
+            self.close(reason)
+
+    def drain(self) -> None:
+        """Read nothing more and close as soon as what is in flight has been answered and sent."""
+        with self._lock:
+            self._pipeline.drain(STOPPING)
+        self._set_reading()
+        self.flush()
+
+    def adoption_failed(self, reason: str) -> None:
+        """The network thread could not take the socket over, and has closed it."""
+        with self._lock:
+            self._pipeline.close(reason)
+        self.connection_lost(None)
+
+    @property
+    def listener_name(self) -> str:
+        return self._peer.listener_name
+
+    def close(self, reason: str) -> None:
+        """Close at once; unsent responses are dropped."""
+        if self._transport is not None:
+            with self._lock:
+                self._pipeline.close(reason)
+            self._transport.abort()
+
+    def _close_gently(self, reason: str) -> None:
+        if self._transport is not None:
+            with self._lock:
+                self._pipeline.close(reason)
+            self._transport.close()
+
+    def _set_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        with self._lock:
+            should_read = self._pipeline.may_read and not self._queue_is_full
+        should_read = should_read and self._memory.may_receive(self._pipeline.in_flight_bytes)
+        if should_read != self._is_reading:
+            self._is_reading = should_read
+            if should_read:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    # ---- on any thread
+
+    def answer(self, request: Request, buffers: Buffers, close_reason: str) -> None:
+        if request.started_ns:
+            request.answered_ns = time.monotonic_ns()
+        with self._lock:
+            is_next = self._pipeline.answer(request, buffers, close_reason)
+        if is_next:
+            self._thread.wake_for(self)
+
+    def resume(self, request: Request) -> None:
+        with self._lock:
+            lane = self._pipeline.resume(request)
+            if lane is not None:
+                self._queue_up(lane)
+
+    # ---- on the workers
+
+    def take_request(self) -> Request | None:
+        """The next request, which the queue has just stopped counting; None if it was dropped."""
+        with self._lock:
+            return self._pipeline.take()
+
+    def request_done(self, request: Request | None) -> bool:
+        """Note that the request has run. Returns whether the caller may take the next request.
+
+        If not, the connection is in another lane's queue, or will be queued when its next request may run.
+        """
+        with self._lock:
+            queue, pipeline = self._queue, self._pipeline
+            counted = len(pipeline.pending)
+            # A request that continues is pending again, and the queue must count it again.
+            lane = pipeline.finish(request)
+            if lane is None:
+                self._queue = None
+            elif self._queue_of_next(lane) is queue and len(pipeline.pending) == counted:
+                return True
+            else:
+                self._queue_up(lane)
+            has_ended = lane is None and pipeline.phase is HALF_CLOSED
+        if has_ended:
+            self._thread.wake_for(self)
+        if counted and queue is not None:
+            queue.discount(counted)
+        return False
+
+    # ---- with the lock held
+
+    def _queue_up_if_possible(self) -> None:
+        lane = self._pipeline.claim()
+        if lane is not None:
+            self._queue_up(lane)
+
+    def _queue_up(self, lane: Lane) -> bool:
+        """Queue this connection, which is claimed; returns whether the queue is full by that.
+
+        The queue counts before another thread can take, so its count is never below what is there.
+        """
+        self._queue = self._queue_of_next(lane)
+        return self._queue.add(self, len(self._pipeline.pending), self._thread.wake_for_room)
+
+    def _queue_of_next(self, lane: Lane) -> RequestQueue[Connection]:
+        """The queue of the next request, which is in that lane and will run on a worker."""
+        if lane is _NETWORK:
+            lane = self._pipeline.pending[0].lane = Lane.GENERAL
+        return self._handlers.queues[lane]
