@@ -13,18 +13,19 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
+from barnabas.cli.action import Action, Argument, arg, flag, repeated
+from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
 from barnabas.client.config import ClientConfig
 from barnabas.common.settings import INT_MAX, Double, Integer, parse_key_values
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import STATE_FILE, ZOOKEEPER, read_record
-from barnabas.protocol.ids import Endpoint, parse_endpoints
+from barnabas.protocol.ids import Endpoint, TopicPartition, parse_endpoints
 
 if TYPE_CHECKING:
     from barnabas.client.admin.admin import Admin
@@ -77,32 +78,37 @@ def _directory(text: str) -> Path:
     return Path(not_empty(text))
 
 
+DIR_OPTION: Final = arg(
+    "--dir",
+    "DIR",
+    f"the directory of the local cluster (default: ${DIR_VARIABLE}, else ~/.barnabas/default)",
+    dest="cluster_dir",
+    type=_directory,
+)
+
+
 # -- the brokers -------------------------------------------------------------------------------------------
 
 
-def add_bootstrap_argument(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
-    """Add ``-b/--bootstrap-server``; `otherwise`: in the help, the replacement of a missing value."""
-    parser.add_argument(
-        "-b",
-        "--bootstrap-server",
-        "--bootstrap",
+def bootstrap_option(otherwise: str = "") -> Argument:
+    """``-b/--bootstrap-server``; `otherwise`: in the help, the replacement of a missing value."""
+    return arg(
+        "-b --bootstrap-server --bootstrap",
+        "HOST:PORT,…",
+        f"brokers to connect to first (default: ${BOOTSTRAP_VARIABLE}{otherwise})",
         dest="bootstrap",
         type=not_empty,
-        metavar="HOST:PORT,…",
-        help=f"brokers to connect to first (default: ${BOOTSTRAP_VARIABLE}{otherwise})",
     )
 
 
-def add_cluster_arguments(parser: argparse.ArgumentParser, *, json_help: str | None = None) -> None:
-    """Add the options of a command that connects to a cluster; with `json_help` also ``--json``."""
-    add_bootstrap_argument(parser, " if --dir is not given, else the local cluster")
-    add_dir_argument(parser)
-    if json_help is not None:
-        parser.add_argument("--json", action="store_true", help=json_help)
+def cluster_options(json_help: str | None = "print JSON") -> tuple[Argument, ...]:
+    """The options of a command that connects to a cluster, without `json_help` not ``--json``."""
+    json_option = () if json_help is None else (flag("--json", json_help),)
+    return bootstrap_option(" if --dir is not given, else the local cluster"), DIR_OPTION, *json_option
 
 
-def add_states_argument(parser: argparse.ArgumentParser, states: Sequence[str]) -> None:
-    """Add ``--state``, for one state or several, in any case."""
+def states_option(states: Sequence[str]) -> Argument:
+    """``--state``, for one state or several, in any case."""
 
     def state(text: str) -> str:
         for name in states:
@@ -110,14 +116,52 @@ def add_states_argument(parser: argparse.ArgumentParser, states: Sequence[str]) 
                 return name
         raise argparse.ArgumentTypeError(f"{text!r}: expected one of {', '.join(states)}")
 
-    parser.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        metavar="STATE",
-        type=state,
-        help=f"only these: {', '.join(states)} (may be repeated)",
-    )
+    return repeated("--state", "STATE", f"only these: {', '.join(states)}", type=state)
+
+
+def partition_of(text: str) -> TopicPartition:
+    """``topic:0`` as a partition; raises CommandError (usage)."""
+    topic, _, digits = text.rpartition(":")
+    if not topic or not (digits.isascii() and digits.isdecimal() and int(digits) <= INT_MAX):
+        raise CommandError(f"{text!r}: expected TOPIC:PARTITION, as flights:0", USAGE)
+    return TopicPartition(topic, int(digits))
+
+
+def check_partitions(options: argparse.Namespace) -> None:
+    """Replace the texts of `options.partitions`; raises CommandError unless either these or all are named."""
+    if bool(options.partitions) == options.all:
+        raise CommandError("name partitions as TOPIC:PARTITION, or give --all", USAGE)
+    options.partitions = [partition_of(text) for text in options.partitions]
+
+
+def on_cluster(
+    name: str,
+    help: str,
+    work: Callable[[argparse.Namespace, Admin], Awaitable[int | None]],
+    *arguments: Argument,
+    check: Callable[[argparse.Namespace], object] = lambda options: None,
+    json_help: str = "print JSON",
+) -> Action:
+    """An action on the chosen cluster: `work` takes the options and an admin client.
+
+    `check` comes before the connection: it raises CommandError for options that do not fit together, and may
+    replace their texts by what they mean.
+    """
+
+    def run(options: argparse.Namespace) -> int:
+        check(options)
+        return run_async(with_admin(options, work))
+
+    return Action(name, help, run, (*arguments, *cluster_options(json_help)))
+
+
+async def with_admin(
+    options: argparse.Namespace, work: Callable[[argparse.Namespace, Admin], Awaitable[int | None]]
+) -> int:
+    """Connect to the chosen cluster, then do the work; returns the exit code."""
+    options.connected_to = chosen_bootstrap(options)
+    async with make_admin(options.connected_to, {}) as admin:
+        return await work(options, admin) or OK
 
 
 def named_bootstrap(options: argparse.Namespace) -> str | None:
@@ -204,16 +248,6 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 # -- the directory of a local cluster ----------------------------------------------------------------------
 
 
-def add_dir_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dir",
-        dest="cluster_dir",
-        type=_directory,
-        metavar="DIR",
-        help=f"the directory of the local cluster (default: ${DIR_VARIABLE}, else ~/.barnabas/default)",
-    )
-
-
 def chosen_dir(options: argparse.Namespace) -> Path:
     named: Path | str | None = options.cluster_dir or os.environ.get(DIR_VARIABLE)
     return Path(named).expanduser().absolute() if named else _default_dir()
@@ -270,17 +304,17 @@ def _default_dir() -> Path:
 # -- settings ----------------------------------------------------------------------------------------------
 
 
-def add_set_argument(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add ``--set``; its values go to ``overrides``."""
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help=help
+def settings_option(client: str, **flags: str) -> Argument:
+    """``--set`` for the settings of a client; `flags`: those that have an option of their own."""
+    add = repeated(
+        "--set", "KEY=VALUE", f"a setting of the {client}, for example client.id=me", dest="overrides"
     )
 
+    def add_with_flags(parser: argparse._ActionsContainer) -> None:
+        add(parser)
+        parser.set_defaults(flags={"bootstrap_servers": "--bootstrap-server", **flags})
 
-def add_settings_argument(parser: argparse.ArgumentParser, client: str, **flags: str) -> None:
-    """Add ``--set`` for the settings of a client; `flags`: those that have an option of their own."""
-    add_set_argument(parser, f"a setting of the {client}, for example client.id=me (may be repeated)")
-    parser.set_defaults(flags={"bootstrap_servers": "--bootstrap-server", **flags})
+    return add_with_flags
 
 
 def key_values(texts: list[str], option: str = "--set") -> dict[str, str]:

@@ -12,38 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.config.load import load_config
+from barnabas.cli.action import arg, command, flag
 from barnabas.cli.exit_codes import NOT_REACHABLE, CommandError
 from barnabas.protocol.ids import Endpoint, parse_endpoints
 
 _POLL_INTERVAL_S: Final = 0.01
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="a .properties file with Kafka's settings"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="overrides",
-        help="one setting (may be repeated; wins over BARNABAS_… variables, which win over the file)",
-    )
-    parser.add_argument(
-        "--logs-dir",
-        type=Path,
-        metavar="DIR",
-        help="write server.log, controller.log and state-change.log there (default: all to standard error)",
-    )
-    parser.add_argument(
-        "--await-zookeeper",
-        action="store_true",
-        help="before connecting wait until ZooKeeper answers `srvr`, within its connection time-out",
-    )
-
-
-def run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Check the settings, then run the broker; returns its exit code."""
     config = load_config(file=options.config, environment=os.environ, overrides=options.overrides)
     # Import before the wait, to use the time that ZooKeeper needs.
@@ -68,3 +44,27 @@ def await_zookeeper(servers: list[Endpoint], timeout_s: float) -> None:
             addresses = ", ".join(map(str, servers))
             raise CommandError(f"no ZooKeeper answered at {addresses} within {timeout_s:g} s", NOT_REACHABLE)
         time.sleep(_POLL_INTERVAL_S)
+
+
+add_arguments = command(
+    _run,
+    arg("--config", "FILE", "a .properties file with Kafka's settings", type=Path),
+    arg(
+        "--set",
+        "KEY=VALUE",
+        "one setting (may be repeated; wins over BARNABAS_… variables, which win over the file)",
+        action="append",
+        default=[],
+        dest="overrides",
+    ),
+    arg(
+        "--logs-dir",
+        "DIR",
+        "write server.log, controller.log and state-change.log there (default: all to standard error)",
+        type=Path,
+    ),
+    flag(
+        "--await-zookeeper",
+        "before connecting wait until ZooKeeper answers `srvr`, within its connection time-out",
+    ),
+)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from typing import Final
 
+from barnabas.cli.action import answer, arg, command, flag
 from barnabas.cli.arguments import (
-    add_dir_argument,
+    DIR_OPTION,
     check_broker,
     chosen_dir,
     exports,
     open_cluster,
     open_running_cluster,
 )
-from barnabas.cli.exit_codes import OK, CommandError
+from barnabas.cli.exit_codes import CommandError
 from barnabas.deploy.process import ManagedProcess
 from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
 from barnabas.deploy.state import ZOOKEEPER, ask_restart
@@ -24,34 +24,19 @@ _OWNER_STOP_TIMEOUT_S: Final = STOP_TIMEOUT_S + 10
 _RESTART_TIMEOUT_S: Final = 60.0
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    add_dir_argument(parser)
-    if name == "env":
-        return
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    if name == "down":
-        parser.add_argument(
-            "--now", action="store_true", help="kill at once, without controlled shutdown of the brokers"
-        )
-    else:
-        parser.add_argument(
-            "process", type=_process_name, metavar="BROKER", help=f"the broker's id, or {ZOOKEEPER}"
-        )
-
-
 def _process_name(text: str) -> str:
     if text.isdecimal() or text == ZOOKEEPER:
         return text
     raise argparse.ArgumentTypeError(f"{text!r}: expected the id of a broker, or {ZOOKEEPER}")
 
 
-def run(options: argparse.Namespace) -> int:
-    if options.command == "down":
-        return _down(options)
+def _env(options: argparse.Namespace) -> None:
+    print("\n".join(exports(open_running_cluster(options))))
+
+
+def _run(options: argparse.Namespace) -> None:
+    """Do what the command says with one process, and print what it is then."""
     cluster = open_running_cluster(options)
-    if options.command == "env":
-        print("\n".join(exports(cluster)))
-        return OK
     name: str = options.process
     if name != ZOOKEEPER:
         check_broker(cluster, int(name))
@@ -75,12 +60,9 @@ def run(options: argparse.Namespace) -> int:
     process = _process(cluster, name)
     state = "gone" if process is None else process.state
     pid = None if process is None or state == "gone" else process.pid
-    if options.json:
-        named: dict[str, object] = {"zookeeper": True} if name == ZOOKEEPER else {"broker": int(name)}
-        print(json.dumps({**named, "state": state, "pid": pid}))
-    else:
-        print(f"{_label(name)}: {done}" + (f" (pid {pid})" if pid else ""))
-    return OK
+    named: dict[str, object] = {"zookeeper": True} if name == ZOOKEEPER else {"broker": int(name)}
+    value = named | {"state": state, "pid": pid}
+    answer(options, value, f"{_label(name)}: {done}" + (f" (pid {pid})" if pid else ""))
 
 
 def _process(cluster: RunningCluster, name: str) -> ManagedProcess | None:
@@ -114,7 +96,7 @@ def _restart(cluster: RunningCluster, name: str) -> None:
         )
 
 
-def _down(options: argparse.Namespace) -> int:
+def _down(options: argparse.Namespace) -> None:
     cluster = open_cluster(options)
     was_running = cluster.is_running
     owner = cluster.owner
@@ -127,8 +109,23 @@ def _down(options: argparse.Namespace) -> int:
         cluster = open_cluster(options)
     if cluster.is_running:
         cluster.stop()
-    if options.json:
-        print(json.dumps({"dir": str(chosen_dir(options)), "was_running": was_running}))
-    else:
-        print("stopped" if was_running else f"the cluster in {cluster.directory} was not running")
-    return OK
+    done = "stopped" if was_running else f"the cluster in {cluster.directory} was not running"
+    answer(options, {"dir": str(chosen_dir(options)), "was_running": was_running}, done)
+
+
+_JSON = flag("--json", "print the result as JSON")
+_DOWN = command(
+    _down, DIR_OPTION, _JSON, flag("--now", "kill at once, without controlled shutdown of the brokers")
+)
+_ENV = command(_env, DIR_OPTION)
+_PROCESS = command(
+    _run,
+    DIR_OPTION,
+    _JSON,
+    arg("process", "BROKER", f"the broker's id, or {ZOOKEEPER}", type=_process_name),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    add = {"down": _DOWN, "env": _ENV}.get(name, _PROCESS)
+    add(parser, name)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from barnabas.cli.exit_codes import OK
+from barnabas.cli.action import arg, command
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh"))
-    parser.epilog = 'in bash: eval "$(barnabas completion bash)"; in zsh the same with zsh, after compinit'
-
-
-def run(options: argparse.Namespace) -> int:
+def _print(options: argparse.Namespace) -> None:
     import shtab
 
     from barnabas.cli.main import COMMANDS, build_parser
 
     print(shtab.complete(build_parser(*COMMANDS), shell=options.shell))
-    return OK
+
+
+add_arguments = command(
+    _print,
+    arg("shell", choices=("bash", "zsh")),
+    epilog='in bash: eval "$(barnabas completion bash)"; in zsh the same with zsh, after compinit',
+)

@@ -22,14 +22,15 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, BinaryIO, Final
 
+from barnabas.cli.action import arg, command, flag, repeated
 from barnabas.cli.arguments import (
-    add_cluster_arguments,
-    add_settings_argument,
     chosen_bootstrap,
     client_settings,
+    cluster_options,
     describe_topic,
     not_empty,
     run_async,
+    settings_option,
 )
 from barnabas.cli.cluster_view import silence_explained
 from barnabas.cli.exit_codes import NOT_FOUND, OK, TERMINATED, USAGE, CommandError
@@ -49,48 +50,7 @@ _FORMATS: Final = ("value", "key-value", "full", "json")
 Formatter = Callable[[ConsumerRecord], bytes]
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument("topic")
-    parser.add_argument(
-        "--partition", type=int, action="append", metavar="P", help="only this partition (may be repeated)"
-    )
-    parser.add_argument(
-        "--from",
-        dest="start",
-        metavar="WHERE",
-        help="beginning (default), end, an offset, or a time like 2013-01-31T12:00:00Z",
-    )
-    parser.add_argument(
-        "--group", type=not_empty, metavar="GROUP", help="join this consumer group and read until Ctrl-C"
-    )
-    parser.add_argument(
-        "--isolation",
-        choices=ISOLATION_LEVELS,
-        help="read_committed leaves out aborted and open transactions (default: read_uncommitted)",
-    )
-    parser.add_argument("--max", type=int, metavar="N", help="stop after N records")
-    parser.add_argument(
-        "--skip-damaged", action="store_true", help="go on after a batch that cannot be decoded, and name it"
-    )
-    parser.add_argument(
-        "--follow", action="store_true", help="wait for more records at the end, until Ctrl-C"
-    )
-    parser.add_argument("--format", choices=_FORMATS, default="value", help="default: value")
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
-    parser.add_argument(
-        "--key-separator", default="\t", metavar="TEXT", help="between key and value (default: a tab)"
-    )
-    add_settings_argument(
-        parser,
-        "consumer",
-        group_id="--group",
-        isolation_level="--isolation",
-        skip_damaged_batches="--skip-damaged",
-    )
-    add_cluster_arguments(parser)
-
-
-def run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     if options.max is not None and options.max < 0:
         raise CommandError(f"--max {options.max}: expected at least 0", USAGE)
     if options.group is not None and (options.partition is not None or options.start is not None):
@@ -288,3 +248,37 @@ async def _print_records(
             out.flush()
             last_output = time.monotonic()
     out.flush()
+
+
+add_arguments = command(
+    _run,
+    arg("topic"),
+    repeated("--partition", "P", "only this partition", type=int, default=None),
+    arg(
+        "--from",
+        "WHERE",
+        "beginning (default), end, an offset, or a time like 2013-01-31T12:00:00Z",
+        dest="start",
+    ),
+    arg("--group", "GROUP", "join this consumer group and read until Ctrl-C", type=not_empty),
+    arg(
+        "--isolation",
+        help="read_committed leaves out aborted and open transactions (default: read_uncommitted)",
+        choices=ISOLATION_LEVELS,
+    ),
+    arg("--max", "N", "stop after N records", type=int),
+    flag("--skip-damaged", "go on after a batch that cannot be decoded, and name it"),
+    flag("--follow", "wait for more records at the end, until Ctrl-C"),
+    arg("--format", help="default: value", choices=_FORMATS, default="value"),
+    lambda parser: parser.add_argument(
+        "--json", action="store_const", const="json", dest="format", help="as --format json"
+    ),
+    arg("--key-separator", "TEXT", "between key and value (default: a tab)", default="\t"),
+    settings_option(
+        "consumer",
+        group_id="--group",
+        isolation_level="--isolation",
+        skip_damaged_batches="--skip-damaged",
+    ),
+    *cluster_options(None),
+)

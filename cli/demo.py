@@ -31,6 +31,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from barnabas.cli.action import arg, command, flag
 from barnabas.cli.exit_codes import FAILED, OK, CommandError
 from barnabas.cli.output import make_table, print_json, progress_bar
 from barnabas.client import Admin, Consumer, NewTopic, Producer, RecordMetadata, TopicPartition
@@ -67,18 +68,7 @@ Figures = dict[str, tuple[int, int, float]]
 """Carrier → its flights, those with a known delay, and their mean delay in minutes."""
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument(
-        "--dir",
-        type=Path,
-        metavar="DIR",
-        help="a new or empty directory, which is kept (default: a temporary one, kept if a check fails)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as one JSON object on stdout")
-    parser.epilog = "exit code 0 when every check holds, else 1"
-
-
-def run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Run the demo; returns 0 if every check held."""
     source = find_flights()
     screen = Screen(Console(stderr=options.json, highlight=False))
@@ -396,3 +386,16 @@ class Demo:
         self._screen.console.print(make_table(columns, rows))
         self._screen.check(count == FLIGHTS, f"Spark saw {count:,} records")
         self._screen.check(figures == expected, f"figures of {len(figures)} carriers: both ways equal")
+
+
+add_arguments = command(
+    _run,
+    arg(
+        "--dir",
+        "DIR",
+        "a new or empty directory, which is kept (default: a temporary one, kept if a check fails)",
+        type=Path,
+    ),
+    flag("--json", "print the report as one JSON object on stdout"),
+    epilog="exit code 0 when every check holds, else 1",
+)

@@ -10,17 +10,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from barnabas.cli.arguments import (
-    add_cluster_arguments,
-    add_states_argument,
-    chosen_bootstrap,
-    not_empty,
-    run_async,
-)
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
-from barnabas.cli.output import count, print_json, print_table
+from barnabas.cli.action import Column, Row, actions, answer, arg, flag, one_of, repeated, show
+from barnabas.cli.arguments import not_empty, on_cluster, states_option
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError, unknown_topic
+from barnabas.cli.output import count, print_json
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
 from barnabas.client.ask import for_each
 from barnabas.client.errors import GroupErrors
@@ -37,88 +32,18 @@ _DURATION: Final = re.compile(
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    listing = actions.add_parser("list", help="list groups")
-    add_states_argument(listing, _STATES)
-
-    describe = actions.add_parser("describe", help="show state, committed offsets, lag and assignments")
-    members = actions.add_parser("members", help="show members and their assignments")
-    lag = actions.add_parser("lag", help="show the lag of a group")
-    for action in (describe, members, lag):
-        action.add_argument("groups", nargs="+", metavar="GROUP", type=not_empty)
-
-    reset = actions.add_parser(
-        "reset-offsets", help="set a group's committed offsets; its members must be stopped"
-    )
-    reset.add_argument("group", type=not_empty)
-    _add_reset_arguments(reset)
-
-    delete = actions.add_parser("delete", help="delete groups without members, and their offsets")
-    delete.add_argument("groups", nargs="+", metavar="GROUP", type=not_empty)
-
-    delete_offsets = actions.add_parser("delete-offsets", help="delete committed offsets of a group")
-    delete_offsets.add_argument("group", type=not_empty)
-    delete_offsets.add_argument(
-        "--topic", action="append", required=True, metavar="TOPIC[:0,1]", help="may be repeated"
-    )
-
-    for action in (listing, describe, members, lag, reset, delete, delete_offsets):
-        add_cluster_arguments(action, json_help="print JSON")
-
-
-def _add_reset_arguments(reset: argparse.ArgumentParser) -> None:
-    scope = reset.add_mutually_exclusive_group()
-    scope.add_argument("--topic", action="append", metavar="TOPIC[:0,1]", help="may be repeated")
-    scope.add_argument("--all-topics", action="store_true", help="all committed topics (default)")
-    where = reset.add_mutually_exclusive_group(required=True)
-    where.add_argument("--to-earliest", action="store_true", help="the first offset of the log")
-    where.add_argument("--to-latest", action="store_true", help="the end of the log")
-    where.add_argument("--to-offset", type=int, metavar="N")
-    where.add_argument(
-        "--to-datetime", metavar="TIME", help="for example 2025-01-31T12:00:00; UTC without a zone"
-    )
-    where.add_argument("--by-duration", metavar="DURATION", help="this long ago, for example P1DT2H30M")
-    where.add_argument("--shift-by", type=int, metavar="N", help="forwards, or back if negative")
-    where.add_argument("--from-file", type=Path, metavar="FILE", help="lines of topic,partition,offset")
-    reset.add_argument("--dry-run", action="store_true", help="show the new offsets and change nothing")
-
-
-def run(options: argparse.Namespace) -> int:
-    action = {
-        "list": _list,
-        "describe": _describe,
-        "members": _members,
-        "lag": _lag,
-        "reset-offsets": _reset_offsets,
-        "delete": _delete,
-        "delete-offsets": _delete_offsets,
-    }[options.action]
-    run_async(action(options, chosen_bootstrap(options)))
-    return OK
-
-
-async def _list(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        listed = await admin.list_groups(states=options.state)
-    if options.json:
-        print_json(
-            [
-                {"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type}
-                for group in listed
-            ]
-        )
-    elif listed:
-        print_table(
-            ("group", "state", "protocol type"),
-            [(group.group_id, group.state, group.protocol_type or "-") for group in listed],
-        )
-    else:
-        print("no groups")
-
-
-Row = dict[str, Any]
+async def _list(options: argparse.Namespace, admin: Admin) -> None:
+    listed = await admin.list_groups(states=options.state)
+    rows: list[Row] = [
+        {"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type}
+        for group in listed
+    ]
+    columns: dict[str, Column] = {
+        "group": "group",
+        "state": "state",
+        "protocol type": lambda row: row["protocol_type"] or "-",
+    }
+    show(options, rows, columns, "no groups")
 
 
 async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[str, list[Row]]:
@@ -220,20 +145,14 @@ def lag_text(rows: Sequence[Row]) -> str:
 
 
 async def _described(
-    options: argparse.Namespace, bootstrap: str
+    options: argparse.Namespace, admin: Admin
 ) -> tuple[dict[str, GroupDescription], dict[str, list[Row]]]:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        groups = await admin.describe_groups(options.groups)
-        return groups, await _rows(admin, groups)
+    groups = await admin.describe_groups(options.groups)
+    return groups, await _rows(admin, groups)
 
 
-def _print_rows(columns: Sequence[str], rows: Sequence[Row]) -> None:
-    if rows:
-        print_table(columns, [[row[column] for column in columns] for row in rows])
-
-
-async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
-    groups, rows = await _described(options, bootstrap)
+async def _describe(options: argparse.Namespace, admin: Admin) -> None:
+    groups, rows = await _described(options, admin)
     if options.json:
         print_json([_group_object(group) | {"partitions": rows[name]} for name, group in groups.items()])
         return
@@ -243,7 +162,7 @@ async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
             f"{group.protocol or 'no assignor'}  coordinator {group.coordinator}  "
             f"{lag_text(rows[name])}"
         )
-        _print_rows((*_OFFSET_COLUMNS, "member_id", "host"), rows[name])
+        show(options, rows[name], (*_OFFSET_COLUMNS, "member_id", "host"))
 
 
 def _group_object(group: GroupDescription) -> Row:
@@ -256,9 +175,7 @@ def _group_object(group: GroupDescription) -> Row:
     }
 
 
-async def _members(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        groups = await admin.describe_groups(options.groups)
+async def _members(options: argparse.Namespace, admin: Admin) -> None:
     rows: list[Row] = [
         {
             "group": group.group_id,
@@ -269,49 +186,43 @@ async def _members(options: argparse.Namespace, bootstrap: str) -> None:
             "topics": list(member.topics),
             "partitions": [str(tp) for tp in member.assignment],
         }
-        for group in groups.values()
+        for group in (await admin.describe_groups(options.groups)).values()
         for member in group.members
     ]
-    if options.json:
-        print_json(rows)
-    elif not rows:
-        print("no members")
-    else:
-        columns = ("group", "member_id", "group_instance_id", "client_id", "host", "partitions")
-        _print_rows(columns, [row | {"partitions": " ".join(row["partitions"])} for row in rows])
+    names = ("group", "member_id", "group_instance_id", "client_id", "host")
+    columns: dict[str, Column] = {name: name for name in names}
+    show(options, rows, columns | {"partitions": lambda row: " ".join(row["partitions"])}, "no members")
 
 
-async def _lag(options: argparse.Namespace, bootstrap: str) -> None:
-    _, rows = await _described(options, bootstrap)
+async def _lag(options: argparse.Namespace, admin: Admin) -> None:
+    _, rows = await _described(options, admin)
     for name, partitions in rows.items():
-        if options.json:
-            print_json({"group": name} | lag_summary(partitions) | {"partitions": partitions})
-        else:
+        if not options.json:
             print(f"{name}  {lag_text(partitions)}")
-            _print_rows(_OFFSET_COLUMNS, partitions)
+        value = {"group": name} | lag_summary(partitions) | {"partitions": partitions}
+        show(options, partitions, _OFFSET_COLUMNS, value=value)
 
 
-async def _reset_offsets(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        before = {
-            tp: committed.offset
-            for tp, committed in (await admin.group_offsets(options.group)).items()
-            if committed is not None
-        }
-        after = await _new_offsets(options, admin, before)
-        if not after:
-            raise CommandError(_why_nothing_to_reset(options), NOT_FOUND)
-        await _check_has_no_members(admin, options.group)
-        if not options.dry_run:
-            await admin.alter_group_offsets(options.group, after)
-    rows = [(tp.topic, tp.partition, before.get(tp), offset) for tp, offset in sorted(after.items())]
-    if options.json:
-        names = ("topic", "partition", "before", "after")
-        changes = [dict(zip(names, row, strict=True)) for row in rows]
-        print_json({"group": options.group, "changed": not options.dry_run, "offsets": changes})
-        return
-    print(f"group {options.group}: {'would be set' if options.dry_run else 'set'}")
-    print_table(("topic", "partition", "before", "after"), rows)
+async def _reset_offsets(options: argparse.Namespace, admin: Admin) -> None:
+    before = {
+        tp: committed.offset
+        for tp, committed in (await admin.group_offsets(options.group)).items()
+        if committed is not None
+    }
+    after = await _new_offsets(options, admin, before)
+    if not after:
+        raise CommandError(_why_nothing_to_reset(options), NOT_FOUND)
+    await _check_has_no_members(admin, options.group)
+    if not options.dry_run:
+        await admin.alter_group_offsets(options.group, after)
+    rows: list[Row] = [
+        {"topic": tp.topic, "partition": tp.partition, "before": before.get(tp), "after": offset}
+        for tp, offset in sorted(after.items())
+    ]
+    if not options.json:
+        print(f"group {options.group}: {'would be set' if options.dry_run else 'set'}")
+    value = {"group": options.group, "changed": not options.dry_run, "offsets": rows}
+    show(options, rows, ("topic", "partition", "before", "after"), value=value)
 
 
 def _why_nothing_to_reset(options: argparse.Namespace) -> str:
@@ -387,39 +298,31 @@ async def _offsets_at(
     return {tp: entry.offset for tp, entry in listed.items()}
 
 
-async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
+async def _delete(options: argparse.Namespace, admin: Admin) -> None:
     deleted = list(dict.fromkeys(options.groups))
     failure: GroupErrors | None = None
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        try:
-            await admin.delete_groups(deleted)
-        except GroupErrors as error:
-            failure = error
-            deleted = [group for group in deleted if group not in error.errors]
-    if options.json:
-        print_json({"deleted": deleted})
-    else:
-        for group in deleted:
-            print(f"group {group} deleted")
+    try:
+        await admin.delete_groups(deleted)
+    except GroupErrors as error:
+        failure = error
+        deleted = [group for group in deleted if group not in error.errors]
+    answer(options, {"deleted": deleted}, *(f"group {group} deleted" for group in deleted))
     if failure is not None:
         raise failure
 
 
-async def _delete_offsets(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        named = chosen_partitions(options.topic, await _counts(admin))
-        committed = await admin.group_offsets(options.group)
-        # This also raises the error for a group that does not exist.
-        await admin.delete_group_offsets(options.group, named)
+async def _delete_offsets(options: argparse.Namespace, admin: Admin) -> None:
+    named = chosen_partitions(options.topic, await _counts(admin))
+    committed = await admin.group_offsets(options.group)
+    # This also raises the error for a group that does not exist.
+    await admin.delete_group_offsets(options.group, named)
     partitions = [tp for tp in named if committed.get(tp) is not None]
     if not partitions:
         raise CommandError(
             f"group {options.group!r} has committed no offsets of {', '.join(options.topic)}", NOT_FOUND
         )
-    if options.json:
-        print_json({"group": options.group, "deleted": [str(tp) for tp in partitions]})
-    else:
-        print(f"group {options.group}: offsets of {count(len(partitions), 'partition')} deleted")
+    value = {"group": options.group, "deleted": [str(tp) for tp in partitions]}
+    answer(options, value, f"group {options.group}: offsets of {count(len(partitions), 'partition')} deleted")
 
 
 # -- new offsets, as an operator names them ----------------------------------------------------------------
@@ -509,3 +412,48 @@ def within(tp: TopicPartition, offset: int, beginning: int, end: int) -> int:
             file=sys.stderr,
         )
     return nearest
+
+
+# -- the table ---------------------------------------------------------------------------------------------
+
+_GROUP = arg("group", type=not_empty)
+_GROUPS = arg("groups", "GROUP", nargs="+", type=not_empty)
+_RESET = (
+    one_of(
+        repeated("--topic", "TOPIC[:0,1]", default=None),
+        flag("--all-topics", "all committed topics (default)"),
+    ),
+    one_of(
+        flag("--to-earliest", "the first offset of the log"),
+        flag("--to-latest", "the end of the log"),
+        arg("--to-offset", "N", type=int),
+        arg("--to-datetime", "TIME", "for example 2025-01-31T12:00:00; UTC without a zone"),
+        arg("--by-duration", "DURATION", "this long ago, for example P1DT2H30M"),
+        arg("--shift-by", "N", "forwards, or back if negative", type=int),
+        arg("--from-file", "FILE", "lines of topic,partition,offset", type=Path),
+        required=True,
+    ),
+    flag("--dry-run", "show the new offsets and change nothing"),
+)
+
+add_arguments = actions(
+    on_cluster("list", "list groups", _list, states_option(_STATES)),
+    on_cluster("describe", "show state, committed offsets, lag and assignments", _describe, _GROUPS),
+    on_cluster("members", "show members and their assignments", _members, _GROUPS),
+    on_cluster("lag", "show the lag of a group", _lag, _GROUPS),
+    on_cluster(
+        "reset-offsets",
+        "set a group's committed offsets; its members must be stopped",
+        _reset_offsets,
+        _GROUP,
+        *_RESET,
+    ),
+    on_cluster("delete", "delete groups without members, and their offsets", _delete, _GROUPS),
+    on_cluster(
+        "delete-offsets",
+        "delete committed offsets of a group",
+        _delete_offsets,
+        _GROUP,
+        repeated("--topic", "TOPIC[:0,1]", required=True, default=None),
+    ),
+)

@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for module in _ACTIONS.values():
         module.add_action(actions)
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

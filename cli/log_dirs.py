@@ -8,66 +8,26 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async, seconds
-from barnabas.cli.exit_codes import (
-    FAILED,
-    NOT_FOUND,
-    OK,
-    USAGE,
-    CommandError,
-    exit_code_of,
-    unknown_topic,
-)
+from barnabas.cli.action import actions, answer, arg, flag, repeated
+from barnabas.cli.arguments import on_cluster, partition_of, seconds
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, CommandError, exit_code_of, unknown_topic
 from barnabas.cli.output import print_json, print_table, progress
 from barnabas.client.admin.admin import Admin, BrokerLogDirs, TopicPartitionReplica
-from barnabas.common.settings import INT_MAX
-from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
 _LOOK_S: Final = 0.2
 
-Row = tuple[str | int | None, ...]
 
-
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    describe = actions.add_parser("describe", help="show log dirs, their replicas, and the space left")
-    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="only replicas of these; default: all")
-    describe.add_argument(
-        "--broker", type=int, action="append", metavar="ID", help="default: all (may be repeated)"
-    )
-
-    move = actions.add_parser("move", help="move replicas to another log dir of their broker; they serve on")
-    move.add_argument("partitions", nargs="+", metavar="TOPIC:PARTITION")
-    move.add_argument("--broker", type=int, required=True, metavar="ID")
-    move.add_argument("--to", required=True, metavar="DIR", help="the absolute path of one of its log dirs")
-    move.add_argument("--wait", action="store_true", help="return when the replicas are there")
-    move.add_argument(
-        "--timeout", type=seconds, default=3600.0, metavar="SECONDS", help="of --wait (default 3600)"
-    )
-
-    for action in (describe, move):
-        add_cluster_arguments(action, json_help="print JSON")
-
-
-def run(options: argparse.Namespace) -> int:
-    action = {"describe": _describe, "move": _move}[options.action]
-    run_async(action(options, chosen_bootstrap(options)))
-    return OK
-
-
-async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        brokers = await admin.describe_log_dirs(options.broker)
-        topics = await admin.list_topics(include_internal=True)
+async def _describe(options: argparse.Namespace, admin: Admin) -> None:
+    brokers = await admin.describe_log_dirs(options.broker)
+    topics = await admin.list_topics(include_internal=True)
     for topic in options.topics:
         if topic not in topics:
             raise unknown_topic(topic, topics)
     if options.json:
         print_json([_broker_object(broker, options.topics) for broker in brokers])
         return
-    dirs: list[Row] = []
+    dirs: list[tuple[object, ...]] = []
     replicas: list[tuple[TopicPartition, int, str, int, int, str]] = []
     for broker in brokers:
         id = broker.node.node_id
@@ -121,36 +81,35 @@ def _broker_object(broker: BrokerLogDirs, topics: Iterable[str]) -> dict[str, An
     }
 
 
-async def _move(options: argparse.Namespace, bootstrap: str) -> None:
-    names = [partition_of(text) for text in options.partitions]
-    replicas = [TopicPartitionReplica(*name, BrokerId(options.broker)) for name in names]
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        (broker,) = await admin.describe_log_dirs([options.broker])
-        paths = [log_dir.path for log_dir in broker.log_dirs]
-        if broker.error is None and options.to not in paths:
-            raise CommandError(
-                f"--to {options.to}: broker {options.broker} has the log dirs {', '.join(paths)}", NOT_FOUND
-            )
-        errors = await admin.alter_replica_log_dirs(dict.fromkeys(replicas, options.to))
-        if options.wait:
-            moving = {TopicPartition(*replica[:2]) for replica, error in errors.items() if error is None}
-            await _wait(admin, options, moving)
-    failed = {replica: error for replica, error in errors.items() if error is not None}
-    if options.json:
-        print_json([_result_object(replica, options.to, error) for replica, error in errors.items()])
-    else:
-        for replica in errors.keys() - failed.keys():
-            done = "is in" if options.wait else "moves to"
-            print(f"{replica.topic}:{replica.partition} on broker {replica.broker_id} {done} {options.to}")
+def _check_move(options: argparse.Namespace) -> None:
+    options.partitions = [partition_of(text) for text in options.partitions]
+
+
+async def _move(options: argparse.Namespace, admin: Admin) -> None:
+    replicas = [
+        TopicPartitionReplica(tp.topic, tp.partition, BrokerId(options.broker)) for tp in options.partitions
+    ]
+    (broker,) = await admin.describe_log_dirs([options.broker])
+    paths = [log_dir.path for log_dir in broker.log_dirs]
+    if broker.error is None and options.to not in paths:
+        raise CommandError(
+            f"--to {options.to}: broker {options.broker} has the log dirs {', '.join(paths)}", NOT_FOUND
+        )
+    errors = await admin.alter_replica_log_dirs(dict.fromkeys(replicas, options.to))
+    moving = [replica for replica, error in errors.items() if error is None]
+    if options.wait:
+        await _wait(admin, options, {TopicPartition(*replica[:2]) for replica in moving})
+    rows = [
+        {**replica._asdict(), "log_dir": options.to, "error": None if error is None else str(error)}
+        for replica, error in errors.items()
+    ]
+    done = f"{'is in' if options.wait else 'moves to'} {options.to}"
+    named = [f"{replica.topic}:{replica.partition} on broker {replica.broker_id}" for replica in moving]
+    answer(options, rows, *(f"{name} {done}" for name in named))
+    failed = [error for error in errors.values() if error is not None]
     if failed:
-        codes = {exit_code_of(error) for error in failed.values()}
-        text = "; ".join(str(error) for error in failed.values())
-        raise CommandError(text, codes.pop() if len(codes) == 1 else FAILED)
-
-
-def _result_object(replica: TopicPartitionReplica, path: str, error: BarnabasError | None) -> dict[str, Any]:
-    text = None if error is None else str(error)
-    return {**replica._asdict(), "log_dir": path, "error": text}
+        codes = set(map(exit_code_of, failed))
+        raise CommandError("; ".join(map(str, failed)), codes.pop() if len(codes) == 1 else FAILED)
 
 
 async def _wait(admin: Admin, options: argparse.Namespace, moving: set[TopicPartition]) -> None:
@@ -183,8 +142,23 @@ async def _lag(admin: Admin, options: argparse.Namespace, moving: set[TopicParti
     return sum(lags) if lags else None
 
 
-def partition_of(text: str) -> TopicPartition:
-    topic, _, number = text.rpartition(":")
-    if not topic or not (number.isascii() and number.isdecimal() and int(number) <= INT_MAX):
-        raise CommandError(f"{text!r}: expected TOPIC:PARTITION, as flights:0", USAGE)
-    return TopicPartition(topic, int(number))
+add_arguments = actions(
+    on_cluster(
+        "describe",
+        "show log dirs, their replicas, and the space left",
+        _describe,
+        arg("topics", "TOPIC", "only replicas of these; default: all", nargs="*"),
+        repeated("--broker", "ID", "default: all", type=int, default=None),
+    ),
+    on_cluster(
+        "move",
+        "move replicas to another log dir of their broker; they serve on",
+        _move,
+        arg("partitions", "TOPIC:PARTITION", nargs="+"),
+        arg("--broker", "ID", type=int, required=True),
+        arg("--to", "DIR", "the absolute path of one of its log dirs", required=True),
+        flag("--wait", "return when the replicas are there"),
+        arg("--timeout", "SECONDS", "of --wait (default 3600)", type=seconds, default=3600.0),
+        check=_check_move,
+    ),
+)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from barnabas.broker.log.file_system import FILE_SYSTEM, unique_name
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
-from barnabas.cli.arguments import BOOTSTRAP_VARIABLE, add_bootstrap_argument, named_bootstrap, run_async
+from barnabas.cli.arguments import BOOTSTRAP_VARIABLE, bootstrap_option, named_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.log_verify import locked, verify_all
 from barnabas.client.admin.admin import Admin
@@ -33,7 +33,7 @@ def add_action(actions: Any) -> None:
     repair.add_argument(
         "partitions", nargs="*", metavar="TOPIC-PARTITION", help="these (default: all damaged ones)"
     )
-    add_bootstrap_argument(repair)
+    bootstrap_option()(repair)
     repair.add_argument(
         "--accept-data-loss",
         action="store_true",

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from barnabas.cli.arguments import add_dir_argument, check_broker, open_cluster
-from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.action import arg, command, flag
+from barnabas.cli.arguments import DIR_OPTION, check_broker, open_cluster
+from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.deploy.running_cluster import RunningCluster
 
 _FILES: Final = {
@@ -40,20 +41,7 @@ def _time_of(entry: _Entry) -> str:
     return entry.time
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    add_dir_argument(parser)
-    parser.add_argument("broker", nargs="?", type=int, metavar="BROKER", help="only this broker")
-    parser.add_argument("-f", "--follow", action="store_true", help="continue with new lines, until Ctrl-C")
-    parser.add_argument("-n", "--lines", type=int, default=50, metavar="N", help="of each file (default: 50)")
-    parser.add_argument(
-        "--file",
-        choices=(*_FILES, "zookeeper"),
-        default="server",
-        help="default: server; `output` has the process's own output: warnings and worse",
-    )
-
-
-def run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> None:
     if options.lines < 0:
         raise CommandError(f"--lines {options.lines}: expected at least 0", USAGE)
     files = _chosen_files(open_cluster(options), options.broker, options.file)
@@ -66,7 +54,6 @@ def run(options: argparse.Namespace) -> int:
     finally:
         for log in logs:
             log.close()
-    return OK
 
 
 def _chosen_files(cluster: RunningCluster, broker: int | None, file: str) -> dict[str, Path]:
@@ -143,3 +130,18 @@ class _LogFile:
         *lines, self._rest = (self._rest + data).split(b"\n")
         chosen = lines if last is None else lines[max(0, len(lines) - last) :]
         return list(_entries(self._label, [line.decode("utf-8", "backslashreplace") for line in chosen]))
+
+
+add_arguments = command(
+    _run,
+    DIR_OPTION,
+    arg("broker", "BROKER", "only this broker", nargs="?", type=int),
+    flag("-f --follow", "continue with new lines, until Ctrl-C"),
+    arg("-n --lines", "N", "of each file (default: 50)", type=int, default=50),
+    arg(
+        "--file",
+        help="default: server; `output` has the process's own output: warnings and worse",
+        choices=(*_FILES, "zookeeper"),
+        default="server",
+    ),
+)

@@ -49,7 +49,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "perf": ("perf", "measure how fast a cluster writes and reads records"),
     "completion": ("completion", "print a completion script for bash or zsh"),
 }
-"""Subcommand → (module of barnabas.cli, help). A module has ``add_arguments(parser, name)`` and ``run``."""
+"""Subcommand → (module of barnabas.cli, help). A module has ``add_arguments(parser, name)``; see `action`."""
 
 _EPILOG: Final = (
     "exit codes: 0 done, 1 failed, 2 wrong usage, 3 not reachable, 4 not found, 130 interrupted. "
@@ -131,7 +131,6 @@ def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
         if name in chosen:
             module = importlib.import_module(f"barnabas.cli.{module_name}")
             module.add_arguments(sub, name)
-            sub.set_defaults(run=module.run)
     return parser
 
 
@@ -175,7 +174,7 @@ def _run(words: list[str], chosen: str | None) -> int:
             if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
                 # Set by `barnabas.__main__`; from here on Ctrl-C lets the command clean up.
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-            code: int = options.run(options)
+            code: int = options.run(options) or exit_codes.OK
         # Flush here, so that a closed pipe raises here and not at exit. Without a stdout (`>&-`) it is None.
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -13,20 +13,21 @@ import shlex
 import time
 from typing import Any, Final
 
+from barnabas.cli.action import Action, actions, answer, arg
 from barnabas.cli.arguments import (
     SHORT_MAX,
-    add_cluster_arguments,
-    add_settings_argument,
     chosen_bootstrap,
     client_settings,
+    cluster_options,
     cluster_words,
     describe_topic,
     make_admin,
     number,
     run_async,
+    settings_option,
 )
-from barnabas.cli.exit_codes import OK, CommandError
-from barnabas.cli.output import errors_alone, print_json, progress
+from barnabas.cli.exit_codes import CommandError
+from barnabas.cli.output import errors_alone, progress
 from barnabas.client.admin.admin import NewTopic
 from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.client.consumer.consumer import Consumer
@@ -39,49 +40,6 @@ from barnabas.protocol.ids import TopicPartition
 _SAMPLE_EVERY: Final = 97
 _CHECK_EVERY: Final = 1024
 _POLL_RECORDS: Final = 10_000
-
-
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    produce = actions.add_parser("produce", help="write records as fast as possible, or at a rate")
-    produce.add_argument(
-        "--size", type=number(1), default=100, metavar="BYTES", help="size of a value (default: 100)"
-    )
-    produce.add_argument(
-        "--rate", type=number(1), metavar="N", help="at most N records/s (default: no limit)"
-    )
-    produce.add_argument("--acks", choices=("0", "1", "all"), default="all")
-    produce.add_argument(
-        "--partitions",
-        type=number(1),
-        default=6,
-        metavar="N",
-        help="default: 6; used if the topic is created",
-    )
-    produce.add_argument(
-        "--replication-factor",
-        type=number(1, SHORT_MAX),
-        default=-1,
-        metavar="N",
-        help="of the topic if it is created (default: the brokers')",
-    )
-    consume = actions.add_parser("consume", help="read records from the beginning as fast as possible")
-    add_settings_argument(produce, "producer", acks="--acks")
-    add_settings_argument(consume, "consumer")
-    for action in (produce, consume):
-        # Without a default of its own, which would replace the value of the option.
-        action.add_argument("topic", nargs="?", default=argparse.SUPPRESS, help="default: perf")
-        action.add_argument("--topic", default="perf", help="the same as an option")
-        action.add_argument(
-            "--records", type=number(1, LONG_MAX), default=1_000_000, metavar="N", help="default: 1,000,000"
-        )
-        add_cluster_arguments(action, json_help="print one JSON object")
-
-
-def run(options: argparse.Namespace) -> int:
-    work = _produce if options.action == "produce" else _consume
-    _print(options, run_async(work(options, chosen_bootstrap(options))))
-    return OK
 
 
 class _Latencies:
@@ -212,16 +170,54 @@ def _figures(records: int, size: int, seconds: float) -> dict[str, Any]:
     }
 
 
-def _print(options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    if options.json:
-        print_json(figures)
-        return
-    print(
+def _run(options: argparse.Namespace) -> None:
+    work = _produce if options.action == "produce" else _consume
+    figures = run_async(work(options, chosen_bootstrap(options)))
+    lines = [
         f"{figures['records']:,} records, {figures['value_bytes'] / 1e6:,.1f} MB of values in "
         f"{figures['seconds']:.2f} s: {figures['records_per_s']:,} records/s, {figures['mb_per_s']:,.1f} MB/s"
-    )
+    ]
     if figures.get("latency_p50_ms") is not None:
-        print(
+        lines.append(
             f"latency p50 {figures['latency_p50_ms']} ms, p99 {figures['latency_p99_ms']} ms, "
             f"p99.9 {figures['latency_p99.9_ms']} ms"
         )
+    answer(options, figures, *lines)
+
+
+_COMMON = (
+    # Without a default of its own, which would replace the value of the option.
+    arg("topic", help="default: perf", nargs="?", default=argparse.SUPPRESS),
+    arg("--topic", help="the same as an option", default="perf"),
+    arg("--records", "N", "default: 1,000,000", type=number(1, LONG_MAX), default=1_000_000),
+    *cluster_options("print one JSON object"),
+)
+
+add_arguments = actions(
+    Action(
+        "produce",
+        "write records as fast as possible, or at a rate",
+        _run,
+        (
+            arg("--size", "BYTES", "size of a value (default: 100)", type=number(1), default=100),
+            arg("--rate", "N", "at most N records/s (default: no limit)", type=number(1)),
+            arg("--acks", choices=("0", "1", "all"), default="all"),
+            arg("--partitions", "N", "default: 6; used if the topic is created", type=number(1), default=6),
+            arg(
+                "--replication-factor",
+                "N",
+                "of the topic if it is created (default: the brokers')",
+                type=number(1, SHORT_MAX),
+                default=-1,
+            ),
+            settings_option("producer", acks="--acks"),
+            *_COMMON,
+        ),
+    ),
+    Action(
+        "consume",
+        "read records from the beginning as fast as possible",
+        _run,
+        (settings_option("consumer"), *_COMMON),
+    ),
+)

@@ -20,16 +20,17 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from barnabas.cli.action import arg, command
 from barnabas.cli.arguments import (
     STDIN,
-    add_cluster_arguments,
-    add_settings_argument,
     chosen_bootstrap,
     client_settings,
+    cluster_options,
     cluster_words,
     describe_topic,
     not_empty,
     run_async,
+    settings_option,
 )
 from barnabas.cli.cluster_view import silence_explained
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError, exit_code_of
@@ -45,38 +46,7 @@ _MAX_CHUNKS: Final = 8
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument("topic")
-    parser.add_argument(
-        "file", nargs="?", type=Path, default=STDIN, metavar="FILE", help="default: stdin (also -)"
-    )
-    parser.add_argument(
-        "--key-separator",
-        metavar="TEXT",
-        help="split each line there into key and value; every line needs one",
-    )
-    parser.add_argument("--partition", type=int, metavar="P", help="write to this partition alone")
-    parser.add_argument("--acks", choices=("0", "1", "all"), default="all")
-    parser.add_argument(
-        "--transactional-id",
-        type=not_empty,
-        metavar="ID",
-        help="write all lines in one transaction, which is committed at the end of the input",
-    )
-    parser.add_argument(
-        "--compression", default="none", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd"
-    )
-    add_settings_argument(
-        parser,
-        "producer",
-        acks="--acks",
-        compression_type="--compression",
-        transactional_id="--transactional-id",
-    )
-    add_cluster_arguments(parser, json_help="print a summary as one JSON object")
-
-
-def run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     if options.key_separator == "":
         raise CommandError("--key-separator: expected a text that is not empty", USAGE)
     if options.partition is not None and options.partition < 0:
@@ -298,3 +268,27 @@ class _Reader:
                 return  # the loop is closed: the command has ended
             if not chunk or isinstance(chunk, OSError):
                 return
+
+
+add_arguments = command(
+    _run,
+    arg("topic"),
+    arg("file", "FILE", "default: stdin (also -)", nargs="?", type=Path, default=STDIN),
+    arg("--key-separator", "TEXT", "split each line there into key and value; every line needs one"),
+    arg("--partition", "P", "write to this partition alone", type=int),
+    arg("--acks", choices=("0", "1", "all"), default="all"),
+    arg(
+        "--transactional-id",
+        "ID",
+        "write all lines in one transaction, which is committed at the end of the input",
+        type=not_empty,
+    ),
+    arg("--compression", "CODEC", "none, gzip, snappy, lz4 or zstd", default="none"),
+    settings_option(
+        "producer",
+        acks="--acks",
+        compression_type="--compression",
+        transactional_id="--transactional-id",
+    ),
+    *cluster_options("print a summary as one JSON object"),
+)

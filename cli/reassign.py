@@ -17,20 +17,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.cli.action import Column, Row, actions, answer, arg, flag, show
 from barnabas.cli.arguments import (
     SHORT_MAX,
     STDIN,
-    add_cluster_arguments,
-    chosen_bootstrap,
+    check_partitions,
     cluster_words,
     dir_words,
     local_cluster,
+    make_admin,
     number,
-    run_async,
+    on_cluster,
     seconds,
 )
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, unknown_topic
-from barnabas.cli.log_dirs import partition_of
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import bytes_progress, count, print_json, print_table
 from barnabas.cli.placement_plan import Move, Placement, plan
 from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, PartitionReassignment
@@ -56,123 +56,70 @@ Targets = Mapping[TopicPartition, Sequence[int]]
 Limits = dict[ConfigResource, dict[str, ConfigChange]]
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    if name == "drain":
-        parser.add_argument(
-            "broker", type=int, metavar="BROKER", help="the broker that shall have no replicas"
-        )
-        _add_wait(parser)
-        add_cluster_arguments(parser, json_help="print the moves as JSON")
-        return
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    planning = actions.add_parser("plan", help="print a plan that spreads the replicas and moves few bytes")
-    planning.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all, internal ones too")
-    planning.add_argument("--brokers", metavar="ID,ID,…", help="the brokers to use; default: all live ones")
-    planning.add_argument(
-        "--replication-factor", type=number(1, SHORT_MAX), metavar="N", help="default: as it is"
-    )
-
-    execute = actions.add_parser("execute", help="begin the moves of a plan")
-    execute.add_argument("plan", type=Path, metavar="FILE", help="a plan; - is standard input")
-    _add_wait(execute)
-
-    status = actions.add_parser("status", help="show the moves under way")
-    cancel = actions.add_parser("cancel", help="undo moves that are under way")
-    cancel.add_argument("partitions", nargs="*", metavar="TOPIC:PARTITION", help="or --all")
-    cancel.add_argument("--all", action="store_true", help="all moves under way")
-
-    for action in (planning, execute, status, cancel):
-        add_cluster_arguments(action, json_help="print JSON")
-
-
-def _add_wait(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--wait", action="store_true", help="return when the replicas have moved")
-    parser.add_argument(
-        "--throttle",
-        type=number(1, LONG_MAX),
-        metavar="BYTES",
-        help="the most bytes per second that each broker sends or gets for the moves; with --wait, "
-        "since the limit is removed at the end",
-    )
-    parser.add_argument(
-        "--timeout", type=seconds, default=86_400.0, metavar="SECONDS", help="of --wait (default 86400)"
-    )
-
-
-def run(options: argparse.Namespace) -> int:
-    throttle = getattr(options, "throttle", None)
-    if throttle is not None and not options.wait:
-        raise CommandError("--throttle: expected --wait as well", USAGE)
-    actions = {"plan": _plan, "execute": _execute, "status": _status, "cancel": _cancel}
-    action = _drain if options.command == "drain" else actions[options.action]
-    run_async(action(options, chosen_bootstrap(options)))
-    return OK
-
-
-async def _plan(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        racks = await _racks(admin)
-        allowed = racks
-        if options.brokers is not None:
-            allowed = {broker: racks[broker] for broker in _broker_ids(options.brokers, racks)}
-        placements = await _placements(admin, options.topics)
+async def _plan(options: argparse.Namespace, admin: Admin) -> None:
+    racks = await _racks(admin)
+    allowed = racks
+    if options.brokers is not None:
+        allowed = {broker: racks[broker] for broker in _broker_ids(options.brokers, racks)}
+    placements = await _placements(admin, options.topics)
     moves = plan(placements, allowed, replication_factor=options.replication_factor)
     if options.json or not sys.stdout.isatty():
         print_json(_as_plan(moves))
-        return
-    _print_moves(moves, options)
-
-
-async def _execute(options: argparse.Namespace, bootstrap: str) -> None:
-    targets = _read_plan(options.plan)
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        await _move(admin, targets, options, bootstrap)
-    if options.json:
-        print_json(_plan_object(targets))
     else:
-        print(f"{len(targets)} partitions {'have moved' if options.wait else 'are moving'}")
+        _print_moves(moves, options)
 
 
-async def _drain(options: argparse.Namespace, bootstrap: str) -> None:
+def _check_execute(options: argparse.Namespace) -> None:
+    _check_throttle(options)
+    options.plan = _read_plan(options.plan)
+
+
+def _check_throttle(options: argparse.Namespace) -> None:
+    if options.throttle is not None and not options.wait:
+        raise CommandError("--throttle: expected --wait as well", USAGE)
+
+
+async def _execute(options: argparse.Namespace, admin: Admin) -> None:
+    await _move(admin, options.plan, options)
+    done = "have moved" if options.wait else "are moving"
+    answer(options, _plan_object(options.plan), f"{len(options.plan)} partitions {done}")
+
+
+async def _drain(options: argparse.Namespace, admin: Admin) -> None:
     drained = BrokerId(options.broker)
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        racks = await _racks(admin)
-        placements = {
-            tp: placement
-            for tp, placement in (await _placements(admin, ())).items()
-            if drained in placement.replicas
-        }
-        if drained not in racks and not placements:
-            raise CommandError(f"there is no broker {drained}; there are {sorted(racks)}", NOT_FOUND)
-        allowed = {broker: rack for broker, rack in racks.items() if broker != drained}
-        for tp, placement in placements.items():
-            if len(placement.replicas) > len(allowed):
-                raise CommandError(
-                    f"broker {drained} cannot be drained: {tp} has {len(placement.replicas)} replicas, and "
-                    f"{count(len(allowed), 'other broker')} can have them; start another broker first"
-                    f"{_another_broker(options, bootstrap, len(racks) + 1)}"
-                    f"{_fewer_replicas(options, tp.topic, len(allowed)) if allowed else ''}"
-                )
-        moves = plan(placements, allowed, is_balanced=False) if placements else {}
-        targets = {tp: move.after for tp, move in moves.items()}
-        deleted = await _move(admin, targets, options, bootstrap, skips_deleted=True)
+    racks = await _racks(admin)
+    placements = {
+        tp: placement
+        for tp, placement in (await _placements(admin, ())).items()
+        if drained in placement.replicas
+    }
+    if drained not in racks and not placements:
+        raise CommandError(f"there is no broker {drained}; there are {sorted(racks)}", NOT_FOUND)
+    allowed = {broker: rack for broker, rack in racks.items() if broker != drained}
+    for tp, placement in placements.items():
+        if len(placement.replicas) > len(allowed):
+            raise CommandError(
+                f"broker {drained} cannot be drained: {tp} has {len(placement.replicas)} replicas, and "
+                f"{count(len(allowed), 'other broker')} can have them; start another broker first"
+                f"{_another_broker(options, len(racks) + 1)}"
+                f"{_fewer_replicas(options, tp.topic, len(allowed)) if allowed else ''}"
+            )
+    moves = plan(placements, allowed, is_balanced=False) if placements else {}
+    targets = {tp: move.after for tp, move in moves.items()}
+    deleted = await _move(admin, targets, options, skips_deleted=True)
     moves = {tp: move for tp, move in moves.items() if tp not in deleted}
-    if options.json:
-        print_json(_as_plan(moves))
-        return
+    lines = [f"broker {drained} has no replicas"]
     if moves:
         verb = "left" if options.wait else "began to leave"
-        print(f"{count(len(moves), 'replica')} {verb} broker {drained}")
-    else:
-        print(f"broker {drained} has no replicas")
+        lines = [f"{count(len(moves), 'replica')} {verb} broker {drained}"]
     if deleted:
-        print(f"skipped {count(len(deleted), 'partition')} of topics that are being deleted")
+        lines.append(f"skipped {count(len(deleted), 'partition')} of topics that are being deleted")
+    answer(options, _as_plan(moves), *lines)
 
 
-def _another_broker(options: argparse.Namespace, bootstrap: str, brokers: int) -> str:
+def _another_broker(options: argparse.Namespace, brokers: int) -> str:
     """The commands for a cluster of this machine."""
-    if local_cluster(options, bootstrap) is None:
+    if local_cluster(options, options.connected_to) is None:
         return ""
     where = dir_words(options)
     return f": `barnabas down{where}`, then `barnabas up --brokers {brokers}{where}`"
@@ -184,40 +131,37 @@ def _fewer_replicas(options: argparse.Namespace, topic: str, replicas: int) -> s
     return f"; or give the topic fewer: `{made} && barnabas reassign execute plan.json --wait{where}`"
 
 
-async def _status(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        under_way = await admin.list_partition_reassignments()
-        copied = await _copied(admin, under_way)
-    if options.json:
-        print_json([_as_json(tp, moving, copied[tp]) for tp, moving in sorted(under_way.items())])
-        return
-    rows = [
-        (
-            f"{tp.topic}:{tp.partition}",
-            _listed(moving.target),
-            _listed(moving.adding),
-            _listed(moving.removing),
-            _share(*copied[tp]),
-        )
-        for tp, moving in sorted(under_way.items())
+async def _status(options: argparse.Namespace, admin: Admin) -> None:
+    under_way = sorted((await admin.list_partition_reassignments()).items())
+    copied = await _copied(admin, dict(under_way))
+    rows: list[Row] = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "replicas": list(moving.replicas),
+            "adding": list(moving.adding),
+            "removing": list(moving.removing),
+            "copied_bytes": copied[tp][0],
+            "total_bytes": copied[tp][1],
+        }
+        for tp, moving in under_way
     ]
-    if rows:
-        print_table(("partition", "to", "adding", "removing", "copied"), rows)
-    else:
-        print("no partition is moving")
+    columns: dict[str, Column] = {
+        "partition": lambda row: f"{row['topic']}:{row['partition']}",
+        "to": lambda row: _listed(row["target"]),
+        "adding": lambda row: _listed(row["adding"]),
+        "removing": lambda row: _listed(row["removing"]),
+        "copied": lambda row: _share(row["copied_bytes"], row["total_bytes"]),
+    }
+    shown = [row | {"target": moving.target} for row, (_, moving) in zip(rows, under_way, strict=True)]
+    show(options, shown, columns, "no partition is moving", value=rows)
 
 
-async def _cancel(options: argparse.Namespace, bootstrap: str) -> None:
-    if bool(options.partitions) == options.all:
-        raise CommandError("name partitions as TOPIC:PARTITION, or give --all", USAGE)
-    named = [partition_of(text) for text in options.partitions]
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        cancelled = list(await admin.list_partition_reassignments()) if options.all else named
-        _raise_first(await admin.alter_partition_reassignments(dict.fromkeys(cancelled)))
-    if options.json:
-        print_json([{"topic": tp.topic, "partition": tp.partition} for tp in cancelled])
-    else:
-        print(f"{len(cancelled)} moves are cancelled")
+async def _cancel(options: argparse.Namespace, admin: Admin) -> None:
+    cancelled = list(await admin.list_partition_reassignments()) if options.all else options.partitions
+    _raise_first(await admin.alter_partition_reassignments(dict.fromkeys(cancelled)))
+    rows = [{"topic": tp.topic, "partition": tp.partition} for tp in cancelled]
+    answer(options, rows, f"{len(cancelled)} moves are cancelled")
 
 
 # Reading the cluster
@@ -276,12 +220,7 @@ async def _copied(
 
 
 async def _move(
-    admin: Admin,
-    targets: Targets,
-    options: argparse.Namespace,
-    bootstrap: str,
-    *,
-    skips_deleted: bool = False,
+    admin: Admin, targets: Targets, options: argparse.Namespace, *, skips_deleted: bool = False
 ) -> set[TopicPartition]:
     """Begin the moves, and wait for their end if that is asked for.
 
@@ -289,7 +228,7 @@ async def _move(
     """
     async with AsyncExitStack() as stack:
         if options.throttle is not None and targets:
-            await stack.enter_async_context(_throttled(targets, options, bootstrap))
+            await stack.enter_async_context(_throttled(targets, options))
         outcomes = await admin.alter_partition_reassignments(dict(targets))
         deleted = {tp for tp, error in outcomes.items() if skips_deleted and _is_unknown(error)}
         _raise_first({tp: error for tp, error in outcomes.items() if tp not in deleted})
@@ -303,13 +242,13 @@ def _is_unknown(error: BarnabasError | None) -> bool:
 
 
 @asynccontextmanager
-async def _throttled(targets: Targets, options: argparse.Namespace, bootstrap: str) -> AsyncIterator[None]:
+async def _throttled(targets: Targets, options: argparse.Namespace) -> AsyncIterator[None]:
     """Limit the replication to added replicas, on all brokers, until the block ends.
 
     The rates are defaults for all brokers, not settings of each: any broker can remove these, also those of a
     broker that dies meanwhile. Limits that cannot be removed are an error with the commands that remove them.
     """
-    async with Admin(bootstrap_servers=bootstrap, request_timeout_ms=_LIMIT_REQUEST_MS) as admin:
+    async with make_admin(options.connected_to, {"request_timeout_ms": _LIMIT_REQUEST_MS}) as admin:
         limits = _limits(await admin.describe_topics({tp.topic for tp in targets}), targets, options.throttle)
         removals: Limits = {resource: dict.fromkeys(names) for resource, names in limits.items()}
         try:
@@ -433,18 +372,6 @@ def _as_plan(moves: Mapping[TopicPartition, Move]) -> dict[str, Any]:
     return _plan_object({tp: move.after for tp, move in moves.items()})
 
 
-def _as_json(tp: TopicPartition, moving: PartitionReassignment, copied: tuple[int, int]) -> dict[str, Any]:
-    return {
-        "topic": tp.topic,
-        "partition": tp.partition,
-        "replicas": list(moving.replicas),
-        "adding": list(moving.adding),
-        "removing": list(moving.removing),
-        "copied_bytes": copied[0],
-        "total_bytes": copied[1],
-    }
-
-
 def _print_moves(moves: Mapping[TopicPartition, Move], options: argparse.Namespace) -> None:
     rows = [
         (f"{tp.topic}:{tp.partition}", _listed(move.before), _listed(move.after), move.copied_bytes)
@@ -482,3 +409,60 @@ def _listed(brokers: Sequence[int]) -> str:
 
 def _share(there: int, whole: int) -> str:
     return "-" if not whole else f"{100 * there // whole} %"
+
+
+# The table
+
+_WAIT = (
+    flag("--wait", "return when the replicas have moved"),
+    arg(
+        "--throttle",
+        "BYTES",
+        "the most bytes per second that each broker sends or gets for the moves; with --wait, "
+        "since the limit is removed at the end",
+        type=number(1, LONG_MAX),
+    ),
+    arg("--timeout", "SECONDS", "of --wait (default 86400)", type=seconds, default=86_400.0),
+)
+
+_reassign = actions(
+    on_cluster(
+        "plan",
+        "print a plan that spreads the replicas and moves few bytes",
+        _plan,
+        arg("topics", "TOPIC", "default: all, internal ones too", nargs="*"),
+        arg("--brokers", "ID,ID,…", "the brokers to use; default: all live ones"),
+        arg("--replication-factor", "N", "default: as it is", type=number(1, SHORT_MAX)),
+    ),
+    on_cluster(
+        "execute",
+        "begin the moves of a plan",
+        _execute,
+        arg("plan", "FILE", "a plan; - is standard input", type=Path),
+        *_WAIT,
+        check=_check_execute,
+    ),
+    on_cluster("status", "show the moves under way", _status),
+    on_cluster(
+        "cancel",
+        "undo moves that are under way",
+        _cancel,
+        arg("partitions", "TOPIC:PARTITION", "or --all", nargs="*"),
+        flag("--all", "all moves under way"),
+        check=check_partitions,
+    ),
+)
+_draining = on_cluster(
+    "drain",
+    "",
+    _drain,
+    arg("broker", "BROKER", "the broker that shall have no replicas", type=int),
+    *_WAIT,
+    check=_check_throttle,
+    json_help="print the moves as JSON",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    add = _draining.add_to if name == "drain" else _reassign
+    add(parser, name)

@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from barnabas.cli.arguments import add_cluster_arguments, chosen_bootstrap, run_async, seconds
+from barnabas.cli.action import arg, command, flag, repeated
+from barnabas.cli.arguments import chosen_bootstrap, cluster_options, run_async, seconds
 from barnabas.cli.cluster_view import ClusterView, PartitionView, look
 from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
 from barnabas.cli.output import count, make_console, make_table, print_json
@@ -31,29 +32,7 @@ _MOST_PROBLEMS: Final = 8
 """Sentences on a terminal, unless all are asked for."""
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    add_cluster_arguments(parser, json_help="print one JSON object")
-    parser.add_argument("--topic", action="append", metavar="TOPIC", help="only this topic (may be repeated)")
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="every partition, also of internal topics, and if they are more than the terminal's lines",
-    )
-    parser.add_argument(
-        "--watch",
-        nargs="?",
-        type=seconds,
-        const=_WATCH_INTERVAL_S,
-        metavar="SECONDS",
-        help="refresh until Ctrl-C, every second or at this interval",
-    )
-    parser.epilog = (
-        "exit code 1 means: a broker does not answer, a partition is not fully replicated, "
-        "or a log cannot be compacted"
-    )
-
-
-def run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     if options.watch is not None:
         _watch(options)
     view = _look(options)
@@ -260,3 +239,24 @@ def _partition_row(view: PartitionView) -> tuple[object, ...]:
     leader: object = str(view.info.leader) if view.info.leader >= 0 else _red("none")
     isr = Text(",".join(map(str, view.info.isr)), style="bold red" if view.not_in_sync else "")
     return view.name, leader, view.info.leader_epoch, isr, replicas
+
+
+add_arguments = command(
+    _run,
+    *cluster_options("print one JSON object"),
+    repeated("--topic", "TOPIC", "only this topic", default=None),
+    flag(
+        "--all",
+        "every partition, also of internal topics, and if they are more than the terminal's lines",
+    ),
+    arg(
+        "--watch",
+        "SECONDS",
+        "refresh until Ctrl-C, every second or at this interval",
+        nargs="?",
+        type=seconds,
+        const=_WATCH_INTERVAL_S,
+    ),
+    epilog="exit code 1 means: a broker does not answer, a partition is not fully replicated, "
+    "or a log cannot be compacted",
+)

@@ -6,120 +6,47 @@ import argparse
 from typing import Any
 
 from barnabas.cli import configs
-from barnabas.cli.arguments import (
-    SHORT_MAX,
-    add_cluster_arguments,
-    chosen_bootstrap,
-    key_values,
-    number,
-    run_async,
-)
-from barnabas.cli.exit_codes import OK, USAGE, CommandError, unknown_topic
+from barnabas.cli.action import actions, answer, arg, flag, repeated
+from barnabas.cli.arguments import SHORT_MAX, key_values, number, on_cluster
+from barnabas.cli.exit_codes import USAGE, CommandError, unknown_topic
 from barnabas.cli.output import print_json, print_table
 from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.protocol.errors import ApiError, ErrorCode
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    create = actions.add_parser("create", help="create a topic")
-    create.add_argument("topic")
-    create.add_argument("--partitions", type=number(1), default=-1, metavar="N", help="default: the brokers'")
-    create.add_argument(
-        "--replication-factor",
-        type=number(1, SHORT_MAX),
-        default=-1,
-        metavar="N",
-        help="default: the brokers'",
-    )
-    create.add_argument(
-        "--config",
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of the topic, for example min.insync.replicas=2 (may be repeated)",
-    )
-    create.add_argument("--if-not-exists", action="store_true", help="an existing topic is not an error")
-
-    listing = actions.add_parser("list", help="list topics")
-    listing.add_argument("--internal", action="store_true", help="internal topics too")
-
-    describe = actions.add_parser("describe", help="show partitions, leaders and in-sync replicas")
-    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="default: all")
-
-    alter = actions.add_parser("alter", help="change a topic's settings; they take effect on every replica")
-    alter.add_argument("topic")
-    configs.add_change_arguments(alter)
-
-    add_partitions = actions.add_parser("add-partitions", help="add partitions to a topic")
-    add_partitions.add_argument("topic")
-    add_partitions.add_argument("total", type=number(1), metavar="TOTAL", help="the new total of partitions")
-    add_partitions.add_argument(
-        "--replicas",
-        action="append",
-        metavar="ID,ID,…",
-        help="the brokers of a new partition, the preferred leader first (once for each new partition)",
-    )
-    add_partitions.add_argument("--validate-only", action="store_true", help="check it and change nothing")
-
-    delete = actions.add_parser("delete", help="delete topics and their records")
-    delete.add_argument("topics", nargs="+", metavar="TOPIC")
-
-    for action in (create, listing, describe, alter, add_partitions, delete):
-        add_cluster_arguments(action, json_help="print JSON")
+def _check_create(options: argparse.Namespace) -> None:
+    options.config = key_values(options.config, "--config")
 
 
-def run(options: argparse.Namespace) -> int:
-    action = {
-        "create": _create,
-        "list": _list,
-        "describe": _describe,
-        "alter": _alter,
-        "add-partitions": _add_partitions,
-        "delete": _delete,
-    }[options.action]
-    run_async(action(options, chosen_bootstrap(options)))
-    return OK
-
-
-async def _create(options: argparse.Namespace, bootstrap: str) -> None:
+async def _create(options: argparse.Namespace, admin: Admin) -> None:
     topic = NewTopic(
         options.topic,
         num_partitions=options.partitions,
         replication_factor=options.replication_factor,
-        configs=key_values(options.config, "--config"),
+        configs=options.config,
     )
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        created = True
-        try:
-            await admin.create_topics(topic)
-        except ApiError as error:
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS or not options.if_not_exists:
-                raise
-            created = False
-        if options.json:
-            described = (await admin.describe_topics(options.topic))[options.topic]
-            print_json({"created": created} | topic_object(described))
-        else:
-            print(f"topic {options.topic} {'created' if created else 'exists already'}")
-
-
-async def _list(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        names = await admin.list_topics(include_internal=options.internal)
+    created = True
+    try:
+        await admin.create_topics(topic)
+    except ApiError as error:
+        if error.code != ErrorCode.TOPIC_ALREADY_EXISTS or not options.if_not_exists:
+            raise
+        created = False
     if options.json:
-        print_json(names)
+        described = (await admin.describe_topics(options.topic))[options.topic]
+        print_json({"created": created} | topic_object(described))
     else:
-        for name in names:
-            print(name)
+        print(f"topic {options.topic} {'created' if created else 'exists already'}")
 
 
-async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        topics = await admin.describe_topics(options.topics or None)
+async def _list(options: argparse.Namespace, admin: Admin) -> None:
+    names = await admin.list_topics(include_internal=options.internal)
+    answer(options, names, *names)
+
+
+async def _describe(options: argparse.Namespace, admin: Admin) -> None:
+    topics = await admin.describe_topics(options.topics or None)
     if options.json:
         print_json([topic_object(topic) for topic in topics.values()])
         return
@@ -130,9 +57,10 @@ async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
             (
                 str(partition.partition),
                 str(partition.leader) if partition.leader >= 0 else "none",
-                ",".join(map(str, partition.replicas)),
-                ",".join(map(str, partition.isr)),
-                ",".join(map(str, partition.offline_replicas)),
+                *(
+                    ",".join(map(str, brokers))
+                    for brokers in (partition.replicas, partition.isr, partition.offline_replicas)
+                ),
             )
             for partition in topic.partitions
         ]
@@ -141,29 +69,26 @@ async def _describe(options: argparse.Namespace, bootstrap: str) -> None:
         print("no topics")
 
 
-async def _alter(options: argparse.Namespace, bootstrap: str) -> None:
-    resource, changes = ConfigResource.topic(options.topic), configs.chosen_changes(options)
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        await configs.alter(admin, resource, changes, validate_only=options.validate_only)
-    configs.report_changes(resource, changes, is_done=not options.validate_only, as_json=options.json)
+async def _alter(options: argparse.Namespace, admin: Admin) -> None:
+    await configs.alter(options, admin, ConfigResource.topic(options.topic))
 
 
-async def _add_partitions(options: argparse.Namespace, bootstrap: str) -> None:
-    assignments = None if options.replicas is None else [_broker_ids(text) for text in options.replicas]
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        existing = await admin.list_topics(include_internal=True)
-        if options.topic not in existing:
-            raise unknown_topic(options.topic, existing)
-        await admin.create_partitions(
-            {options.topic: NewPartitions(options.total, assignments)}, validate_only=options.validate_only
-        )
-        described = (await admin.describe_topics(options.topic))[options.topic]
-    if options.json:
-        print_json({"changed": not options.validate_only} | topic_object(described))
-    elif options.validate_only:
-        print(f"topic {options.topic} can have {options.total} partitions")
-    else:
-        print(f"topic {options.topic} has {len(described.partitions)} partitions")
+def _check_add_partitions(options: argparse.Namespace) -> None:
+    if options.replicas is not None:
+        options.replicas = [_broker_ids(text) for text in options.replicas]
+
+
+async def _add_partitions(options: argparse.Namespace, admin: Admin) -> None:
+    existing = await admin.list_topics(include_internal=True)
+    if options.topic not in existing:
+        raise unknown_topic(options.topic, existing)
+    await admin.create_partitions(
+        {options.topic: NewPartitions(options.total, options.replicas)}, validate_only=options.validate_only
+    )
+    described = (await admin.describe_topics(options.topic))[options.topic]
+    done = f"can have {options.total}" if options.validate_only else f"has {len(described.partitions)}"
+    value = {"changed": not options.validate_only} | topic_object(described)
+    answer(options, value, f"topic {options.topic} {done} partitions")
 
 
 def _broker_ids(text: str) -> list[int]:
@@ -173,19 +98,14 @@ def _broker_ids(text: str) -> list[int]:
     return [int(part) for part in ids]
 
 
-async def _delete(options: argparse.Namespace, bootstrap: str) -> None:
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        # Check first, so that nothing is deleted if one of the names is misspelt.
-        existing = await admin.list_topics(include_internal=True)
-        for name in options.topics:
-            if name not in existing:
-                raise unknown_topic(name, existing)
-        await admin.delete_topics(options.topics)
-    if options.json:
-        print_json({"deleted": options.topics})
-    else:
-        for name in options.topics:
-            print(f"topic {name} deleted")
+async def _delete(options: argparse.Namespace, admin: Admin) -> None:
+    # Check first, so that nothing is deleted if one of the names is misspelt.
+    existing = await admin.list_topics(include_internal=True)
+    for name in options.topics:
+        if name not in existing:
+            raise unknown_topic(name, existing)
+    await admin.delete_topics(options.topics)
+    answer(options, {"deleted": options.topics}, *(f"topic {name} deleted" for name in options.topics))
 
 
 def topic_object(topic: TopicInfo) -> dict[str, Any]:
@@ -206,3 +126,49 @@ def _partition_object(partition: PartitionInfo) -> dict[str, Any]:
         "isr": list(partition.isr),
         "offline_replicas": list(partition.offline_replicas),
     }
+
+
+add_arguments = actions(
+    on_cluster(
+        "create",
+        "create a topic",
+        _create,
+        arg("topic"),
+        arg("--partitions", "N", "default: the brokers'", type=number(1), default=-1),
+        arg("--replication-factor", "N", "default: the brokers'", type=number(1, SHORT_MAX), default=-1),
+        repeated("--config --set", "KEY=VALUE", "a setting of the topic, for example min.insync.replicas=2"),
+        flag("--if-not-exists", "an existing topic is not an error"),
+        check=_check_create,
+    ),
+    on_cluster("list", "list topics", _list, flag("--internal", "internal topics too")),
+    on_cluster(
+        "describe",
+        "show partitions, leaders and in-sync replicas",
+        _describe,
+        arg("topics", "TOPIC", "default: all", nargs="*"),
+    ),
+    on_cluster(
+        "alter",
+        "change a topic's settings; they take effect on every replica",
+        _alter,
+        arg("topic"),
+        *configs.CHANGES,
+        check=configs.check_changes,
+    ),
+    on_cluster(
+        "add-partitions",
+        "add partitions to a topic",
+        _add_partitions,
+        arg("topic"),
+        arg("total", "TOTAL", "the new total of partitions", type=number(1)),
+        arg(
+            "--replicas",
+            "ID,ID,…",
+            "the brokers of a new partition, the preferred leader first (once for each new partition)",
+            action="append",
+        ),
+        flag("--validate-only", "check it and change nothing"),
+        check=_check_add_partitions,
+    ),
+    on_cluster("delete", "delete topics and their records", _delete, arg("topics", "TOPIC", nargs="+")),
+)

@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
 
-from barnabas.cli.arguments import (
-    SHORT_MAX,
-    add_cluster_arguments,
-    add_states_argument,
-    chosen_bootstrap,
-    number,
-    run_async,
-)
+from barnabas.cli.action import Argument, Row, actions, answer, arg, flag, one_of, repeated, show
+from barnabas.cli.arguments import SHORT_MAX, number, on_cluster, states_option
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
-from barnabas.cli.output import iso_time, print_json, print_table
+from barnabas.cli.output import iso_time
 from barnabas.client.admin.admin import Admin, ProducerState, TransactionDescription
 from barnabas.client.admin.transactions import DEFAULT_MAX_TRANSACTION_TIMEOUT_MS, NO_DURATION, STATES
 from barnabas.client.ask import for_each
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
-
-Row = dict[str, Any]
 
 _MINUTE_MS: Final = 60_000
 _WITH_PARTITIONS: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
@@ -65,121 +58,11 @@ _HANGING_COLUMNS: Final = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    listing = actions.add_parser("list", help="list transactional ids; prepared transactions come first")
-    add_states_argument(listing, STATES)
-    listing.add_argument(
-        "--producer-id",
-        type=number(0, LONG_MAX),
-        action="append",
-        default=[],
-        metavar="ID",
-        help="may be repeated",
-    )
-    listing.add_argument(
-        "--duration-filter",
-        type=number(0, LONG_MAX),
-        default=NO_DURATION,
-        metavar="MS",
-        help="only those open for longer",
-    )
-    listing.add_argument("--prepared", action="store_true", help="only prepared transactions")
-
-    describe = actions.add_parser("describe", help="show the transactions of transactional ids")
-    describe.add_argument("ids", nargs="+", metavar="ID")
-
-    producers = actions.add_parser("describe-producers", help="show the producers of a partition")
-    _add_partition_arguments(producers, required=True)
-    producers.add_argument(
-        "--broker-id", type=int, metavar="ID", help="as this broker knows them (default: the leader)"
-    )
-
-    hanging = actions.add_parser(
-        "find-hanging", help="find open transactions that nothing will end; exit code 1 if there are any"
-    )
-    _add_partition_arguments(hanging, required=False)
-    hanging.add_argument("--broker-id", type=int, metavar="ID", help="only the replicas of this broker")
-    hanging.add_argument(
-        "--max-transaction-timeout",
-        type=number(0),
-        default=DEFAULT_MAX_TRANSACTION_TIMEOUT_MS // _MINUTE_MS,
-        metavar="MINUTES",
-        help="the brokers' limit of time-outs; younger transactions are left out (default: %(default)s)",
-    )
-
-    for action in (listing, describe, producers, hanging, *_add_endings(actions)):
-        add_cluster_arguments(action, json_help="print JSON")
+def _show(options: argparse.Namespace, columns: Iterable[str], rows: list[Row], nothing: str) -> None:
+    show(options, rows, {name.replace("_", " "): partial(_cell, name) for name in columns}, nothing)
 
 
-def _add_endings(actions: Any) -> tuple[argparse.ArgumentParser, ...]:
-    """Add the actions that end transactions."""
-    abort = actions.add_parser("abort", help="end a hanging transaction in one partition")
-    _add_partition_arguments(abort, required=True)
-    abort.add_argument(
-        "--start-offset", type=number(0, LONG_MAX), metavar="N", help="where the transaction begins"
-    )
-    abort.add_argument(
-        "--producer-id", type=number(0, LONG_MAX), metavar="ID", help="in place of --start-offset"
-    )
-    abort.add_argument(
-        "--producer-epoch", type=number(0, SHORT_MAX), metavar="EPOCH", help="with --producer-id"
-    )
-    abort.add_argument(
-        "--coordinator-epoch", type=number(0), metavar="EPOCH", default=0, help="with --producer-id"
-    )
-
-    complete = actions.add_parser("complete", help="commit or abort a prepared transaction")
-    complete.add_argument("id", metavar="ID")
-    outcome = complete.add_mutually_exclusive_group(required=True)
-    outcome.add_argument("--commit", action="store_true")
-    outcome.add_argument("--abort", action="store_true")
-
-    terminate = actions.add_parser(
-        "force-terminate", help="fence the producer of a transactional id, and abort its transaction"
-    )
-    terminate.add_argument("id", metavar="ID")
-    return abort, complete, terminate
-
-
-def _add_partition_arguments(action: argparse.ArgumentParser, *, required: bool) -> None:
-    action.add_argument("--topic", required=required, metavar="TOPIC")
-    action.add_argument("--partition", type=number(0), required=required, metavar="P")
-
-
-def run(options: argparse.Namespace) -> int:
-    return run_async(execute(options))
-
-
-async def execute(options: argparse.Namespace) -> int:
-    """The chosen action; returns the exit code."""
-    action: Callable[[argparse.Namespace, Admin], Awaitable[int]] = {
-        "list": _list,
-        "describe": _describe,
-        "describe-producers": _describe_producers,
-        "find-hanging": _find_hanging,
-        "abort": _abort,
-        "complete": _complete,
-        "force-terminate": _force_terminate,
-    }[options.action]
-    async with Admin(bootstrap_servers=chosen_bootstrap(options)) as admin:
-        return await action(options, admin)
-
-
-def _print(options: argparse.Namespace, columns: Iterable[str], rows: list[Row], nothing: str) -> None:
-    """One JSON array, or a table of these columns."""
-    if options.json:
-        print_json(rows)
-    elif rows:
-        names = tuple(columns)
-        headings = [name.replace("_", " ") for name in names]
-        print_table(headings, [[_cell(row, name) for name in names] for row in rows])
-    else:
-        print(nothing)
-
-
-def _cell(row: Row, name: str) -> object:
+def _cell(name: str, row: Row) -> object:
     """The text of a column; some of them are shown for people, and exact in JSON."""
     match name:
         case "age" | "silent_for":
@@ -225,7 +108,7 @@ def _described_row(described: TransactionDescription, now_ms: int) -> Row:
     }
 
 
-async def _list(options: argparse.Namespace, admin: Admin) -> int:
+async def _list(options: argparse.Namespace, admin: Admin) -> None:
     listed = await admin.list_transactions(
         states=options.state, producer_ids=options.producer_id, duration_ms=options.duration_filter
     )
@@ -259,16 +142,14 @@ async def _list(options: argparse.Namespace, admin: Admin) -> int:
         if row["is_prepared"] or not options.prepared:
             rows.append(row)
     rows.sort(key=lambda row: (not row["is_prepared"], -(row["age_ms"] or 0) if row["is_prepared"] else 0))
-    _print(options, _LIST_COLUMNS, rows, "no transactions")
-    return OK
+    _show(options, _LIST_COLUMNS, rows, "no transactions")
 
 
-async def _describe(options: argparse.Namespace, admin: Admin) -> int:
+async def _describe(options: argparse.Namespace, admin: Admin) -> None:
     described = await admin.describe_transactions(options.ids)
     now_ms = int(time.time() * 1000)
     rows = [_described_row(description, now_ms) for description in described.values()]
-    _print(options, _DESCRIBE_COLUMNS, rows, "")
-    return OK
+    _show(options, _DESCRIBE_COLUMNS, rows, "")
 
 
 def _producer_row(producer: ProducerState) -> Row:
@@ -288,12 +169,11 @@ async def _existing_partition(options: argparse.Namespace, admin: Admin) -> Topi
     return TopicPartition(options.topic, options.partition)
 
 
-async def _describe_producers(options: argparse.Namespace, admin: Admin) -> int:
+async def _describe_producers(options: argparse.Namespace, admin: Admin) -> None:
     tp = await _existing_partition(options, admin)
     producers = await admin.describe_producers([tp], broker_id=options.broker_id)
     rows = [_producer_row(producer) for producer in producers[tp]]
-    _print(options, _PRODUCER_COLUMNS, rows, f"no producers of {tp}")
-    return OK
+    _show(options, _PRODUCER_COLUMNS, rows, f"no producers of {tp}")
 
 
 async def _find_hanging(options: argparse.Namespace, admin: Admin) -> int:
@@ -324,11 +204,11 @@ async def _find_hanging(options: argparse.Namespace, admin: Admin) -> int:
         }
         for entry in hanging
     ]
-    _print(options, _HANGING_COLUMNS, rows, "no hanging transactions")
+    _show(options, _HANGING_COLUMNS, rows, "no hanging transactions")
     return FAILED if rows else OK
 
 
-async def _abort(options: argparse.Namespace, admin: Admin) -> int:
+async def _abort(options: argparse.Namespace, admin: Admin) -> None:
     by_offset = options.start_offset is not None
     by_producer = options.producer_id is not None and options.producer_epoch is not None
     if by_offset == (options.producer_id is not None) or not (by_offset or by_producer):
@@ -341,35 +221,94 @@ async def _abort(options: argparse.Namespace, admin: Admin) -> int:
         producer_epoch=options.producer_epoch,
         coordinator_epoch=options.coordinator_epoch,
     )
-    if options.json:
-        print_json({"topic": tp.topic, "partition": tp.partition, "aborted": True})
-    else:
-        print(f"aborted in {tp}")
-    return OK
+    answer(options, {"topic": tp.topic, "partition": tp.partition, "aborted": True}, f"aborted in {tp}")
 
 
-async def _complete(options: argparse.Namespace, admin: Admin) -> int:
+async def _complete(options: argparse.Namespace, admin: Admin) -> None:
     await admin.complete_transaction(options.id, commit=options.commit)
     outcome = "committed" if options.commit else "aborted"
-    if options.json:
-        print_json({"transactional_id": options.id, "outcome": outcome})
-    else:
-        print(f"{options.id}: {outcome}")
-    return OK
+    answer(options, {"transactional_id": options.id, "outcome": outcome}, f"{options.id}: {outcome}")
 
 
-async def _force_terminate(options: argparse.Namespace, admin: Admin) -> int:
+async def _force_terminate(options: argparse.Namespace, admin: Admin) -> None:
     # The id must exist: to fence an unknown one would create it.
     await admin.describe_transactions(options.id)
     producer = (await admin.fence_producers(options.id))[options.id]
-    if options.json:
-        print_json(
-            {
-                "transactional_id": options.id,
-                "producer_id": producer.producer_id,
-                "producer_epoch": producer.producer_epoch,
-            }
-        )
-    else:
-        print(f"{options.id}: its producer is fenced, and its transaction aborted")
-    return OK
+    value = {
+        "transactional_id": options.id,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+    }
+    answer(options, value, f"{options.id}: its producer is fenced, and its transaction aborted")
+
+
+# -- the table ---------------------------------------------------------------------------------------------
+
+
+def _place(*, required: bool) -> tuple[Argument, ...]:
+    return (
+        arg("--topic", "TOPIC", required=required),
+        arg("--partition", "P", type=number(0), required=required),
+    )
+
+
+_ID = number(0, LONG_MAX)
+
+add_arguments = actions(
+    on_cluster(
+        "list",
+        "list transactional ids; prepared transactions come first",
+        _list,
+        states_option(STATES),
+        repeated("--producer-id", "ID", type=_ID),
+        arg("--duration-filter", "MS", "only those open for longer", type=_ID, default=NO_DURATION),
+        flag("--prepared", "only prepared transactions"),
+    ),
+    on_cluster(
+        "describe", "show the transactions of transactional ids", _describe, arg("ids", "ID", nargs="+")
+    ),
+    on_cluster(
+        "describe-producers",
+        "show the producers of a partition",
+        _describe_producers,
+        *_place(required=True),
+        arg("--broker-id", "ID", "as this broker knows them (default: the leader)", type=int),
+    ),
+    on_cluster(
+        "find-hanging",
+        "find open transactions that nothing will end; exit code 1 if there are any",
+        _find_hanging,
+        *_place(required=False),
+        arg("--broker-id", "ID", "only the replicas of this broker", type=int),
+        arg(
+            "--max-transaction-timeout",
+            "MINUTES",
+            "the brokers' limit of time-outs; younger transactions are left out (default: %(default)s)",
+            type=number(0),
+            default=DEFAULT_MAX_TRANSACTION_TIMEOUT_MS // _MINUTE_MS,
+        ),
+    ),
+    on_cluster(
+        "abort",
+        "end a hanging transaction in one partition",
+        _abort,
+        *_place(required=True),
+        arg("--start-offset", "N", "where the transaction begins", type=_ID),
+        arg("--producer-id", "ID", "in place of --start-offset", type=_ID),
+        arg("--producer-epoch", "EPOCH", "with --producer-id", type=number(0, SHORT_MAX)),
+        arg("--coordinator-epoch", "EPOCH", "with --producer-id", type=number(0), default=0),
+    ),
+    on_cluster(
+        "complete",
+        "commit or abort a prepared transaction",
+        _complete,
+        arg("id", "ID"),
+        one_of(flag("--commit"), flag("--abort"), required=True),
+    ),
+    on_cluster(
+        "force-terminate",
+        "fence the producer of a transactional id, and abort its transaction",
+        _force_terminate,
+        arg("id", "ID"),
+    ),
+)

@@ -17,14 +17,8 @@ from types import FrameType
 from typing import Final
 
 from barnabas.broker.config.load import load_config
-from barnabas.cli.arguments import (
-    add_dir_argument,
-    add_set_argument,
-    chosen_dir,
-    dir_words,
-    exports,
-    key_values,
-)
+from barnabas.cli.action import arg, command, flag, repeated
+from barnabas.cli.arguments import DIR_OPTION, chosen_dir, dir_words, exports, key_values
 from barnabas.cli.exit_codes import INTERRUPTED, OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import count
 from barnabas.deploy.local import LocalCluster
@@ -39,61 +33,16 @@ _LAST_PORT: Final = 65535
 _ZOOKEEPER_PORT: Final = 2181
 _BROKERS: Final = 3
 
-
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    add_dir_argument(parser)
-    parser.add_argument(
-        "--brokers", type=int, metavar="N", help="how many brokers (default: 3, or as many as there were)"
-    )
-    parser.add_argument(
-        "--port",
-        type=int,
-        metavar="PORT",
-        help="the port of the first broker; the others take the following ones (default: see below)",
-    )
-    parser.add_argument(
-        "--log-dirs",
-        type=int,
-        default=1,
-        metavar="N",
-        help="log dirs of each broker (default 1, or as many as it has)",
-    )
-    parser.add_argument(
-        "--racks",
-        type=_racks,
-        default=[],
-        metavar="RACK,…",
-        help="the racks of the brokers, in their order; the first rack follows the last one",
-    )
-    parser.add_argument(
-        "--metrics",
-        action=argparse.BooleanOptionalAction,
-        help="serve metrics for Prometheus on a port of each broker, from 9404 on if these are free",
-    )
-    parser.add_argument(
-        "--detach", action="store_true", help="return once the cluster is up; it runs until `barnabas down`"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the cluster as one JSON object once it is up"
-    )
-    add_set_argument(parser, "a setting for every broker, in Kafka's names (may be repeated)")
-    parser.add_argument(
-        "--unset",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="drop a setting that an earlier `up` was given (may be repeated)",
-    )
-    parser.epilog = (
-        "BARNABAS_ZOOKEEPER=host:port[/chroot] uses a ZooKeeper that is already running. Data is kept in the "
-        "directory: the next `up` there continues with it, and with the brokers, settings, racks, log dirs, "
-        "metrics and ports of the last one. Without --port a new cluster takes the ports from 9092 on "
-        "(ZooKeeper 2181) if they are free, else those from 9192 on, and so forth. Topics that do not say "
-        "otherwise have 3 partitions, 3 replicas and min.insync.replicas=2 on three brokers or more."
-    )
+_EPILOG: Final = (
+    "BARNABAS_ZOOKEEPER=host:port[/chroot] uses a ZooKeeper that is already running. Data is kept in the "
+    "directory: the next `up` there continues with it, and with the brokers, settings, racks, log dirs, "
+    "metrics and ports of the last one. Without --port a new cluster takes the ports from 9092 on "
+    "(ZooKeeper 2181) if they are free, else those from 9192 on, and so forth. Topics that do not say "
+    "otherwise have 3 partitions, 3 replicas and min.insync.replicas=2 on three brokers or more."
+)
 
 
-def run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Start, announce, and stay until a signal (or return, when detached)."""
     if options.brokers is not None and not 1 <= options.brokers <= _MOST_BROKERS:
         raise CommandError(f"--brokers {options.brokers}: expected 1 to {_MOST_BROKERS}", USAGE)
@@ -249,3 +198,34 @@ def _watch(cluster: LocalCluster, options: argparse.Namespace, stopping: threadi
                 file=sys.stderr,
             )
         zookeeper_ended = has_ended
+
+
+add_arguments = command(
+    _run,
+    DIR_OPTION,
+    arg("--brokers", "N", "how many brokers (default: 3, or as many as there were)", type=int),
+    arg(
+        "--port",
+        "PORT",
+        "the port of the first broker; the others take the following ones (default: see below)",
+        type=int,
+    ),
+    arg("--log-dirs", "N", "log dirs of each broker (default 1, or as many as it has)", type=int, default=1),
+    arg(
+        "--racks",
+        "RACK,…",
+        "the racks of the brokers, in their order; the first rack follows the last one",
+        type=_racks,
+        default=[],
+    ),
+    lambda parser: parser.add_argument(
+        "--metrics",
+        action=argparse.BooleanOptionalAction,
+        help="serve metrics for Prometheus on a port of each broker, from 9404 on if these are free",
+    ),
+    flag("--detach", "return once the cluster is up; it runs until `barnabas down`"),
+    flag("--json", "print the cluster as one JSON object once it is up"),
+    repeated("--set", "KEY=VALUE", "a setting for every broker, in Kafka's names", dest="overrides"),
+    repeated("--unset", "KEY", "drop a setting that an earlier `up` was given"),
+    epilog=_EPILOG,
+)

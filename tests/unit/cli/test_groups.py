@@ -1,5 +1,6 @@
 """New offsets of a group: times, durations, partitions and files as an operator writes them."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,6 @@ import pytest
 
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.cli.groups import (
-    _reset_offsets,
     _rows_of,
     chosen_partitions,
     duration_ms,
@@ -168,6 +168,7 @@ async def test_a_reset_of_nothing_says_what_is_missing(words: str, said: str, tm
     given = ["groups", "reset-offsets", "g", *words.format(file=file).split()]
     async with FakeCluster() as cluster:
         cluster.add_topic("t", partitions=2)
+        options = build_parser("groups").parse_args([*given, "-b", cluster.bootstrap])
         with pytest.raises(CommandError, match=re.escape(said.format(file=file))) as refused:
-            await _reset_offsets(build_parser("groups").parse_args(given), cluster.bootstrap)
+            await asyncio.to_thread(options.run, options)
     assert refused.value.exit_code == NOT_FOUND

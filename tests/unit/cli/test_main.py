@@ -418,8 +418,8 @@ def test_what_the_terminal_cannot_show_is_escaped() -> None:
         "    print_table(('gr\\u00fcn',), [('\\u2713 \\udcff',)])\n"
         "    print_json('gr\\u00fcn \\u2713 \\udcff')\n"
         "    return 0\n"
-        "completion.run = run\n"
-        "sys.exit(main.main(['completion', 'bash']))\n"
+        "completion.add_arguments = lambda parser, name: parser.set_defaults(run=run)\n"
+        "sys.exit(main.main(['completion']))\n"
     )
     for encoding in ("ascii", "latin-1", "utf-8"):
         done = subprocess.run(
@@ -511,7 +511,7 @@ def test_an_error_of_the_system_is_shown_without_its_number(
     def fail(options: argparse.Namespace) -> int:
         raise error
 
-    monkeypatch.setattr("barnabas.cli.cluster.run", fail)
+    monkeypatch.setattr("barnabas.cli.cluster.open_cluster", fail)
     main(["down"])
     assert capsys.readouterr().err == said
 

@@ -92,7 +92,7 @@ def test_a_plan_that_is_no_text_is_wrong_usage(tmp_path: Path, capsys: pytest.Ca
 def test_a_drain_skips_topics_that_are_deleted_meanwhile(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("barnabas.cli.reassign.Admin", _Admin)
+    monkeypatch.setattr("barnabas.client.admin.admin.Admin", _Admin)
     monkeypatch.setattr(_Admin, "deleted", ["a", "c"])
     assert main(["drain", "3", "-b", "h:1"]) == exit_codes.OK
     said = "1 replica began to leave broker 3\nskipped 2 partitions of topics that are being deleted\n"
@@ -107,7 +107,7 @@ def test_a_drain_skips_topics_that_are_deleted_meanwhile(
 def test_the_advice_for_a_drain_that_cannot_be_done_can_be_pasted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("barnabas.cli.reassign.Admin", _Admin)
+    monkeypatch.setattr("barnabas.client.admin.admin.Admin", _Admin)
     monkeypatch.setattr(_Admin, "replicas", (3, 1, 2))
     assert main(["drain", "3", "-b", "h:1"]) == exit_codes.FAILED
     said = capsys.readouterr().err
@@ -121,7 +121,7 @@ def test_the_advice_for_a_drain_that_cannot_be_done_can_be_pasted(
 def test_the_advice_after_a_plan_repeats_its_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("barnabas.cli.reassign.Admin", _Admin)
+    monkeypatch.setattr("barnabas.client.admin.admin.Admin", _Admin)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     words = ["reassign", "plan", "a", "b", "--brokers", "1,2", "--replication-factor", "1"]
     assert main([*words, "-b", "h:1"]) == exit_codes.OK
@@ -134,7 +134,7 @@ _THROTTLED_DRAIN = ["drain", "3", "--wait", "--throttle", "1000", "-b", "h:1"]
 
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> type[_Admin]:
-    monkeypatch.setattr("barnabas.cli.reassign.Admin", _Admin)
+    monkeypatch.setattr("barnabas.client.admin.admin.Admin", _Admin)
     monkeypatch.setattr(_Admin, "limited", {})
     return _Admin
 

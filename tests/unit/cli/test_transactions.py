@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, exit_code_of
 from barnabas.cli.main import build_parser
-from barnabas.cli.transactions import age_text, execute
+from barnabas.cli.transactions import age_text
 from barnabas.client.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
@@ -31,7 +31,8 @@ async def run(transactions: Transactions, *words: str) -> int:
     options = build_parser("transactions").parse_args(
         ["transactions", *words, "-b", transactions.cluster.bootstrap]
     )
-    return await execute(options)
+    code: int = await asyncio.to_thread(options.run, options)
+    return code
 
 
 async def printed(transactions: Transactions, capsys: pytest.CaptureFixture[str], *words: str) -> Any:

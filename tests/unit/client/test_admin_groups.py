@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.cli import groups as command
+from barnabas.cli.main import build_parser
 from barnabas.client.errors import ApiError, ErrorCode, GroupErrors
 from barnabas.protocol.messages.groups import (
     DeletableGroupResult,
@@ -108,12 +108,17 @@ async def test_deleting_continues_after_a_group_that_is_in_use() -> None:
         assert requested == {"a", "b", "used-1", "c", "used-2", "d"}
 
 
+def parsed(*words: str) -> argparse.Namespace:
+    """The options of `barnabas groups`."""
+    return build_parser("groups").parse_args(["groups", *words])
+
+
 async def test_the_command_says_which_groups_were_deleted(capsys: pytest.CaptureFixture[str]) -> None:
     async with FakeCluster() as cluster:
         with_groups(cluster)
-        options = argparse.Namespace(groups=["used", "a", "b"], json=False)
+        options = parsed("delete", "used", "a", "b", "-b", cluster.bootstrap)
         with pytest.raises(GroupErrors, match=r"used: .*has members"):
-            await command._delete(options, cluster.bootstrap)
+            await asyncio.to_thread(options.run, options)
     assert capsys.readouterr().out == "group a deleted\ngroup b deleted\n"
 
 
@@ -124,8 +129,8 @@ async def test_many_groups_are_described_with_one_look_at_all_topics(
     async with FakeCluster() as cluster:
         with_groups(cluster)
         cluster.add_topic("t")
-        options = argparse.Namespace(groups=names, json=True)
-        await command._describe(options, cluster.bootstrap)
+        options = parsed("describe", *names, "--json", "-b", cluster.bootstrap)
+        await asyncio.to_thread(options.run, options)
         assert sum(request.topics is None for request in cluster.requests(ApiKey.METADATA)) == 1
         assert len(cluster.requests(ApiKey.LIST_OFFSETS)) == 1
     described = json.loads(capsys.readouterr().out)
