@@ -353,7 +353,7 @@ class Broker:
             replicas,
             self.metadata,
             self._reaper,
-            auto_topics=auto_topics,
+            create_topic=auto_topics.ask_internal,
             producer_ids=producer_ids,
             count_partitions=topics.count_partitions,
             transaction_version=lambda: self._features.current.levels.get(TRANSACTION_VERSION, 0),

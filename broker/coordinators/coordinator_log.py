@@ -17,7 +17,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 
 from barnabas.broker.base.contained import contained
 from barnabas.broker.coordinators.state_machine import TransactionalProducer
@@ -40,7 +40,6 @@ _ACKS_ALL: Final = -1
 _MAX_RECORD_OVERHEAD_BYTES: Final = 30
 _MAX_HEADER_OVERHEAD_BYTES: Final = 10
 
-R = TypeVar("R")
 KeyValue = tuple[bytes, bytes | None]
 Encoded = tuple[bytes, bytes | None, Headers]
 Settled = Callable[[ErrorCode, int], None]
@@ -63,8 +62,8 @@ class _Kind(NamedTuple):
     producer: TransactionalProducer | None
 
 
-class _Waiting(NamedTuple, Generic[R]):
-    records: Sequence[R]
+class _Waiting(NamedTuple):
+    records: Sequence[Any]
     settled: Settled
     kind: _Kind
 
@@ -121,7 +120,7 @@ class _Removal:
             self._removed(self._error)
 
 
-class CoordinatorLog(Generic[R]):
+class CoordinatorLog:
     """The appends to one partition, while this broker leads it since one epoch.
 
     ``encode`` makes the key and the value of a record, and ``headers_of`` its headers; they raise
@@ -134,8 +133,8 @@ class CoordinatorLog(Generic[R]):
         partition: TopicPartition,
         since: LeaderEpoch,
         *,
-        encode: Callable[[R], KeyValue],
-        headers_of: Callable[[R], Headers] = lambda record: (),
+        encode: Callable[[Any], KeyValue],
+        headers_of: Callable[[Any], Headers] = lambda record: (),
         timeout_ms: int,
         max_batch_bytes: Callable[[], int],
         wall_clock_ms: Callable[[], int],
@@ -151,14 +150,14 @@ class CoordinatorLog(Generic[R]):
         self._wall_clock_ms = wall_clock_ms
         self._run_aside = run_aside
         self._lock = threading.Lock()
-        self._waiting: deque[_Waiting[R]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         # The batches that are being written, or are written and not settled. Only the thread that found it 0
         # makes it more.
         self._in_flight = 0
         self._is_aside = False
 
     def enqueue(
-        self, records: Sequence[R], settled: Settled, producer: TransactionalProducer | None = None
+        self, records: Sequence[Any], settled: Settled, producer: TransactionalProducer | None = None
     ) -> bool:
         """Queue one append, in a transaction or not.
 
@@ -170,7 +169,7 @@ class CoordinatorLog(Generic[R]):
             self._waiting.append(_Waiting(records, settled, _Kind(is_removal=False, producer=producer)))
             return True
 
-    def enqueue_removal(self, tombstones: Sequence[R], removed: Removed) -> None:
+    def enqueue_removal(self, tombstones: Sequence[Any], removed: Removed) -> None:
         """Queue tombstones, in as many appends as the limit requires.
 
         They are never refused: their number is bounded by the state that they remove.
@@ -239,7 +238,7 @@ class CoordinatorLog(Generic[R]):
             self._in_flight = len(batches)
         return batches or self._take()
 
-    def _first(self) -> _Waiting[R] | None:
+    def _first(self) -> _Waiting | None:
         with self._lock:
             return self._waiting[0] if self._waiting else None
 
@@ -301,7 +300,7 @@ class CoordinatorLog(Generic[R]):
             return {}
         return {self._partition: {producer.producer_id: producer.guard}}
 
-    def _encoded(self, records: Sequence[R]) -> list[Encoded] | None:
+    def _encoded(self, records: Sequence[Any]) -> list[Encoded] | None:
         """None if a record cannot be written."""
         try:
             return [(*self._encode(record), self._headers_of(record)) for record in records]
@@ -309,10 +308,10 @@ class CoordinatorLog(Generic[R]):
             logger.exception("a record for %s cannot be written", self._partition)
             return None
 
-    def _divided(self, records: Sequence[R]) -> list[list[R]]:
+    def _divided(self, records: Sequence[Any]) -> list[list[Any]]:
         """Divide records that need not stay together into appends within the limit."""
         limit = self._max_batch_bytes()
-        parts: list[list[R]] = [[]]
+        parts: list[list[Any]] = [[]]
         size = HEADER_BYTES
         for record in records:
             added = _size(self._encoded([record]) or [])

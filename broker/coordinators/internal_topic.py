@@ -84,6 +84,10 @@ NEW_TOPICS: Final[Mapping[str, Callable[[BrokerConfig], CreatableTopic]]] = {
     TRANSACTIONS_TOPIC: new_transactions_topic,
 }
 """The requests that create these topics."""
+_REPLICATION_SETTINGS: Final = {
+    OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
+}
 
 
 class CoordinatorAddress(NamedTuple):
@@ -92,7 +96,7 @@ class CoordinatorAddress(NamedTuple):
 
 
 class InternalTopic:
-    """One of these topics. ``required`` is the request that creates it.
+    """One of these topics.
 
     ``create_topic`` begins the creation and does not wait. ``count_partitions`` asks ZooKeeper for the number
     of partitions, None without the topic; it blocks, and raises LocalError or ApiError. ``submit`` has work
@@ -101,18 +105,17 @@ class InternalTopic:
 
     def __init__(
         self,
-        required: CreatableTopic,
-        replication_setting: str,
+        name: str,
+        config: BrokerConfig,
         metadata: MetadataCache,
         *,
-        create_topic: Callable[[], object],
-        count_partitions: Callable[[], int | None],
+        create_topic: Callable[[str], object],
+        count_partitions: Callable[[str], int | None],
         submit: Callable[[Callable[[], object]], None],
         now_ms: Callable[[], float],
     ) -> None:
-        self.name = required.name
-        self._required = required
-        self._replication_setting = replication_setting
+        self.name = name
+        self._required = NEW_TOPICS[name](config)
         self._metadata = metadata
         self._create_topic = create_topic
         self._count_partitions = count_partitions
@@ -130,7 +133,7 @@ class InternalTopic:
         """Begin to create the topic, unless fewer brokers are alive than it has replicas (KIP-115)."""
         too_few = self._too_few_brokers()
         if too_few is None:
-            self._create_topic()
+            self._create_topic(self.name)
         elif self._now_ms() - self._warned_ms >= TOO_FEW_EVERY_MS:
             self._warned_ms = self._now_ms()
             logger.warning("%s", too_few)
@@ -161,7 +164,7 @@ class InternalTopic:
         if self.name in current.topics or len(current.brokers) >= factor:
             return None
         return (
-            f"{self.name} waits for brokers: {self._replication_setting} is {factor}, "
+            f"{self.name} waits for brokers: {_REPLICATION_SETTINGS[self.name]} is {factor}, "
             f"alive are {len(current.brokers)}"
         )
 
@@ -184,7 +187,7 @@ class InternalTopic:
     def _count(self) -> None:
         self._is_count_submitted = False
         try:
-            count = self._count_partitions()
+            count = self._count_partitions(self.name)
         except (ApiError, LocalError) as error:
             logger.warning("the partitions of %s cannot be counted now: %s", self.name, error)
             return

@@ -19,13 +19,13 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.broker.base.contained import contained
 from barnabas.broker.base.purgatory import DelayedOperation, Reaper
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Removed
-from barnabas.broker.coordinators.shard_loading import ShardState
 from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
@@ -40,6 +40,15 @@ FENCED_RETRY_MS: Final = 500
 AnyEffects = Effects[Any, Any]
 Flush = Callable[[], None]
 """A method of the log, which has the queued records written as the caller's thread may."""
+
+
+class ShardState(Enum):
+    """Loading becomes serving, or failed after an unforeseen error; each may become closed."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    FAILED = "failed"
+    CLOSED = "closed"
 
 
 class Machine(Protocol):
@@ -111,14 +120,14 @@ class Leadership(NamedTuple):
     partition: TopicPartition
     topic_id: TopicId | None
     since: LeaderEpoch
-    log: CoordinatorLog[Any]
+    log: CoordinatorLog
     reaper: Reaper
     now: Callable[[], Moment]
     is_fenced: Callable[[], bool]
 
 
 class MachineShard(ABC, Generic[M]):
-    """A shard of machines of one kind, as `led_shards.Shard` describes; abstract methods define the kind."""
+    """The state of one partition; abstract methods define the kind of its machines."""
 
     KIND: ClassVar[str]
     """The name of one machine in logs and errors, in the singular."""
@@ -163,9 +172,10 @@ class MachineShard(ABC, Generic[M]):
     def _finish_loading(self, machines: Mapping[str, M]) -> None:
         """Change loaded machines for the last time before requests reach them; under the lock."""
 
-    # ---- from loading to the end, as `led_shards.Shard` describes it
+    # ---- from loading to the end
 
     def check_serving(self) -> None:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE or NOT_COORDINATOR."""
         if self.state is ShardState.LOADING:
             raise api_error(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.partition} is being loaded")
         if self.state is ShardState.FAILED:
@@ -185,21 +195,25 @@ class MachineShard(ABC, Generic[M]):
         return True
 
     def start_loaded(self) -> None:
+        """Give everything that was loaded its first event; requests are served already."""
         with self._lock:
             all_hosted = list(self._hosted.values())
         for hosted in all_hosted:
             self._contained(hosted, self._start)
 
     def fail(self) -> None:
+        """Loading met an unforeseen error: refuse requests until the leadership changes."""
         with self._lock:
             if self.state is ShardState.LOADING:
                 self.state = ShardState.FAILED
 
     def fence(self) -> None:
+        """Refuse requests from now on; `close` answers the waiting ones."""
         with self._lock:
             self.state = ShardState.CLOSED
 
     def close(self) -> None:
+        """The partition has another coordinator: answer all waiting requests."""
         self.fence()
         with self._lock:
             closed, self._hosted = list(self._hosted.values()), {}

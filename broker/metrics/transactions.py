@@ -57,7 +57,7 @@ def coordinator_metrics(coordinator: TransactionCoordinator, now_ms: int) -> Ite
                 "Partitions whose markers wait for requests in flight.",
             ),
             "kafka_server_transaction_coordinator_metrics_partition_load_time_max": (
-                coordinator.shards.longest_load_ms,
+                coordinator.longest_load_ms,
                 "The longest loading of a partition of the transaction topic since the start, in ms.",
             ),
         },

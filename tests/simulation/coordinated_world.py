@@ -25,6 +25,7 @@ from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
 from barnabas.broker.coordinators.state_machine import Clock
+from barnabas.broker.coordinators.topic_coordinator import Host
 from barnabas.broker.coordinators.transactions import coordinator as transaction_coordinator
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
@@ -144,33 +145,30 @@ class Parts:
     """The coordinators of a process, connected as in `barnabas.broker.coordination`."""
 
     def __init__(self, world: CoordinatedWorld, broker: SimBroker) -> None:
-        now = Clock(broker.now_ms, broker.wall_ms)
         profile = world.profile
         config = broker.config
-        common = config, broker.replicas, broker.metadata, broker.reaper
         links: Any = SimLinks(world, broker)
         slow_work: Any = SimpleNamespace(submit=lambda failed, work: work())
         store = broker.member.store
         self.producer_ids = ProducerIds(lambda: store.claim_producer_ids(broker.id), slow_work)
-        self.groups = GroupCoordinator(
-            *common,
-            create_topic=lambda: None,
-            count_partitions=lambda: 1,
-            now=now,
-            on_fatal=raise_it,
+        host = Host(
+            config,
+            broker.replicas,
+            broker.metadata,
+            broker.reaper,
+            now=Clock(broker.now_ms, broker.wall_ms),
+            create_topic=lambda topic: None,
+            count_partitions=lambda topic: 1 if topic == OFFSETS_TOPIC else len(STATES),
             run_aside=lambda work: work(),
+            on_fatal=raise_it,
         )
+        self.groups = GroupCoordinator(host)
         self.transactions = TransactionCoordinator(
-            *common,
+            host,
             producer_ids=self.producer_ids,
             links=links,
             marker_writer=broker.replicas.markers,
-            create_topic=lambda: None,
-            count_partitions=lambda: len(STATES),
             transaction_version=lambda: world.transaction_version,
-            now=now,
-            on_fatal=raise_it,
-            run_aside=lambda work: work(),
         )
         self.verification = TransactionVerification(
             broker.id,
@@ -459,7 +457,7 @@ class CoordinatedWorld(TimedWorld):
 
     def run_coordinators(self, broker: SimBroker) -> None:
         parts = self.parts[broker.id]
-        while run_once(parts.groups.shards) or run_once(parts.transactions.shards):
+        while run_once(parts.groups) or run_once(parts.transactions):
             continue
 
     def has_turned(self, broker: SimBroker) -> None:
@@ -503,4 +501,4 @@ class CoordinatedWorld(TimedWorld):
 
     def group_shard(self, broker: SimBroker) -> GroupShard | None:
         """The groups of a broker, in any state of loading."""
-        return self.parts[broker.id].groups.shards.get(OFFSETS.partition)
+        return self.parts[broker.id].groups.get(OFFSETS.partition)

@@ -17,7 +17,7 @@ from barnabas.broker.coordinators.groups.records import (
     Record,
     from_bytes,
 )
-from barnabas.broker.coordinators.shard_loading import ShardState
+from barnabas.broker.coordinators.machine_shard import ShardState
 from barnabas.protocol.consumer_protocol import decode_subscription
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition

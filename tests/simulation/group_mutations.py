@@ -5,7 +5,7 @@ See `mutations` for their form.
 
 from typing import Any
 
-from barnabas.broker.coordinators import shard_loading as led_shards
+from barnabas.broker.coordinators import topic_coordinator
 from barnabas.broker.coordinators.groups.effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.members import Member, Members
@@ -13,7 +13,8 @@ from barnabas.broker.coordinators.groups.offsets import GroupOffsets
 from barnabas.broker.coordinators.groups.rebalance import Rebalance
 from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.loading import last_records
-from barnabas.broker.coordinators.shard_loading import LedShards, ShardState
+from barnabas.broker.coordinators.machine_shard import ShardState
+from barnabas.broker.coordinators.topic_coordinator import TopicCoordinator
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_fields
@@ -89,13 +90,13 @@ def the_leader_need_not_have_joined(setattr_: SetAttr) -> None:
 @found_in("groups", 6)
 def a_shard_outlives_its_leadership(setattr_: SetAttr) -> None:
     """The coordinator keeps its shard when the broker no longer leads the partition."""
-    changed = LedShards.role_changed
+    changed = TopicCoordinator.role_changed
 
-    def hoarding(self: LedShards[GroupShard], name: Any) -> None:
+    def hoarding(self: TopicCoordinator[GroupShard], name: Any) -> None:
         if name.partition not in self._shards:
             changed(self, name)
 
-    setattr_(LedShards, "role_changed", hoarding)
+    setattr_(TopicCoordinator, "role_changed", hoarding)
 
 
 @found_in("groups", 6)
@@ -106,12 +107,12 @@ def loading_ends_at_the_high_watermark(setattr_: SetAttr) -> None:
         def __init__(self, log: Any, end: int) -> None:
             self.log_start_offset, self.log_end_offset, self.read = log.log_start_offset, end, log.read
 
-    def short(self: LedShards[GroupShard], shard: GroupShard) -> Any:
+    def short(self: TopicCoordinator[GroupShard], shard: GroupShard) -> Any:
         partition = self._replicas.partition(shard.partition)
         log: Any = Committed(partition.log, partition.high_watermark)
         return last_records(log, lambda: shard.state is ShardState.LOADING)
 
-    setattr_(LedShards, "_last_records", short)
+    setattr_(TopicCoordinator, "_last_records", short)
 
 
 @found_in("groups", 115)
@@ -137,7 +138,7 @@ def loading_keeps_the_first_record_of_a_key(setattr_: SetAttr) -> None:
             return None
         return found._replace(by_key={key: seen[key] for key in found.by_key})
 
-    setattr_(led_shards, "last_records", first)
+    setattr_(topic_coordinator, "last_records", first)
 
 
 @found_in("groups", 16)
@@ -174,7 +175,7 @@ def loading_forgets_pending_offsets(setattr_: SetAttr) -> None:
         found = last_records(log, is_wanted)
         return None if found is None else found._replace(pending={})
 
-    setattr_(led_shards, "last_records", forgetful)
+    setattr_(topic_coordinator, "last_records", forgetful)
 
 
 @found_in("groups", 12)

@@ -506,7 +506,7 @@ class FakeBroker:
 
     def settle(self) -> None:
         """Do the work that a broker does on other threads."""
-        while run_once(self.serving.groups.shards):
+        while run_once(self.serving.groups):
             pass
         self.replicas.wake_followers()
 

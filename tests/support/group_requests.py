@@ -49,7 +49,7 @@ def learn(serving: Serving, leader: int = 1) -> None:
 
 def work(serving: Serving) -> None:
     """Do all work of the coordinator's thread."""
-    while run_once(serving.groups.shards):
+    while run_once(serving.groups):
         pass
 
 

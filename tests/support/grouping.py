@@ -12,8 +12,8 @@ from barnabas.broker.coordinators.groups.effects import Append, Client, Commit, 
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.coordinators.groups.records import GroupMetadataValue, GroupRecord, OffsetAndMetadata
-from barnabas.broker.coordinators.shard_loading import LedShards
 from barnabas.broker.coordinators.state_machine import Clock
+from barnabas.broker.coordinators.topic_coordinator import TopicCoordinator
 from barnabas.protocol.consumer_protocol import Subscription, encode_subscription
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -38,10 +38,10 @@ def subscription(*topics: str) -> bytes:
     return encode_subscription(Subscription(topics))
 
 
-def run_once(shards: LedShards[Any]) -> bool:
+def run_once(coordinator: TopicCoordinator[Any]) -> bool:
     """Do one piece of work of the coordinator's thread, which does not run; False without any work."""
-    with shards._lock:
-        work = shards._ready()
+    with coordinator._shards_lock:
+        work = coordinator._ready()
     if work is not None:
         work()
     return work is not None

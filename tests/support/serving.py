@@ -31,7 +31,7 @@ from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.broker_links import Links
 from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.state_machine import Moment
-from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls
+from barnabas.broker.coordinators.topic_coordinator import Host
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation, Create
@@ -55,7 +55,6 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicState,
 )
-from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from barnabas.zookeeper.configs import Entity
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.znodes import ReplicaAssignment
@@ -362,16 +361,25 @@ class Serving:
         self.transaction_version = 0
         self.sent = RecordedLinks()
         self.producer_ids = ProducerIds(self.blocks.claim, cast(Any, self.slow))
-        coordinated = self.config, manager, self.managed.metadata, self.managed.reaper
-        self.groups = GroupCoordinator(*coordinated, **self._coordinator_calls(OFFSETS_TOPIC))
+        host = Host(
+            self.config,
+            manager,
+            self.managed.metadata,
+            self.managed.reaper,
+            now=lambda: Moment(self.managed.now_ms(), self.wall_ms),
+            create_topic=self.auto_topics.ask_internal,
+            count_partitions=lambda topic: self.partitions_in_zookeeper,
+            run_aside=lambda work: work(),
+            on_fatal=fatal,
+        )
+        self.groups = GroupCoordinator(host)
         self.groups.listen()
         self.transactions = TransactionCoordinator(
-            *coordinated,
+            host,
             producer_ids=self.producer_ids,
             links=links or self.sent,
             marker_writer=manager.markers,
             transaction_version=lambda: self.transaction_version,
-            **self._coordinator_calls(TRANSACTIONS_TOPIC),
         )
         self.transactions.listen()
         self.log_dir_moves = self._make_log_dir_moves()
@@ -385,8 +393,8 @@ class Serving:
             is_enabled=True,
         )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
-        for shards in (self.groups.shards, self.transactions.shards):
-            shards.state_listeners.append(lambda tp: self.topic_purgatory.check_and_complete(tp.topic))
+        for coordinator in (self.groups, self.transactions):
+            coordinator.state_listeners.append(lambda tp: self.topic_purgatory.check_and_complete(tp.topic))
         self.managed.metadata.on_update(functools.partial(wake_requests, self.topic_purgatory))
         self.dispatch = Dispatcher(self._services())
 
@@ -399,15 +407,6 @@ class Serving:
             note_error=self.managed.manager.disk_failures.note,
             on_fatal=fatal,
         )
-
-    def _coordinator_calls(self, topic: str) -> CoordinatorCalls:
-        return {
-            "create_topic": lambda: self.auto_topics.ask_internal(topic),
-            "count_partitions": lambda: self.partitions_in_zookeeper,
-            "now": lambda: Moment(self.managed.now_ms(), self.wall_ms),
-            "on_fatal": fatal,
-            "run_aside": lambda work: work(),
-        }
 
     def _services(self) -> Services:
         return Services(

@@ -54,7 +54,7 @@ def lead_transactions(
 
 def work(serving: Serving) -> None:
     """Do all work of the coordinator's thread."""
-    while run_once(serving.transactions.shards):
+    while run_once(serving.transactions):
         pass
 
 

@@ -11,45 +11,33 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from typing import Final, Unpack
+from typing import Final
 
-from barnabas.broker.base.purgatory import Reaper
-from barnabas.broker.cluster.metadata_cache import MetadataCache
-from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.groups.effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.memory import GroupMemory
 from barnabas.broker.coordinators.groups.records import headers_of, to_bytes
 from barnabas.broker.coordinators.groups.shard import GroupShard, groups_of
-from barnabas.broker.coordinators.internal_topic import new_offsets_topic
 from barnabas.broker.coordinators.loading import LastRecords
 from barnabas.broker.coordinators.state_machine import Moment
-from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls, TopicCoordinator
+from barnabas.broker.coordinators.topic_coordinator import Host, TopicCoordinator
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import LeaderEpoch, TopicId
-from barnabas.protocol.messages.topics import CreatableTopic
+from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
 _MINUTE_MS: Final = 60_000
 
 
-class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
+class GroupCoordinator(TopicCoordinator[GroupShard]):
+    TOPIC = OFFSETS_TOPIC
     CONTENTS = "groups"
-    REPLICATION_SETTING = "offsets.topic.replication.factor"
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        replicas: ReplicaManager,
-        metadata: MetadataCache,
-        reaper: Reaper,
-        **calls: Unpack[CoordinatorCalls],
-    ) -> None:
-        super().__init__(config, replicas, metadata, reaper, **calls)
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
         self.memory = GroupMemory()
-        self._retention_ms = config.offsets_retention_minutes * _MINUTE_MS
-        # Guards the fields below. Comes after the lock of the shards.
+        self._retention_ms = host.config.offsets_retention_minutes * _MINUTE_MS
+        # Guards the fields below. Comes after the lock of `TopicCoordinator`.
         self._lock = threading.Lock()
         self._topic_ids: dict[str, TopicId] = {}
         """The topics whose names have been checked for offsets of earlier topics, or are being checked."""
@@ -57,10 +45,6 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
         self._opened_at: dict[GroupShard, int] = {}
         """Shards opened since the last UpdateMetadata, with its number: the former coordinator may have known
         newer topics than this broker does."""
-
-    @staticmethod
-    def _new_topic(config: BrokerConfig) -> CreatableTopic:
-        return new_offsets_topic(config)
 
     def listen(self) -> None:
         # Before the first shard, so that it misses no topic.
@@ -71,7 +55,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
 
     def are_loading(self, group_ids: Iterable[str]) -> bool:
         try:
-            return any(self.shards.is_loading(self.topic.partition_of(group_id)) for group_id in group_ids)
+            return any(self.is_loading(self.topic.partition_of(group_id)) for group_id in group_ids)
         except ApiError:
             return False
 
@@ -91,7 +75,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
             self._opened_at[shard] = self._metadata.updates
         return shard
 
-    def _load(self, shard: GroupShard, records: LastRecords) -> int | None:
+    def _fill(self, shard: GroupShard, records: LastRecords) -> int | None:
         topics = self._metadata.current.topics if shard not in self._opened_at else {}
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         groups = groups_of(records, shard.partition, topic_ids)
@@ -110,7 +94,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
         transaction finds its offsets valid.
         """
         for index, offset in marker_offsets.items():
-            shard = self.shards.get(index)
+            shard = self.get(index)
             if shard is not None:
                 shard.transaction_ended(TransactionEnd(producer_id, offset, committed))
 
@@ -118,7 +102,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
 
     def expire_offsets(self) -> None:
         """Remove the offsets that have exceeded their retention; called by the scheduler."""
-        for shard in self.shards.serving():
+        for shard in self.serving():
             shard.apply_to_all(lambda group, now: group.expire_offsets(now, self._retention_ms))
 
     def _topics_deleted(self, topics: Collection[str]) -> None:
@@ -128,8 +112,8 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
                 if name not in existing:
                     self._topic_ids.pop(name, None)
         # A topic that is recreated before this work begins keeps the offsets committed since.
-        ends = self.shards.log_ends()
-        self.shards.submit(partial(self._remove_offsets_of_deleted, frozenset(topics), ends))
+        ends = self.log_ends()
+        self.submit(partial(self._remove_offsets_of_deleted, frozenset(topics), ends))
 
     def topics_changed(self, names: Iterable[str]) -> None:
         """Look for offsets of earlier topics with the names of new topics."""
@@ -156,7 +140,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
             self._names_to_check |= set(names)
             if is_submitted or not self._names_to_check:
                 return
-        self.shards.submit(self._remove_offsets_of_earlier)
+        self.submit(self._remove_offsets_of_earlier)
 
     def _remove_offsets_of_earlier(self) -> None:
         """Remove offsets of topics that were recreated, such as those deleted without a coordinator."""
@@ -188,4 +172,4 @@ class GroupCoordinator(TopicCoordinator[GroupShard, Group]):
 
     def _up_to_date_shards(self) -> list[GroupShard]:
         """The serving shards whose former coordinator knew no newer topics than this broker."""
-        return [shard for shard in self.shards.serving() if shard not in self._opened_at]
+        return [shard for shard in self.serving() if shard not in self._opened_at]

@@ -1,4 +1,4 @@
-"""The groups of one partition of the offsets topic: hosted as `hosted` describes, loaded from its records."""
+"""The groups of one partition of the offsets topic: how they are loaded, and bounded."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from barnabas.broker.coordinators.groups.records import (
     read_offset_value,
 )
 from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
-from barnabas.broker.coordinators.machine_shard import Leadership, MachineShard
-from barnabas.broker.coordinators.shard_loading import ShardState
+from barnabas.broker.coordinators.machine_shard import Leadership, MachineShard, ShardState
 from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition

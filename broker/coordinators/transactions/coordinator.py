@@ -14,16 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, Unpack
+from typing import Any, Final
 
-from barnabas.broker.base.purgatory import DelayedCall, Purgatory, Reaper
-from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.base.purgatory import DelayedCall, Purgatory
 from barnabas.broker.cluster.producer_ids import ProducerIds
-from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.broker_links import Links
-from barnabas.broker.coordinators.internal_topic import new_transactions_topic
 from barnabas.broker.coordinators.loading import LastRecords
-from barnabas.broker.coordinators.topic_coordinator import CoordinatorCalls, TopicCoordinator, max_batch_bytes
+from barnabas.broker.coordinators.topic_coordinator import Host, TopicCoordinator, max_batch_bytes
 from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue, MarkerWriter
 from barnabas.broker.coordinators.transactions.records import TransactionRecord, to_bytes
 from barnabas.broker.coordinators.transactions.requests import (
@@ -36,13 +33,11 @@ from barnabas.broker.coordinators.transactions.requests import (
 )
 from barnabas.broker.coordinators.transactions.shard import TransactionShard, transactions_of
 from barnabas.broker.coordinators.transactions.state import TransactionState
-from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, ErrorCode, Unencodable
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import DescribedTransaction
-from barnabas.protocol.messages.topics import CreatableTopic
+from barnabas.protocol.topic_names import TRANSACTIONS_TOPIC
 
 APPEND_TIMEOUT_MS: Final = 5_000
 """The time for the in-sync replicas to get a record of the transaction topic; then it is appended again."""
@@ -55,48 +50,40 @@ MAX_WAITING_FOR_LOADING: Final = 10_000
 """Requests; more are refused at once."""
 
 
-class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
+class TransactionCoordinator(TopicCoordinator[TransactionShard]):
     """``transaction_version`` returns the finalised level of the feature ``transaction.version``."""
 
+    TOPIC = TRANSACTIONS_TOPIC
     CONTENTS = "transactions"
-    REPLICATION_SETTING = "transaction.state.log.replication.factor"
 
     def __init__(
         self,
-        config: BrokerConfig,
-        replicas: ReplicaManager,
-        metadata: MetadataCache,
-        reaper: Reaper,
+        host: Host,
         *,
         producer_ids: ProducerIds,
         links: Links,
         marker_writer: MarkerWriter,
         transaction_version: Callable[[], int],
-        **calls: Unpack[CoordinatorCalls],
     ) -> None:
-        super().__init__(config, replicas, metadata, reaper, **calls)
+        super().__init__(host)
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
         self._limits = TransactionLimits(
-            config.transaction_max_timeout_ms, config.transactional_id_expiration_ms
+            host.config.transaction_max_timeout_ms, host.config.transactional_id_expiration_ms
         )
         self.markers = MarkerQueue(
-            config.broker_id,
-            metadata,
-            reaper,
+            host.config.broker_id,
+            host.metadata,
+            host.reaper,
             links=links,
             writer=marker_writer,
             timeout_ms=MARKER_TIMEOUT_MS,
-            run_aside=self._run_aside,
+            run_aside=host.run_aside,
         )
         self._waiting = Purgatory(
-            "transactional ids being loaded", reaper, max_operations=MAX_WAITING_FOR_LOADING
+            "transactional ids being loaded", host.reaper, max_operations=MAX_WAITING_FOR_LOADING
         )
-        self.shards.state_listeners.append(self._waiting.check_and_complete)
-
-    @staticmethod
-    def _new_topic(config: BrokerConfig) -> CreatableTopic:
-        return new_transactions_topic(config)
+        self.state_listeners.append(self._waiting.check_and_complete)
 
     def listen(self) -> None:
         self.markers.listen()
@@ -128,10 +115,10 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
         except ApiError as error:
             answer(refused(request, error.code))
             return
-        if self.shards.is_loading(index):
+        if self.is_loading(index):
             waiting = DelayedCall(
-                self._reaper.clock_ms() + LOADING_WAIT_MS,
-                lambda: not self.shards.is_loading(index),
+                self._host.reaper.clock_ms() + LOADING_WAIT_MS,
+                lambda: not self.is_loading(index),
                 partial(self._apply, index, transactional_id, request, answer),
             )
             self._waiting.try_complete_else_watch(waiting, [TopicPartition(self.topic.name, index)])
@@ -142,7 +129,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
         self, index: int, transactional_id: str, request: Request, answer: Callable[[Any], None]
     ) -> None:
         try:
-            self.shards.find(index).handle(transactional_id, request, answer)
+            self.find(index).handle(transactional_id, request, answer)
         except ApiError as error:
             answer(refused(request, error.code))
 
@@ -153,7 +140,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
 
     def expire_ids(self) -> None:
         """Forget the ids that were not used for too long; called by the scheduler."""
-        for shard in self.shards.serving():
+        for shard in self.serving():
             shard.apply_to_all(lambda transaction, now: transaction.expire(now))
 
     # ---- shards
@@ -182,6 +169,6 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard, Transaction]):
             opened_at=self._metadata.updates,
         )
 
-    def _load(self, shard: TransactionShard, records: LastRecords) -> int | None:
+    def _fill(self, shard: TransactionShard, records: LastRecords) -> int | None:
         loaded = transactions_of(records, shard.partition)
         return len(loaded.stored) if shard.load(loaded) else None

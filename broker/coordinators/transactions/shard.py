@@ -1,4 +1,4 @@
-"""The transactional ids of one partition of the transaction topic: hosted as `hosted` describes, and loaded.
+"""The transactional ids of one partition of the transaction topic.
 
 Markers and new producer ids, which a transactional id requests, come back as events of that id. While the
 broker is fenced, no transaction times out.
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
-from barnabas.broker.coordinators.machine_shard import Hosted, Leadership, MachineShard
-from barnabas.broker.coordinators.shard_loading import ShardState
+from barnabas.broker.coordinators.machine_shard import Hosted, Leadership, MachineShard, ShardState
 from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
 from barnabas.broker.coordinators.transactions.records import (

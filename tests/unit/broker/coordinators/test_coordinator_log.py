@@ -100,7 +100,7 @@ class LogRig:
         self.replicas = FakeReplicas()
         self.outcomes: list[Outcome] = []
         self.aside: list[Callable[[], None]] = []
-        self.log = CoordinatorLog[Record](
+        self.log = CoordinatorLog(
             cast("ReplicaManager", self.replicas),
             PARTITION,
             LeaderEpoch(7),

@@ -85,16 +85,16 @@ class TopicRig:
         )
         metadata = types.SimpleNamespace(current=current, leader_of=lambda state: (state, 0))
         self.topic = InternalTopic(
-            new_offsets_topic(make_config(offsets_topic_num_partitions=5)),
-            "offsets.topic.replication.factor",
+            "__consumer_offsets",
+            make_config(offsets_topic_num_partitions=5),
             cast("MetadataCache", metadata),
             create_topic=self.create,
-            count_partitions=lambda: self.counted,
+            count_partitions=lambda topic: self.counted,
             submit=self.submitted.append,
             now_ms=lambda: self.now_ms,
         )
 
-    def create(self) -> None:
+    def create(self, topic: str) -> None:
         self.creations += 1
 
     def know(self, partitions: Iterable[int]) -> None:

@@ -8,8 +8,13 @@ import pytest
 
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog
-from barnabas.broker.coordinators.machine_shard import FENCED_RETRY_MS, Leadership, MachineShard, MachineTimer
-from barnabas.broker.coordinators.shard_loading import ShardState
+from barnabas.broker.coordinators.machine_shard import (
+    FENCED_RETRY_MS,
+    Leadership,
+    MachineShard,
+    MachineTimer,
+    ShardState,
+)
 from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
@@ -106,7 +111,7 @@ class Rig:
                 TopicPartition("t", 0),
                 None,
                 LeaderEpoch(3),
-                cast("CoordinatorLog[Any]", self.log),
+                cast("CoordinatorLog", self.log),
                 cast("Reaper", self.reaper),
                 lambda: Moment(self.now_ms, 0),
                 lambda: self.is_fenced,

@@ -228,7 +228,7 @@ def know_offsets(serving: Serving) -> None:
     serving.managed.metadata.update(metadata(LIVE, led_by(2), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
     # The first request has the partitions counted.
     serving.call(find("g"))
-    while run_once(serving.groups.shards):
+    while run_once(serving.groups):
         pass
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators import shard_loading as led_shards
+from barnabas.broker.coordinators import topic_coordinator
 from barnabas.broker.coordinators.groups import coordinator as group_coordinator
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.records import (
@@ -19,8 +19,9 @@ from barnabas.broker.coordinators.groups.records import (
     to_bytes,
 )
 from barnabas.broker.coordinators.groups.shard import GroupShard
-from barnabas.broker.coordinators.shard_loading import RETRY_MS, ShardState
+from barnabas.broker.coordinators.machine_shard import ShardState
 from barnabas.broker.coordinators.state_machine import Moment
+from barnabas.broker.coordinators.topic_coordinator import RETRY_MS
 from barnabas.broker.log.log import Log
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -74,7 +75,7 @@ def test_groups_that_cannot_be_loaded_fail_their_partition_until_leadership_chan
     lead(serving, epoch=2)
     work(serving)
     assert serving.managed.manager.roles.failed.reasons() == {}
-    assert serving.groups.shards._shards[0].state is ShardState.SERVING
+    assert serving.groups._shards[0].state is ShardState.SERVING
 
 
 def test_no_session_expires_while_the_broker_is_fenced(hosting: Serving) -> None:
@@ -344,7 +345,7 @@ def test_a_marker_that_comes_while_groups_are_loaded_ends_the_transaction(
     is_read: bool, led_again: Log, hosting: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loading may read the marker itself, or miss it."""
-    read = led_shards.last_records
+    read = topic_coordinator.last_records
 
     def mark() -> None:
         marker_offset = led_again.log_end_offset
@@ -359,7 +360,7 @@ def test_a_marker_that_comes_while_groups_are_loaded_ends_the_transaction(
             mark()
         return records
 
-    monkeypatch.setattr(led_shards, "last_records", read_and_mark)
+    monkeypatch.setattr(topic_coordinator, "last_records", read_and_mark)
     work(hosting)
     assert not is_unstable(hosting)
     assert fetched(hosting) == {("topic", 0): 8}
@@ -439,10 +440,10 @@ def test_a_damaged_log_keeps_its_groups_loading_while_no_other_replica_is_in_syn
         spoil_reads(hosting.managed.manager.partition(PARTITION).log, patch, at, mask)
         for number in range(2):
             # The offsets of deleted topics must be removed in the other shards.
-            hosting.groups.shards.submit(partial(other_work.append, number))
+            hosting.groups.submit(partial(other_work.append, number))
             hosting.managed.pass_time(RETRY_MS)
             for _ in range(4):
-                run_once(hosting.groups.shards)
+                run_once(hosting.groups)
             assert other_work == [*range(number + 1)]
         assert hosting.call(fetch()).groups[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert "no other replica is in sync" in why_failed(hosting)
@@ -468,7 +469,7 @@ def test_a_damaged_log_goes_offline_if_another_replica_is_in_sync(
     spoil_reads(manager.partition(PARTITION).log, monkeypatch, at, mask)
     # Close the former shard, and load.
     for _ in range(2):
-        assert run_once(hosting.groups.shards)
+        assert run_once(hosting.groups)
     assert manager.disk_failures.work_off()
     assert notified == [1]
     assert hosting.managed.tell(

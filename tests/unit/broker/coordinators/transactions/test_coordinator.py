@@ -50,7 +50,7 @@ def state_of(serving: Serving, transactional_id: str = "id") -> str:
 
 def append(serving: Serving, key: bytes, value: bytes) -> None:
     """Write any record into the transaction topic."""
-    log = CoordinatorLog[tuple[bytes, bytes]](
+    log = CoordinatorLog(
         serving.managed.manager,
         PARTITION,
         serving.managed.manager.partition(PARTITION).leading_since,
