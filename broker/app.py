@@ -30,7 +30,7 @@ from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
 from barnabas.broker.config.settings import RACK_AWARE_SELECTOR, BrokerConfig
 from barnabas.broker.config.topic_settings import TopicSettingsTable
-from barnabas.broker.coordination import Coordination
+from barnabas.broker.coordinators.coordination import Coordination
 from barnabas.broker.coordinators.transactions.verification import VERIFICATION, TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation, make_creator
 from barnabas.broker.handlers.dispatcher import Dispatcher, in_turn, lane_of

@@ -142,7 +142,7 @@ class Deposition(NamedTuple):
 
 
 class Parts:
-    """The coordinators of a process, connected as in `barnabas.broker.coordination`."""
+    """The coordinators of a process, connected as in `barnabas.broker.coordinators.coordination`."""
 
     def __init__(self, world: CoordinatedWorld, broker: SimBroker) -> None:
         profile = world.profile
