@@ -3,7 +3,7 @@
 `InternalTopic` determines the partition of a key (a group id, a transactional id). Of each such partition
 this broker has a shard, which hosts the state machines of its keys: it opens the shard when it becomes leader
 and closes it when it no longer leads. Brokers do not hand over state, because all of it is in the log. A
-thread of the coordinator loads the shards, and requests get COORDINATOR_LOAD_IN_PROGRESS meanwhile. A broker
+task of the coordinator loads the shards, and requests get COORDINATOR_LOAD_IN_PROGRESS meanwhile. A broker
 coordinates only partitions that it may write with acks=all: no partition after it has lost its session; while
 ZooKeeper is silent, partitions that followers still fetch.
 
