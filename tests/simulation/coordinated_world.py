@@ -227,6 +227,9 @@ class _Known:
             return range(self._names[topic])
         return self._broker.metadata.current.partitions_of(topic)
 
+    def has(self, partition: TopicPartition) -> bool:
+        return partition.partition in self.partitions_of(partition.topic)
+
 
 class SimLinks:
     """The interface of `BrokerLinks`, over the world's network; belongs to one process."""

@@ -54,6 +54,7 @@ class SimRequest:
 
     def __init__(self, body: Any, respond: Callable[[Any], None], api_version: int | None = None) -> None:
         self.body = body
+        self.api_key = body.api_key
         self.api_version = api_version
         self._respond = respond
         self.raw = RawRequest()

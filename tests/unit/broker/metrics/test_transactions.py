@@ -58,7 +58,7 @@ def collect(
     coordinator = SimpleNamespace(
         all_machines=lambda: (transactions, []),
         markers=SimpleNamespace(queued=5, delayed=2),
-        shards=SimpleNamespace(longest_load_ms=12.5),
+        longest_load_ms=12.5,
     )
     late_before_ms = now_ms - 900_000 - LATE_AFTER_MS
     metrics = [
