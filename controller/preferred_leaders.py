@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from barnabas.controller.context import ControllerContext, PartitionState
 from barnabas.controller.events import Outcomes
@@ -26,21 +27,14 @@ from barnabas.zookeeper.store import ClusterStore
 log = logging.getLogger("barnabas.controller")
 
 
+@dataclass(eq=False)
 class LeaderElections:
-    def __init__(
-        self,
-        context: ControllerContext,
-        store: ClusterStore,
-        writer: ControllerWriter,
-        partitions: PartitionStateMachine,
-        watch: Watch,
-    ) -> None:
-        """``watch`` is called when there is a new request in ZooKeeper."""
-        self._context = context
-        self._store = store
-        self._writer = writer
-        self._partitions = partitions
-        self._watch = watch
+    _context: ControllerContext
+    _store: ClusterStore
+    _writer: ControllerWriter
+    _partitions: PartitionStateMachine
+    _watch: Watch
+    """Called when there is a new request in ZooKeeper."""
 
     def elect(self, kind: ElectionKind, partitions: Collection[TopicPartition] | None) -> Outcomes:
         """Elect the leaders of these partitions, or with None of all that need it.

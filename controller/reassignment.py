@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
 from barnabas.controller.events import Outcomes
@@ -74,31 +74,20 @@ def check_target(
     raise api_error(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{tp}: {problem}")
 
 
+@dataclass(eq=False)
 class Reassignments:
-    """``flush`` sends the requests that have been collected for the brokers."""
-
-    def __init__(
-        self,
-        context: ControllerContext,
-        store: ClusterStore,
-        writer: ControllerWriter,
-        partitions: PartitionStateMachine,
-        replicas: ReplicaStateMachine,
-        *,
-        flush: Callable[[], None],
-        watch: Watch,
-    ) -> None:
-        self._context = context
-        self._store = store
-        self._writer = writer
-        self._partitions = partitions
-        self._replicas = replicas
-        self._flush = flush
-        self._watch = watch
-        self._under_way: dict[TopicPartition, None] = {}
-        """Until the end is written to the topic's znode."""
-        self._requested: set[TopicPartition] = set()
-        """What ``/admin/reassign_partitions`` named when it was last read."""
+    _context: ControllerContext
+    _store: ClusterStore
+    _writer: ControllerWriter
+    _partitions: PartitionStateMachine
+    _replicas: ReplicaStateMachine
+    _flush: Callable[[], None]
+    """Sends the requests that have been collected for the brokers."""
+    _watch: Watch
+    _under_way: dict[TopicPartition, None] = field(default_factory=dict)
+    """Until the end is written to the topic's znode."""
+    _requested: set[TopicPartition] = field(default_factory=set)
+    """What ``/admin/reassign_partitions`` named when it was last read."""
 
     def under_way(self) -> dict[TopicPartition, ReplicaAssignment]:
         """The partitions that are being reassigned, without those of a topic that is being deleted."""

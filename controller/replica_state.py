@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from barnabas.controller.context import ControllerContext, IllegalTransition, Replica, ReplicaState
@@ -33,11 +34,11 @@ REPLICA_MOVES: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
 """The legal moves from each state. Source: Kafka 3.9's replica state machine."""
 
 
+@dataclass(eq=False)
 class ReplicaStateMachine:
-    def __init__(self, context: ControllerContext, leadership: Leadership, batch: RequestBatch) -> None:
-        self._context = context
-        self._leadership = leadership
-        self._batch = batch
+    _context: ControllerContext
+    _leadership: Leadership
+    _batch: RequestBatch
 
     def startup(self) -> None:
         """Set the state of every replica of a newly loaded context.

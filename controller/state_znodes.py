@@ -7,9 +7,10 @@ later controller has written raises ControllerMoved. Runs on the controller's ev
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from barnabas.controller.context import ControllerContext
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import ControllerEpoch, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.requests import retry_cas
@@ -20,12 +21,15 @@ Choose = Callable[[TopicPartition, LeadershipState], LeadershipState | None]
 """The next state, from the present one; None if the state shall stay."""
 
 
+@dataclass(eq=False)
 class Leadership:
-    def __init__(self, context: ControllerContext, store: ClusterStore, writer: ControllerWriter) -> None:
-        self._context = context
-        self._store = store
-        self._writer = writer
-        self.epoch = writer.epoch
+    _context: ControllerContext
+    _store: ClusterStore
+    _writer: ControllerWriter
+
+    @property
+    def epoch(self) -> ControllerEpoch:
+        return self._writer.epoch
 
     def read(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         """Read the states again; partitions without a readable state are omitted."""

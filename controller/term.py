@@ -97,29 +97,15 @@ class ControllerTerm:
             self.context, leadership, self.batch, self._allows_unclean, figures
         )
         self.replicas = ReplicaStateMachine(self.context, leadership, self.batch)
+        machines = self.partitions, self.replicas
         self.elections = LeaderElections(
-            self.context,
-            store,
-            writer,
-            self.partitions,
-            self.watch(Signal.PREFERRED_LEADER_ELECTION),
+            self.context, store, writer, self.partitions, self.watch(Signal.PREFERRED_LEADER_ELECTION)
         )
         self.reassignments = Reassignments(
-            self.context,
-            store,
-            writer,
-            self.partitions,
-            self.replicas,
-            flush=self.flush,
-            watch=self.watch(Signal.PARTITION_REASSIGNMENT),
+            self.context, store, writer, *machines, self.flush, self.watch(Signal.PARTITION_REASSIGNMENT)
         )
         self.deletion = TopicDeletion(
-            self.context,
-            writer,
-            self.partitions,
-            self.replicas,
-            self.batch,
-            is_enabled=settings.delete_topic_enable,
+            self.context, writer, *machines, self.batch, settings.delete_topic_enable
         )
 
     @property

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
 from barnabas.controller.events import StopReplicaAnswered
@@ -24,25 +25,15 @@ from barnabas.zookeeper.controller_writer import ControllerWriter
 log = logging.getLogger("barnabas.controller")
 
 
+@dataclass(eq=False)
 class TopicDeletion:
-    """With `is_enabled` false, requests are cleared and nothing is deleted."""
-
-    def __init__(
-        self,
-        context: ControllerContext,
-        writer: ControllerWriter,
-        partitions: PartitionStateMachine,
-        replicas: ReplicaStateMachine,
-        batch: RequestBatch,
-        *,
-        is_enabled: bool,
-    ) -> None:
-        self._context = context
-        self._writer = writer
-        self._partitions = partitions
-        self._replicas = replicas
-        self._batch = batch
-        self._is_enabled = is_enabled
+    _context: ControllerContext
+    _writer: ControllerWriter
+    _partitions: PartitionStateMachine
+    _replicas: ReplicaStateMachine
+    _batch: RequestBatch
+    _is_enabled: bool
+    """If not, requests are cleared and nothing is deleted."""
 
     def request(self, topics: Mapping[str, TopicId]) -> None:
         """Begin the requested deletions; requests for unknown topics are cleared, for unreadable ones kept.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from barnabas.controller.context import ControllerContext
 from barnabas.controller.state_znodes import Leadership
@@ -22,25 +22,17 @@ from barnabas.zookeeper.znodes import TopicAssignment, random_uuid
 log = logging.getLogger("barnabas.controller")
 
 
+@dataclass(eq=False)
 class TopicLoader:
-    """``on_change`` is called when a node has changed, on any thread; it must not block."""
-
-    def __init__(
-        self,
-        context: ControllerContext,
-        store: ClusterStore,
-        writer: ControllerWriter,
-        leadership: Leadership,
-        on_change: Callable[[], None],
-    ) -> None:
-        self._context = context
-        self._store = store
-        self._writer = writer
-        self._leadership = leadership
-        self._on_change = on_change
-        self._lock = threading.Lock()
-        # The topics whose nodes have changed since they were last read.
-        self._changed: set[str] = set()
+    _context: ControllerContext
+    _store: ClusterStore
+    _writer: ControllerWriter
+    _leadership: Leadership
+    _on_change: Callable[[], None]
+    """Called when a node has changed, on any thread; it must not block."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _changed: set[str] = field(default_factory=set)
+    """The topics whose nodes have changed since they were last read."""
 
     def load(self, topics: Collection[str]) -> list[TopicPartition]:
         """Take these topics into the context; returns their partitions.

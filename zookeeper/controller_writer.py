@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -56,13 +56,13 @@ class StateUpdates(NamedTuple):
     conflicts: dict[TopicPartition, LeadershipState]
 
 
+@dataclass(eq=False)
 class ControllerWriter:
     """The right to write as controller in one controller epoch."""
 
-    def __init__(self, session: ZooKeeperSession, epoch: ControllerEpoch, epoch_version: int) -> None:
-        self._session = session
-        self.epoch = epoch
-        self._epoch_version = epoch_version
+    _session: ZooKeeperSession
+    epoch: ControllerEpoch
+    _epoch_version: int
 
     def create_leadership(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
         """Write first states; a partition that has one already is a conflict and comes with it."""
