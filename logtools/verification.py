@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.batch_scan import BatchWalk
-from barnabas.broker.log.checkpoints import OffsetCheckpoint, read_partition_metadata
+from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
     CLEANED_SUFFIX,
@@ -37,7 +37,7 @@ from barnabas.broker.log.file_system import (
     snapshot_offset,
 )
 from barnabas.broker.log.interrupted_swaps import Swap, interrupted_swaps
-from barnabas.broker.log.log_dir import DELETE_HORIZON_CHECKPOINT, DirScan, LogDir, ScannedLog
+from barnabas.broker.log.log_dir import DirScan, LogDir, ScannedLog
 from barnabas.broker.log.producer_snapshots import decode_snapshot
 from barnabas.broker.log.producer_state import ProducerState, ProducerStates, follows, refusal
 from barnabas.broker.log.recovery import end_fault
@@ -111,9 +111,8 @@ def verify_checkpoints(log_dir: LogDir, scan: DirScan) -> list[Finding]:
         for key in sorted(key for key, offset in entries.items() if offset and key not in names):
             reason = f"it has offset {entries[key]} of {key}, which has no folder"
             findings.append(Finding(checkpoint.path, reason, severity=Severity.DOUBTFUL))
-    horizons = OffsetCheckpoint(log_dir.path / DELETE_HORIZON_CHECKPOINT)
     # Without it, tombstones wait for the next cleaning.
-    faults = _failed(horizons.path, horizons.read)
+    faults = _failed(log_dir.delete_horizons.path, log_dir.delete_horizons.read)
     return findings + [fault._replace(severity=Severity.REPAIRED) for fault in faults]
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -33,9 +33,7 @@ from barnabas.broker.compaction.choice import (
 from barnabas.broker.compaction.cleaning import CleaningStats, clean
 from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.compaction.uncleanable import UncleanableLogs
-from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_dir import DELETE_HORIZON_CHECKPOINT
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.lookups import look_up
@@ -145,61 +143,6 @@ class CleanerFigures(NamedTuple):
     totals: Totals
 
 
-class DeleteHorizons:
-    """When the first tombstone or marker that a cleaning has kept may go, for each log.
-
-    The time makes a log due again without new records. It is saved in a file of each log dir, in the format
-    of the checkpoints, so that a restart forgets none of them; Kafka ignores the file. Without an entry,
-    tombstones wait for the next cleaning. A horizon of an earlier log of that name, or of records truncated
-    since, costs one needless cleaning. Any thread.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._dirs: dict[Path, tuple[OffsetCheckpoint, dict[TopicPartition, int]]] = {}
-        """The file and the horizons of each log dir, read at its first use."""
-        self._unsaved: set[Path] = set()
-
-    def of(self, log: Log) -> int | None:
-        """In ms. Raises LogDirFailure."""
-        with self._lock:
-            return self._of_dir(log.folder.parent)[1].get(log.topic_partition)
-
-    def set(self, log: Log, horizon_ms: int | None) -> None:
-        """Note the horizon after a cleaning. Raises LogDirFailure."""
-        log_dir = log.folder.parent
-        with self._lock:
-            _, horizons = self._of_dir(log_dir)
-            if horizons.get(log.topic_partition) != horizon_ms:
-                self._unsaved.add(log_dir)
-            if horizon_ms is None:
-                horizons.pop(log.topic_partition, None)
-            else:
-                horizons[log.topic_partition] = horizon_ms
-
-    def keep_only(self, logs: Iterable[Log]) -> None:
-        """Forget the logs that were deleted, moved, or are no longer compacted."""
-        kept = {(log.folder.parent, log.topic_partition) for log in logs}
-        with self._lock:
-            for log_dir, (_, horizons) in self._dirs.items():
-                for name in [name for name in horizons if (log_dir, name) not in kept]:
-                    del horizons[name]
-
-    def save(self) -> None:
-        """Raises LogDirFailure."""
-        with self._lock:
-            while self._unsaved:
-                checkpoint, horizons = self._of_dir(self._unsaved.pop())
-                checkpoint.write(horizons)
-
-    def _of_dir(self, log_dir: Path) -> tuple[OffsetCheckpoint, dict[TopicPartition, int]]:
-        known = self._dirs.get(log_dir)
-        if known is None:
-            checkpoint = OffsetCheckpoint(log_dir / DELETE_HORIZON_CHECKPOINT)
-            known = self._dirs[log_dir] = (checkpoint, dict(checkpoint.read_or_empty()))
-        return known
-
-
 class LogCleaner:
     """`start` and `stop` once each. Any thread may call the other methods."""
 
@@ -236,7 +179,6 @@ class LogCleaner:
         self._resting_until_ms: dict[TopicPartition, int] = {}
         """Logs that changed during their cleaning: without a rest they might be tried without end."""
         self._assessed: dict[TopicPartition, Assessment] = {}
-        self._horizons = DeleteHorizons()
         self._saving = threading.Lock()
         """Held while the progress is saved. The last lock."""
         self._has_unsaved = False
@@ -336,12 +278,7 @@ class LogCleaner:
             if not self._has_unsaved:
                 return
             self._has_unsaved = False
-            self._logs.checkpoint_first_dirty_offsets()
-            try:
-                self._horizons.save()
-            except ApiError as error:
-                logger.error("the cleaner's progress is not saved: %s", error)
-                self._note_error(error)
+            self._logs.checkpoint_cleaning()
             self._saved_s = time.monotonic()
 
     def _take(self, pace: Pace) -> tuple[Log, Assessment] | None:
@@ -367,7 +304,6 @@ class LogCleaner:
         assessed: dict[TopicPartition, Assessment] = {}
         compacted = [log for log in self._logs.all_logs() if log.config.is_compacted]
         self.uncleanable.keep_only(compacted)
-        self._horizons.keep_only(compacted)
         for log in compacted:
             pace(0)
             assessment = self._assess(log)
@@ -400,7 +336,7 @@ class LogCleaner:
         try:
             if must_roll(log, now_ms):
                 log.roll(now_ms)
-            figures = figures_of(log, ends[0], self._horizons.of(log))
+            figures = figures_of(log, ends[0])
         except Exception as error:  # noqa: BLE001 - any error concerns this log alone
             if self.uncleanable.is_tried(log, now_ms):
                 self._failed(log, error)
@@ -463,10 +399,9 @@ class LogCleaner:
             self._last_runs[number] = run
             self._totals = self._totals.plus(stats)
         horizon_ms = stats.delete_horizon_ms
-        if horizon_ms is not None and horizon_ms <= self._now_ms():
-            # The batch has to stay for another reason.
-            horizon_ms = None
-        self._horizons.set(log, horizon_ms)
+        # If it has passed, the batch has to stay for another reason.
+        is_ahead = horizon_ms is not None and horizon_ms > self._now_ms()
+        log.bounds.delete_horizon_ms = horizon_ms if is_ahead else None
         self._has_unsaved = True
         logger.info(
             "compacted %s from %d to %d: %d of %d records and %.1f of %.1f MB are left, "
@@ -532,17 +467,15 @@ def must_roll(log: Log, now_ms: int) -> bool:
     return 0 <= look_up(log, lambda segments: first_timestamp_ms(segments.active)) < now_ms - lag_ms
 
 
-def figures_of(log: Log, stable_end_offset: int, delete_horizon_ms: int | None) -> LogFigures:
+def figures_of(log: Log, stable_end_offset: int) -> LogFigures:
     """The figures of a log. Reads timestamps of dirty segments only if a setting needs them.
 
     Raises as `Segment.read`.
     """
-    return look_up(log, lambda segments: _figures_of(log, segments, stable_end_offset, delete_horizon_ms))
+    return look_up(log, lambda segments: _figures_of(log, segments, stable_end_offset))
 
 
-def _figures_of(
-    log: Log, segments: LogSegments, stable_end_offset: int, delete_horizon_ms: int | None
-) -> LogFigures:
+def _figures_of(log: Log, segments: LogSegments, stable_end_offset: int) -> LogFigures:
     *sealed, active = segments.all
     config, dirty_start = log.config, log.first_dirty_offset
     figures: list[SegmentFigures] = []
@@ -564,7 +497,7 @@ def _figures_of(
         log.log_end_offset,
         dirty_start,
         stable_end_offset,
-        delete_horizon_ms,
+        log.bounds.delete_horizon_ms,
     )
 
 

@@ -1,11 +1,8 @@
-"""The small text files of a log dir and of a partition's folder, and the offsets that they promise.
+"""The small text files of a log dir and of a partition's folder.
 
 A checkpoint has a version line, a count line, then one entry per line, fields separated by spaces. It is
 written whole and atomically, and read whole. A file that does not follow the format is refused with its name
 and line. One thread at a time writes a given file.
-
-`LogBounds` are the offsets that bound a log. It knows what the checkpoints on disk promise of them, because a
-log must not become shorter than a checkpoint says.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-import threading
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,7 +18,6 @@ from typing import Final
 from barnabas.broker.log.file_system import FILE_SYSTEM, PARTITION_METADATA, FileSystem
 from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
-from barnabas.protocol.invariants import invariant
 
 logger = logging.getLogger(__name__)
 
@@ -192,136 +187,3 @@ def read_partition_metadata(folder: Path) -> TopicId | None:
         return decode_topic_id(fields["topic_id"])
     except ValueError as error:
         raise CheckpointDamaged(f"{path}: {error}") from None
-
-
-_PROMISE_LOCK: Final = threading.Lock()
-"""One lock for all logs: it is taken seldom, and held for a few instructions."""
-
-
-class LogBounds:
-    """log start, recovery point and first dirty offset ≤ log end, except for moments within a truncation.
-
-    The recovery point may be below the log start: a deletion does not force the remaining records to disk.
-
-    Changed under the log's lock. Each may be read without it, since each is one reference. The appender sets
-    the end last, so that a reader of the new end finds every record below it. The checkpoint writer, which
-    holds no log's lock, changes what the checkpoints promise under a lock of its own, the last in the lock
-    order.
-    """
-
-    __slots__ = (
-        "_promised_first_dirty",
-        "_promised_recovery_point",
-        "_promised_start",
-        "cuts",
-        "end",
-        "first_dirty",
-        "recovery_point",
-        "start",
-    )
-
-    def __init__(self, start: Offset, recovery_point: Offset, end: Offset) -> None:
-        self.start = start
-        """The first offset that may be read."""
-        self.recovery_point = recovery_point
-        """All records below it are on disk, also after a power cut."""
-        self.end = end
-        """The next offset to be written."""
-        self.first_dirty = Offset(0)
-        """All records from the log start to it were cleaned."""
-        self.cuts = 0
-        """Counts truncations: after one, the records below an offset may have changed."""
-        self._promised_recovery_point = self._promised_start = self._promised_first_dirty = 0
-        """The offset in the checkpoints on disk; the larger one while a checkpoint is being replaced."""
-        self.check()
-
-    def raise_start(self, offset: Offset) -> None:
-        self.start = offset
-        self.check()
-
-    def raise_recovery_point(self, offset: Offset, cuts: int) -> None:
-        """The records below the offset are on disk, unless the log was truncated since ``cuts``."""
-        if self.cuts == cuts:
-            self.recovery_point = max(self.recovery_point, offset)
-
-    def raise_first_dirty(self, offset: int, cuts: int) -> None:
-        """The records below the offset were cleaned, unless the log was truncated since ``cuts``."""
-        with _PROMISE_LOCK:
-            if self.cuts == cuts:
-                self.first_dirty = max(self.first_dirty, Offset(min(offset, self.end)))
-
-    def lower(self, end: Offset) -> bool:
-        """Lower the other bounds before a truncation to `end`, even below the start.
-
-        Returns whether a checkpoint on disk names a higher offset.
-        """
-        with _PROMISE_LOCK:
-            self.cuts += 1
-            self.recovery_point = min(self.recovery_point, end)
-            self.start = min(self.start, end)
-            self.first_dirty = min(self.first_dirty, end)
-            promised = (self._promised_recovery_point, self._promised_start, self._promised_first_dirty)
-            return max(promised) > end
-
-    def lower_to_nothing(self, start: Offset) -> bool:
-        """Lower all points before a log is emptied and restarted at `start`."""
-        with _PROMISE_LOCK:
-            self.cuts += 1
-            self.recovery_point = Offset(0)
-            self.start = min(self.start, start)
-            self.first_dirty = min(self.first_dirty, start)
-            promised = max(self._promised_start, self._promised_first_dirty)
-            return self._promised_recovery_point > 0 or promised > start
-
-    def begin_at(self, offset: Offset) -> None:
-        """The log is empty and continues at an offset."""
-        self.start = self.recovery_point = self.end = offset
-
-    @property
-    def is_later_start_promised(self) -> bool:
-        """Whether a checkpoint on disk may name a later log start than this log has."""
-        return self._promised_start > self.start
-
-    @property
-    def is_later_first_dirty_promised(self) -> bool:
-        """Whether a checkpoint on disk may name a later first dirty offset than this log has."""
-        return self._promised_first_dirty > self.first_dirty
-
-    def promise_recovery_point(self) -> int:
-        """The recovery point to write into a checkpoint now."""
-        with _PROMISE_LOCK:
-            self._promised_recovery_point = max(self._promised_recovery_point, self.recovery_point)
-            return self.recovery_point
-
-    def promise_start(self) -> int:
-        """The log start to write into a checkpoint now."""
-        with _PROMISE_LOCK:
-            self._promised_start = max(self._promised_start, self.start)
-            return self.start
-
-    def promise_first_dirty(self) -> int:
-        """The first dirty offset to write into a checkpoint now."""
-        with _PROMISE_LOCK:
-            self._promised_first_dirty = max(self._promised_first_dirty, self.first_dirty)
-            return self.first_dirty
-
-    def promised(
-        self, *, recovery_point: int | None = None, start: int | None = None, first_dirty: int | None = None
-    ) -> None:
-        """The checkpoint on disk now has this offset, and no longer the previous one."""
-        with _PROMISE_LOCK:
-            if recovery_point is not None:
-                self._promised_recovery_point = recovery_point
-            if start is not None:
-                self._promised_start = start
-            if first_dirty is not None:
-                self._promised_first_dirty = first_dirty
-
-    def check(self) -> None:
-        invariant(
-            self.start <= self.end and self.recovery_point <= self.end,
-            "log start %d, recovery point %d and log end %d are out of order",
-            self.start,
-            self.recovery_point,
-            self.end,
-        )

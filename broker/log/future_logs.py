@@ -149,7 +149,7 @@ class FutureLogs:
         current, log = future.current, future.log
         log.flush(now_ms)
         start = log.log_start_offset
-        table.write_checkpoints(table.dirs[log.folder.parent])
+        table.write_bounds(table.dirs[log.folder.parent])
         # The last records of a busy log come faster than files are forced to disk.
         for _ in range(_CATCH_UPS):
             if future.copy(max_bytes, now_ms) < max_bytes // 2:

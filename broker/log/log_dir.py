@@ -28,6 +28,7 @@ from barnabas.broker.log.file_system import (
     parse_partition_name,
 )
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_bounds import Bound
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
@@ -45,6 +46,11 @@ CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 DELETE_HORIZON_CHECKPOINT: Final = "delete-horizon-checkpoint"
 """The cleaner's own: when it may remove tombstones and markers that it has kept, by partition."""
 HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+_FILES: Final = {
+    Bound.START: LOG_START_CHECKPOINT,
+    Bound.FIRST_DIRTY: CLEANER_CHECKPOINT,
+    Bound.RECOVERY_POINT: RECOVERY_POINT_CHECKPOINT,
+}
 _META_VERSION: Final = "0"
 _DIRECTORY_ID: Final = "directory.id"
 _SYNC_ALL_FROM: Final = 64
@@ -90,6 +96,7 @@ class ScannedLog(NamedTuple):
     is_clean: bool
     segments_at_stop: int | None = None
     first_dirty_offset: int = 0
+    delete_horizon_ms: int | None = None
 
     def loader(
         self,
@@ -108,6 +115,7 @@ class ScannedLog(NamedTuple):
             is_clean=self.is_clean,
             segments_at_stop=self.segments_at_stop,
             first_dirty_offset=self.first_dirty_offset,
+            delete_horizon_ms=self.delete_horizon_ms,
             files=files,
         )
 
@@ -126,16 +134,10 @@ class LogDir:
     def __init__(self, path: Path, lock_descriptor: int, files: FileSystem) -> None:
         self.path = path
         self._files = files
-        self.recovery_points = OffsetCheckpoint(path / RECOVERY_POINT_CHECKPOINT, files)
-        self.log_starts = OffsetCheckpoint(path / LOG_START_CHECKPOINT, files)
+        self.bounds = {bound: OffsetCheckpoint(path / name, files) for bound, name in _FILES.items()}
         self.high_watermarks = OffsetCheckpoint(path / HIGH_WATERMARK_CHECKPOINT, files)
-        self.first_dirty_offsets = OffsetCheckpoint(path / CLEANER_CHECKPOINT, files)
-        self.checkpoints = (
-            self.recovery_points,
-            self.log_starts,
-            self.high_watermarks,
-            self.first_dirty_offsets,
-        )
+        self.checkpoints = (*self.bounds.values(), self.high_watermarks)
+        self.delete_horizons = OffsetCheckpoint(path / DELETE_HORIZON_CHECKPOINT, files)
         self.log_count = 0
         """How many logs of this dir are online; changed by the manager, under its lock."""
         self._lock_descriptor: int | None = lock_descriptor
@@ -246,11 +248,10 @@ class LogDir:
 
         Raises what `take_clean_mark` raises.
         """
-        recovery_points = self.recovery_points.read_or_empty()
-        log_starts = self.log_starts.read_or_empty()
-        first_dirty_offsets = self.first_dirty_offsets.read_or_empty()
+        bounds = {bound: checkpoint.read_or_empty() for bound, checkpoint in self.bounds.items()}
         # Read now, so that its entries can be kept.
         self.high_watermarks.read_or_empty()
+        horizons = self.delete_horizons.read_or_empty()
         scan = DirScan([], [], [])
         for folder in map(self.path.joinpath, self.folder_names()):
             future = parse_future_name(folder.name)
@@ -264,9 +265,8 @@ class LogDir:
             else:
                 is_clean = mark is not None and folder.name not in mark.damaged
                 segments = mark.segments.get(folder.name) if mark is not None else None
-                start, point = log_starts.get(key, 0), recovery_points.get(key, 0)
-                dirty = first_dirty_offsets.get(key, 0)
-                scanned = ScannedLog(key, folder, point, start, is_clean, segments, dirty)
+                start, dirty, point = (bounds[bound].get(key, 0) for bound in Bound)
+                scanned = ScannedLog(key, folder, point, start, is_clean, segments, dirty, horizons.get(key))
                 (scan.futures if future else scan.logs).append(scanned)
         return scan
 

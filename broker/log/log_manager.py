@@ -26,6 +26,7 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.future_logs import FutureLogs
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_bounds import Bound
 from barnabas.broker.log.log_config import NEVER_MS, LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog, close_all, for_each
 from barnabas.broker.log.log_table import LogTable
@@ -364,7 +365,7 @@ class LogManager:
         key = log.topic_partition
         log_dir = self._dirs[log.folder.parent]
         # Without its recovery point the next start would take the damage for a torn tail.
-        self._guarded(partial(self._table.write_checkpoints, log_dir), log)
+        self._guarded(partial(self._table.write_bounds, log_dir), log)
         with self._lock:
             if self._logs.get(key) is not log:
                 # It was deleted or moved, or its dir is offline.
@@ -432,17 +433,18 @@ class LogManager:
         for log in self._table.open_logs():
             self._guarded(partial(log.flush, now_ms, sealed_only=True), log)
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._table.write_checkpoints, log_dir))
+            self._guarded(partial(self._table.write_bounds, log_dir))
 
     def checkpoint_log_starts(self) -> None:
         """Save the log starts, which DeleteRecords and retention raise."""
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._table.write_log_starts, log_dir))
+            self._guarded(partial(self._table.write_bounds, log_dir, [Bound.START]))
 
-    def checkpoint_first_dirty_offsets(self) -> None:
-        """Save how far the logs are cleaned; called after each cleaning."""
+    def checkpoint_cleaning(self) -> None:
+        """Save how far the logs are cleaned, and their delete horizons; called after each cleaning."""
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._table.write_first_dirty_offsets, log_dir))
+            self._guarded(partial(self._table.write_bounds, log_dir, [Bound.FIRST_DIRTY]))
+            self._guarded(partial(self._table.write_delete_horizons, log_dir))
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Save high watermarks, each in the log dir of its partition."""
@@ -478,7 +480,7 @@ class LogManager:
         try:
             logs = self._table.logs_in(log_dir)
             close_all(logs, log_dir.path, self._files, self._recovery_threads, now_ms)
-            self._table.write_checkpoints(log_dir)
+            self._table.write_bounds(log_dir)
             segments = {log.folder.name: len(log.segments) for log in logs}
             damaged = [*map(str, self.offline_partitions), *self.futures.idle_names()]
             log_dir.put_clean_mark(CleanMark(damaged, segments))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.future_log import FutureLog
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_bounds import Bound
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.storage_errors import LogDirFailure, Operation, disk_work
 from barnabas.protocol.ids import TopicPartition
@@ -84,47 +85,32 @@ class LogTable:
         log_dir = self.dirs.get(log.folder.parent)
         if log_dir is None:
             return
-        if log.bounds.is_later_start_promised:
-            self.write_log_starts(log_dir)
-        if log.bounds.is_later_first_dirty_promised:
-            self.write_first_dirty_offsets(log_dir)
-        self.write_recovery_points(log_dir)
+        later = [bound for bound in Bound if log.bounds.is_later_promised(bound)]
+        self.write_bounds(log_dir, {*later, Bound.RECOVERY_POINT})
 
-    def write_checkpoints(self, log_dir: LogDir) -> None:
-        self.write_log_starts(log_dir)
-        self.write_first_dirty_offsets(log_dir)
-        self.write_recovery_points(log_dir)
+    def write_bounds(self, log_dir: LogDir, bounds: Collection[Bound] = tuple(Bound)) -> None:
+        """Write the checkpoints of these bounds. Raises LogDirFailure."""
+        for bound in sorted(bounds):
+            with self.checkpoint_lock:
+                offsets = [(log, log.bounds.promise(bound)) for log in self.logs_in(log_dir)]
+                # As in Kafka, the log start has an entry only if records were deleted.
+                is_listed = bound is Bound.RECOVERY_POINT
+                log_dir.bounds[bound].write(
+                    {log.topic_partition: offset for log, offset in offsets if offset > 0 or is_listed}
+                )
+                for log, offset in offsets:
+                    log.bounds.promised(bound, offset)
 
-    def write_recovery_points(self, log_dir: LogDir) -> None:
+    def write_delete_horizons(self, log_dir: LogDir) -> None:
+        """Raises LogDirFailure."""
         with self.checkpoint_lock:
-            logs = self.logs_in(log_dir)
-            points = [(log, log.bounds.promise_recovery_point()) for log in logs]
-            log_dir.recovery_points.write({log.topic_partition: point for log, point in points})
-            for log, point in points:
-                log.bounds.promised(recovery_point=point)
-
-    def write_log_starts(self, log_dir: LogDir) -> None:
-        with self.checkpoint_lock:
-            logs = self.logs_in(log_dir)
-            starts = [(log, log.bounds.promise_start()) for log in logs]
-            log_dir.log_starts.write({log.topic_partition: start for log, start in starts if start > 0})
-            for log, start in starts:
-                log.bounds.promised(start=start)
-
-    def write_first_dirty_offsets(self, log_dir: LogDir) -> None:
-        with self.checkpoint_lock:
-            logs = self.logs_in(log_dir)
-            offsets = [(log, log.bounds.promise_first_dirty()) for log in logs]
-            log_dir.first_dirty_offsets.write(
-                {log.topic_partition: offset for log, offset in offsets if offset > 0}
-            )
-            for log, offset in offsets:
-                log.bounds.promised(first_dirty=offset)
+            horizons = {log.topic_partition: log.bounds.delete_horizon_ms for log in self.logs_in(log_dir)}
+            log_dir.delete_horizons.write({key: ms for key, ms in horizons.items() if ms is not None})
 
     def lower_first_dirty_offsets(self, log_dir: LogDir) -> None:
         """Save the offsets of logs that end before them, before the next records count as cleaned."""
-        if any(log.bounds.is_later_first_dirty_promised for log in self.logs_in(log_dir)):
-            self.write_first_dirty_offsets(log_dir)
+        if any(log.bounds.is_later_promised(Bound.FIRST_DIRTY) for log in self.logs_in(log_dir)):
+            self.write_bounds(log_dir, [Bound.FIRST_DIRTY])
 
     def write_high_watermarks(self, log_dir: LogDir, high_watermarks: Mapping[TopicPartition, int]) -> None:
         with self.checkpoint_lock:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.broker.log.batch_scan import BatchWalk, find_end_before, iter_headers
-from barnabas.broker.log.checkpoints import LogBounds, read_partition_metadata, write_partition_metadata
+from barnabas.broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
     FILE_SYSTEM,
@@ -36,6 +36,7 @@ from barnabas.broker.log.file_system import (
     snapshot_offset,
 )
 from barnabas.broker.log.interrupted_swaps import finish_swaps, has_files_of_cleanings, interrupted_swaps
+from barnabas.broker.log.log_bounds import Bound, LogBounds
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.log_transactions import LogTransactions
@@ -81,6 +82,7 @@ class LogLoader:
     recovery_point: int = 0
     log_start_offset: int = 0
     first_dirty_offset: int = 0
+    delete_horizon_ms: int | None = None
     is_clean: bool = False
     """Whether the last stop was clean."""
     segments_at_stop: int | None = None
@@ -130,11 +132,10 @@ class LogLoader:
         recovery_point = end if self.is_clean else min(self.recovery_point, end)
         bounds = LogBounds(Offset(start), Offset(recovery_point), Offset(end))
         bounds.raise_first_dirty(self.first_dirty_offset, bounds.cuts)
-        bounds.promised(
-            recovery_point=self.recovery_point,
-            start=self.log_start_offset,
-            first_dirty=self.first_dirty_offset,
-        )
+        bounds.delete_horizon_ms = self.delete_horizon_ms
+        bounds.promised(Bound.RECOVERY_POINT, self.recovery_point)
+        bounds.promised(Bound.START, self.log_start_offset)
+        bounds.promised(Bound.FIRST_DIRTY, self.first_dirty_offset)
         return bounds
 
     def _recover(self) -> tuple[list[Segment], EpochCache, ProducerSnapshots, _Walked]:

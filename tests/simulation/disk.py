@@ -305,7 +305,7 @@ class Disk:
         log = self.logs.get(name)
         if log is None or self.has_failed:
             return
-        assessed = assess(figures_of(log, ends[0], None), log.config, now_ms)
+        assessed = assess(figures_of(log, ends[0]), log.config, now_ms)
         if assessed.clean_bytes or assessed.dirty_bytes:
             self.cleanings += 1
             try:

@@ -343,7 +343,7 @@ def test_a_log_that_cannot_be_assessed_is_marked(
 
     def fail(log: Log, *figures: object) -> LogFigures:
         if log.topic_partition.topic != "t":
-            return figures_of(log, 12, None)
+            return figures_of(log, 12)
         calls[0] += 1
         raise api_error(ErrorCode.CORRUPT_MESSAGE, "no batch at 0")
 
@@ -369,7 +369,7 @@ def test_retention_beside_an_assessment_does_not_mark_the_log(
         return read_into(file, *args, **named)
 
     monkeypatch.setattr(SegmentFile, "read_into", read_late)
-    assert [figure.base_offset for figure in figures_of(log, 12, None).sealed] == [4, 8]
+    assert [figure.base_offset for figure in figures_of(log, 12).sealed] == [4, 8]
 
 
 def test_ages_are_read_under_the_lock_because_a_damaged_index_is_rebuilt(
@@ -384,7 +384,7 @@ def test_ages_are_read_under_the_lock_because_a_damaged_index_is_rebuilt(
         return age(segment)
 
     monkeypatch.setattr(Segment, "age", look)
-    figures_of(log, 12, None)
+    figures_of(log, 12)
     assert set(may_others) == {False}
 
 

@@ -267,7 +267,7 @@ class Life:
         self._answered(key)
         expected.first_dirty = max(expected.first_dirty, end)
         log.bounds.raise_first_dirty(end, cuts)
-        self.logs_here.checkpoint_first_dirty_offsets()
+        self.logs_here.checkpoint_cleaning()
 
     def start_move(self, key: TopicPartition, name: str) -> None:
         self.logs_here.futures.create(key, self.disk.root / name, self.now_ms)

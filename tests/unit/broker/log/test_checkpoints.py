@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.log.checkpoints import (
-    LogBounds,
     OffsetCheckpoint,
     decode_topic_id,
     encode_topic_id,
@@ -14,6 +13,7 @@ from barnabas.broker.log.checkpoints import (
     write_partition_metadata,
 )
 from barnabas.broker.log.file_system import FileSystem
+from barnabas.broker.log.log_bounds import Bound, LogBounds
 from barnabas.broker.log.storage_errors import CheckpointDamaged
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
@@ -123,9 +123,9 @@ def test_a_cut_needs_a_checkpoint_only_below_the_promised_offsets() -> None:
     bounds = LogBounds(0, 20, 30)
     assert not bounds.lower(15)
     bounds.raise_recovery_point(30, bounds.cuts)
-    assert bounds.promise_recovery_point() == 30
+    assert bounds.promise(Bound.RECOVERY_POINT) == 30
     assert bounds.lower(25), "the checkpoint is being written"
-    bounds.promised(recovery_point=25)
+    bounds.promised(Bound.RECOVERY_POINT, 25)
     assert not bounds.lower(25)
     assert bounds.lower(24)
 
@@ -133,10 +133,11 @@ def test_a_cut_needs_a_checkpoint_only_below_the_promised_offsets() -> None:
 def test_a_log_that_is_emptied_needs_a_checkpoint_if_any_promises_records_or_a_later_start() -> None:
     bounds = LogBounds(0, 0, 30)
     assert not bounds.lower_to_nothing(50)
-    bounds.promised(start=10)
+    bounds.promised(Bound.START, 10)
     assert bounds.lower_to_nothing(5)
     assert not bounds.lower_to_nothing(10)
-    bounds.promised(recovery_point=1, start=0)
+    bounds.promised(Bound.RECOVERY_POINT, 1)
+    bounds.promised(Bound.START, 0)
     assert bounds.lower_to_nothing(50)
     assert seen(bounds) == (0, 0, 30)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log.checkpoints import LogBounds
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_bounds import Bound, LogBounds
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicPartition
@@ -43,7 +43,7 @@ def key_log(manager: LogManager) -> Log:
 @pytest.mark.parametrize("way", ["after a cleaning", "checkpoint pass", "clean stop"])
 def test_it_is_found_again_after_a_start(managers: Managers, manager: LogManager, way: str) -> None:
     if way == "after a cleaning":
-        manager.checkpoint_first_dirty_offsets()
+        manager.checkpoint_cleaning()
     elif way == "checkpoint pass":
         manager.checkpoint_pass(0)
     assert way == "clean stop" or checkpoint(managers).read_text() == "0\n1\nsome-topic 3 6\n"
@@ -71,7 +71,7 @@ def test_a_cleaning_that_a_truncation_has_overtaken_moves_nothing(manager: LogMa
 def test_a_truncation_lowers_it_on_disk_before_other_records_come(
     managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager.checkpoint_first_dirty_offsets()
+    manager.checkpoint_cleaning()
     log = key_log(manager)
     written = spy(monkeypatch, FileSystem, "write_atomically")
     log.truncate_to(6)
@@ -89,7 +89,7 @@ def test_a_truncation_lowers_it_on_disk_before_other_records_come(
 def test_a_log_that_restarts_elsewhere_has_cleaned_nothing(
     managers: Managers, manager: LogManager, start: int, expected: int
 ) -> None:
-    manager.checkpoint_first_dirty_offsets()
+    manager.checkpoint_cleaning()
     log = key_log(manager)
     log.truncate_fully_and_start_at(start)
     assert log.first_dirty_offset == expected
@@ -101,7 +101,7 @@ def test_a_log_that_restarts_elsewhere_has_cleaned_nothing(
 def test_a_log_that_ends_before_it_at_the_start_lowers_the_file(
     managers: Managers, manager: LogManager
 ) -> None:
-    manager.checkpoint_first_dirty_offsets()
+    manager.checkpoint_cleaning()
     log = key_log(manager)
     # Nothing was flushed, so a start truncates here.
     flip_bits(log.segments[2].file.path, 70)
@@ -127,7 +127,7 @@ def test_a_log_that_cannot_be_opened_keeps_its_entry(managers: Managers, manager
 
 @pytest.mark.parametrize("text", ["", "nonsense", "0\n1\nsome-topic 3 x\n", "\0" * 30])
 def test_a_damaged_file_counts_as_empty(managers: Managers, manager: LogManager, text: str) -> None:
-    manager.checkpoint_first_dirty_offsets()
+    manager.checkpoint_cleaning()
     crash(manager)
     checkpoint(managers).write_text(text)
     again = managers.open()
@@ -138,10 +138,10 @@ def test_a_damaged_file_counts_as_empty(managers: Managers, manager: LogManager,
 def test_a_cut_needs_a_checkpoint_below_the_promised_offset() -> None:
     bounds = LogBounds(0, 0, 30)
     bounds.raise_first_dirty(20, bounds.cuts)
-    assert bounds.promise_first_dirty() == 20
+    assert bounds.promise(Bound.FIRST_DIRTY) == 20
     assert not bounds.lower(20)
     assert bounds.lower(19)
-    bounds.promised(first_dirty=19)
+    bounds.promised(Bound.FIRST_DIRTY, 19)
     assert not bounds.lower(19)
     assert bounds.lower_to_nothing(18)
     assert not bounds.lower_to_nothing(50)

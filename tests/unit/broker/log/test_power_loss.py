@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from barnabas.broker.log import log_manager, producer_snapshots, producer_state, recovery, segment_swap
-from barnabas.broker.log.checkpoints import LogBounds
 from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.file_system import FileSystem, SyncState
+from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import for_each
 from barnabas.broker.log.producer_state import NONE, ProducerImage, entries_of
@@ -466,7 +466,7 @@ PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[Life], 
     ),
     "the name of a cleaned segment is not forced": (_force_no_final_name, truncations_of_cleaned_segments),
     "a truncation leaves the first dirty offset as it is": (
-        lambda patch: patch.setattr(LogBounds, "is_later_first_dirty_promised", False),
+        lambda patch: patch.setattr(LogBounds, "is_later_promised", lambda bounds, bound: False),
         cleanings,
     ),
     "indexes of aborted transactions are not forced": (

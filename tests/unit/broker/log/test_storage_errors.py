@@ -13,6 +13,7 @@ import pytest
 
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_bounds import Bound
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.open_files import OPEN_FILES
 from barnabas.broker.log.storage_errors import (
@@ -275,7 +276,7 @@ def test_a_checkpoint_that_finds_no_descriptor_is_left_to_the_next_pass(
     assert manager.offline_dirs == {}
     manager.checkpoint_pass(0)
     (log_dir,) = manager._dirs.values()
-    assert log_dir.recovery_points.read() == {T0: 1}
+    assert log_dir.bounds[Bound.RECOVERY_POINT].read() == {T0: 1}
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
