@@ -4,4 +4,4 @@ The public API is small on purpose; everything else is reached through its packa
 ``from barnabas.client import Producer``.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.4.0"
