@@ -11,15 +11,23 @@ from barnabas.protocol.invariants import InvariantViolation
 logger = logging.getLogger(__name__)
 
 
-def contained(failure: str, call: Callable[..., object], *arguments: Any) -> bool:
+def contained(
+    failure: str,
+    call: Callable[..., object],
+    *arguments: Any,
+    expected: tuple[type[Exception], ...] = (),
+) -> bool:
     """Call; an unforeseen error is logged with the text ``failure``, and False returned.
 
-    A violated invariant is raised.
+    So is an ``expected`` error, but only as a warning. A violated invariant is raised.
     """
     try:
         call(*arguments)
     except InvariantViolation:
         raise
+    except expected as error:
+        logger.warning("%s: %s", failure, error)
+        return False
     except Exception:
         logger.critical("%s", failure, exc_info=True)
         return False

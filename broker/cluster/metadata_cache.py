@@ -1,6 +1,8 @@
 """This broker's copy of the cluster's metadata: the live brokers and the leaders of partitions.
 
-The controller's UpdateMetadata replaces an immutable snapshot, so readers on any thread need no lock.
+Readers on any thread need no lock, because a change replaces an immutable snapshot. Only UpdateMetadata says
+which topics and partitions exist: a LeaderAndIsr, which comes first, names only its receiver's partitions.
+Leaders come from both, and from ZooKeeper; of two the one of the newer leader epoch is right.
 
 The cache also holds suspicions. A peer that reset a connection and then refused a new one is most likely
 dead; until the controller reports it, no answer names it as a leader. A client that gets LEADER_NOT_AVAILABLE
@@ -36,6 +38,7 @@ from barnabas.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataTopic,
 )
+from barnabas.protocol.partition_entries import entries
 from barnabas.zookeeper.znodes import LeadershipState
 
 _MAX_ANSWERS: Final = 16
@@ -190,53 +193,36 @@ class MetadataCache:
         A client that a deposed leader refuses requests metadata at once; if these named the old leader, it
         would retry only much later. Older epochs and unknown topics change nothing.
         """
-        with self._lock:
-            before = self.current
-            topics = dict(before.topics)
-            touched: dict[str, None] = {}
-            elected: set[BrokerId] = set()
-            for state in request.topic_states:
-                known = topics.get(state.topic_name)
-                if known is None or known.topic_id != state.topic_id:
-                    continue
-                newer = {
-                    partition.partition_index: _with_leader(earlier, partition)
-                    for partition in state.partition_states
-                    if (earlier := known.partitions.get(partition.partition_index)) is not None
-                    and earlier.leader_epoch < partition.leader_epoch
-                }
-                if newer:
-                    topics[state.topic_name] = TopicMetadata(known.topic_id, {**known.partitions, **newer})
-                    touched[state.topic_name] = None
-                    elected |= {BrokerId(partition.leader) for partition in newer.values()}
-            self.current = replace(before, topics=topics)
-            self.suspects -= elected
-            self.version += 1
-        if touched:
-            for listener in self._listeners:
-                listener(touched)
+        topics = self.current.topics
+        self._take_leaders(
+            {
+                partition: state
+                for topic in request.topic_states
+                if topic.topic_name in topics and topics[topic.topic_name].topic_id == topic.topic_id
+                for partition, state in entries((topic,))
+            }
+        )
 
-    def learn_leader(self, name: TopicPartition, state: LeadershipState) -> None:
+    def learn_leader(self, partition: TopicPartition, state: LeadershipState) -> None:
         """Take a newer leader that this broker has read in ZooKeeper."""
+        self._take_leaders({partition: state})
+
+    def _take_leaders(self, states: Mapping[TopicPartition, LeaderAndIsrPartition | LeadershipState]) -> None:
+        newer: dict[str, dict[int, UpdateMetadataPartition]] = {}
         with self._lock:
-            topic = self.current.topics.get(name.topic)
-            earlier = self.current.partitions_of(name.topic).get(name.partition)
-            if topic is None or earlier is None or earlier.leader_epoch >= state.leader_epoch:
-                return
-            newer = schema.replace(
-                earlier,
-                controller_epoch=state.controller_epoch,
-                leader=state.leader,
-                leader_epoch=state.leader_epoch,
-                isr=list(state.isr),
-                partition_epoch=state.partition_epoch,
-            )
-            learned = replace(topic, partitions={**topic.partitions, name.partition: newer})
-            self.current = replace(self.current, topics={**self.current.topics, name.topic: learned})
-            self.suspects -= {state.leader}
+            topics = dict(self.current.topics)
+            for (name, index), state in states.items():
+                earlier = self.current.partitions_of(name).get(index)
+                if earlier is not None and earlier.leader_epoch < state.leader_epoch:
+                    newer.setdefault(name, {})[index] = _with_leader(earlier, state)
+            for name, partitions in newer.items():
+                topics[name] = replace(topics[name], partitions={**topics[name].partitions, **partitions})
+                self.suspects -= {BrokerId(partition.leader) for partition in partitions.values()}
+            self.current = replace(self.current, topics=topics)
             self.version += 1
-        for listener in self._listeners:
-            listener((name.topic,))
+        if newer:
+            for listener in self._listeners:
+                listener(newer)
 
     def suspect(self, broker_id: BrokerId) -> None:
         """A peer has reset a connection and refused another one."""
@@ -362,13 +348,15 @@ class _TopicChanges:
         return (before.unreadable_topics | before.topics.keys() | self.topics.keys()) - self.deleted.keys()
 
 
-def _with_leader(earlier: UpdateMetadataPartition, state: LeaderAndIsrPartition) -> UpdateMetadataPartition:
+def _with_leader(
+    earlier: UpdateMetadataPartition, state: LeaderAndIsrPartition | LeadershipState
+) -> UpdateMetadataPartition:
     return schema.replace(
         earlier,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
-        isr=state.isr,
+        isr=list(state.isr),
         partition_epoch=state.partition_epoch,
-        replicas=state.replicas,
+        replicas=state.replicas if isinstance(state, LeaderAndIsrPartition) else earlier.replicas,
     )

@@ -26,13 +26,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from barnabas.broker.base.contained import contained
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.isr_changes import RETRY_S, IsrStore
 from barnabas.common.workers import Task
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.invariants import InvariantViolation
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
 
 logger = logging.getLogger(__name__)
@@ -112,18 +112,13 @@ class DiskFailures:
             self.drop_lost(lost)
         if must_notify and not self._logs.has_online_dir:
             logger.critical("no log dir is left; this broker hosts no partitions until it is restarted")
-        return not must_notify or self._notify()
-
-    def _notify(self) -> bool:
-        try:
-            self._store.notify_log_dir_failure(self._broker_id)
+        if not must_notify or contained(
+            "could not notify the controller of a failed log dir; will retry",
+            self._store.notify_log_dir_failure,
+            self._broker_id,
+            expected=(ZooKeeperUnavailable, SessionLost),
+        ):
             return True
-        except (ZooKeeperUnavailable, SessionLost) as error:
-            logger.warning("could not notify the controller of a failed log dir; will retry: %s", error)
-        except InvariantViolation:
-            raise
-        except Exception:
-            logger.critical("could not notify the controller of a failed log dir; will retry", exc_info=True)
         with self._lock:
             self._must_notify = True
         return False

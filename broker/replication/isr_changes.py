@@ -25,11 +25,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from barnabas.broker.base.contained import contained
 from barnabas.broker.replication.followers import CommittedIsr, PendingIsr
 from barnabas.broker.replication.partition import Partition
 from barnabas.common.workers import Task
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, TopicId, TopicPartition
-from barnabas.protocol.invariants import InvariantViolation
 from barnabas.zookeeper.errors import (
     LeadershipConflict,
     ReplicaNotRegistered,
@@ -135,27 +135,36 @@ class IsrChanges:
             work, self._pending = self._pending, {}
             to_confirm, self._to_confirm = self._to_confirm, {}
         if to_confirm:
-            self._confirm(to_confirm)
-        unsettled = self._carry(work)
+            failure = f"cannot confirm the leaderships of {len(to_confirm)} partitions"
+            contained(failure, self._confirm, to_confirm, expected=_RETRIED)
+        # After an unforeseen error the outcome is unknown, as after a lost answer; the others continue.
+        unsettled = {
+            name: (partition, pending)
+            for name, (partition, pending) in work.items()
+            if not contained(
+                f"the ISR of {name} stays {sorted(pending.maximal)} for now",
+                self._change,
+                partition,
+                pending,
+                expected=_RETRIED,
+            )
+        }
+        if self._to_notify:
+            failure = "could not notify the controller of ISR changes; will retry"
+            contained(failure, self._notify, expected=_RETRIED)
         with self._lock:
-            for partition, item in unsettled.items():
-                self._pending.setdefault(partition, item)
+            for name, item in unsettled.items():
+                self._pending.setdefault(name, item)
         return not unsettled and not self._to_notify
 
     def _confirm(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         asked_ms = self._now_ms()
-        try:
-            states = self._store.leadership(partitions)
-        except _RETRIED as error:
-            logger.warning("cannot confirm the leaderships of %d partitions: %s", len(partitions), error)
-            return
-        except InvariantViolation:
-            raise
-        except Exception:
-            logger.critical("cannot confirm the leaderships of %d partitions", len(partitions), exc_info=True)
-            return
-        for name, state in states.items():
+        for name, state in self._store.leadership(partitions).items():
             self._learn_leader(partitions[name], state, asked_ms)
+
+    def _notify(self) -> None:
+        self._store.notify_isr_change(list(self._to_notify))
+        self._to_notify.clear()
 
     def _learn_leader(self, partition: Partition, state: LeadershipState, asked_ms: float) -> bool:
         is_deposed = partition.learn_leader(state.leader, state.leader_epoch, asked_ms)
@@ -168,35 +177,6 @@ class IsrChanges:
             )
             self._on_deposed(partition.partition, state)
         return is_deposed
-
-    def _carry(
-        self, work: dict[TopicPartition, tuple[Partition, PendingIsr]]
-    ) -> dict[TopicPartition, tuple[Partition, PendingIsr]]:
-        """Try each change; returns those whose outcome is unknown."""
-        unsettled = {}
-        for name, (partition, pending) in work.items():
-            try:
-                self._change(partition, pending)
-            except _RETRIED as error:
-                logger.warning("the ISR of %s stays %s for now: %s", name, sorted(pending.maximal), error)
-                unsettled[name] = (partition, pending)
-            except InvariantViolation:
-                raise
-            except Exception:
-                # The outcome is unknown, as after a lost answer; the other partitions continue.
-                logger.critical("the ISR of %s cannot be changed", name, exc_info=True)
-                unsettled[name] = (partition, pending)
-        try:
-            if self._to_notify:
-                self._store.notify_isr_change(list(self._to_notify))
-                self._to_notify.clear()
-        except _RETRIED as error:
-            logger.warning("could not notify the controller of ISR changes; will retry: %s", error)
-        except InvariantViolation:
-            raise
-        except Exception:
-            logger.critical("could not notify the controller of ISR changes; will retry", exc_info=True)
-        return unsettled
 
     def _change(self, partition: Partition, pending: PendingIsr) -> None:
         name = partition.partition
