@@ -39,7 +39,7 @@ from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership, request_controlled_shutdown
 from barnabas.broker.network.server import CannotBind, SocketServer
-from barnabas.broker.replication.fetcher_state import FetcherSettings
+from barnabas.broker.replication.fetcher_state import FetcherSettings, LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -48,7 +48,7 @@ from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, Endpoint
+from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, Endpoint
 from barnabas.protocol.messages.features import TRANSACTION_VERSION
 from barnabas.zookeeper.configs import ConfigChanges
 from barnabas.zookeeper.features import FeatureChanges
@@ -255,28 +255,39 @@ class Broker:
     def _make_replicas(self, logs: LogManager) -> ReplicaManager:
         config = self._config
 
+        settings = FetcherSettings(
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_max_bytes,
+            response_max_bytes=config.replica_fetch_response_max_bytes,
+            backoff_ms=config.replica_fetch_backoff_ms,
+            refresh_ms=config.replica_lag_time_max_ms / _REFRESHES,
+        )
+
         def make_fetchers(manager: ReplicaManager) -> FetcherManager:
-            return FetcherManager(
-                config.broker_id,
-                manager.partition,
-                self.metadata,
-                FetcherSettings(
-                    max_wait_ms=config.replica_fetch_wait_max_ms,
-                    min_bytes=config.replica_fetch_min_bytes,
-                    max_bytes=config.replica_fetch_max_bytes,
-                    response_max_bytes=config.replica_fetch_response_max_bytes,
-                    backoff_ms=config.replica_fetch_backoff_ms,
-                    socket_timeout_ms=config.replica_socket_timeout_ms,
-                    refresh_ms=config.replica_lag_time_max_ms / _REFRESHES,
-                ),
+            def broker_epoch() -> BrokerEpoch:
                 # The controller removes a stopping broker from the ISRs. If a leader let it into one again,
                 # writes would wait for it until its session ends.
-                broker_epoch=lambda: LEAVING_BROKER_EPOCH if self._stopping else manager.roles.broker_epoch,
-                note_error=manager.disk_failures.note,
-                fail=lambda *failure: manager.roles.fail_follower(*failure),
+                return LEAVING_BROKER_EPOCH if self._stopping else manager.roles.broker_epoch
+
+            def make_fetches(leader: BrokerId) -> LeaderFetches:
+                return LeaderFetches(
+                    config.broker_id,
+                    leader,
+                    settings,
+                    self.metadata,
+                    broker_epoch=broker_epoch,
+                    note_error=manager.disk_failures.note,
+                    fail=manager.roles.fail_follower,
+                    traffic=manager.traffic,
+                    quota=manager.quotas.followers,
+                )
+
+            return FetcherManager(
+                manager.partition,
+                make_fetches,
+                socket_timeout_ms=config.replica_socket_timeout_ms,
                 wake_consumers=manager.wake_consumers,
-                traffic=manager.traffic,
-                quota=manager.quotas.followers,
                 on_fatal=self._on_fatal,
             )
 

@@ -290,7 +290,6 @@ class FetcherSettings:
     max_bytes: int
     response_max_bytes: int
     backoff_ms: int
-    socket_timeout_ms: int
     refresh_ms: float = 1_000.0
     """A fetch names each partition at least this often, so that its leader sees that it is caught up."""
 
@@ -331,11 +330,11 @@ class LeaderFetches:
         """
         self.leader = leader
         self.followed = FollowedPartitions(settings.refresh_ms, settings.backoff_ms)
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._settings = settings
         self._metadata = metadata
         self._current_broker_epoch = broker_epoch
-        self._note_error = note_error
+        self.note_error = note_error
         self._fail = fail
         self._traffic = Traffic() if traffic is None else traffic
         self._quota = quota
@@ -369,7 +368,7 @@ class LeaderFetches:
 
     def _request(self, fetch: NextFetch, wait_ms: int) -> FetchRequest:
         return FetchRequest(
-            replica_id=self._broker_id,
+            replica_id=self.broker_id,
             replica_epoch=self._broker_epoch,
             max_wait_ms=wait_ms,
             min_bytes=self._settings.min_bytes,
@@ -464,7 +463,7 @@ class LeaderFetches:
         try:
             apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=wall_clock_ms)
         except ApiError as error:
-            self._note_error(error)
+            self.note_error(error)
             self._pause(name, followed, error.code, now, str(error))
         except UnexpectedAppendOffset as error:
             # The log has changed meanwhile; the next fetch begins at its present end.

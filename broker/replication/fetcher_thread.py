@@ -19,18 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.broker.base.clocks import wall_clock_ms
-from barnabas.broker.base.topic_metrics import Traffic
-from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.log.log import Log
-from barnabas.broker.replication.fetcher_state import Fail, FetcherSettings, FollowedPartition, LeaderFetches
+from barnabas.broker.replication.fetcher_state import FollowedPartition, LeaderFetches
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.common.backoff import doubled
 from barnabas.common.channel import Channel
 from barnabas.common.threads import LoopThread
 from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.frames import BufferPool
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
@@ -154,44 +151,25 @@ class FetcherManager:
 
     def __init__(
         self,
-        broker_id: BrokerId,
         partition_of: Callable[[TopicPartition], Partition],
-        metadata: MetadataCache,
-        settings: FetcherSettings,
+        make_fetches: Callable[[BrokerId], LeaderFetches],
         *,
-        broker_epoch: Callable[[], BrokerEpoch],
-        note_error: Callable[[ApiError], None],
+        socket_timeout_ms: int,
         on_fatal: Callable[[BaseException], None],
-        fail: Fail | None = None,
         wake_consumers: Callable[[Iterable[TopicPartition]], None] = lambda names: None,
-        traffic: Traffic | None = None,
-        quota: ReplicationQuota | None = None,
     ) -> None:
-        """``note_error`` and ``fail``: see `LeaderFetches`. ``traffic`` counts the fetched bytes.
+        """``make_fetches`` makes the fetches from a leader.
 
         ``wake_consumers`` is called when the high watermarks of followers have moved.
         """
-        self.broker_id = broker_id
-        self.settings = settings
+        self.socket_timeout_ms = socket_timeout_ms
         self.pool = BufferPool()
         self.thread = LoopThread("replica-fetchers", on_fatal=on_fatal, on_stop=self._close_fetchers)
         self.wake_consumers = wake_consumers
-        self._note_error = note_error
         self._flushes = ThreadPoolExecutor(_MAX_FLUSHES, thread_name_prefix="replica-flush")
 
         def make_fetcher(leader: BrokerId, endpoint: Endpoint) -> ReplicaFetcher:
-            fetches = LeaderFetches(
-                broker_id,
-                leader,
-                settings,
-                metadata,
-                broker_epoch=broker_epoch,
-                note_error=note_error,
-                fail=fail,
-                traffic=traffic,
-                quota=quota,
-            )
-            return ReplicaFetcher(self, fetches, endpoint)
+            return ReplicaFetcher(self, make_fetches(leader), endpoint)
 
         self._table = FetcherTable(partition_of, make_fetcher)
 
@@ -219,20 +197,23 @@ class FetcherManager:
         if listed:
             self.thread.call(self._table.unfollow, listed)
 
-    async def flush(self, logs: Sequence[Log]) -> None:
+    async def flush(self, fetches: LeaderFetches) -> None:
         """Force logs to disk without blocking the other fetchers."""
-        await self.thread.loop.run_in_executor(self._flushes, self._flush, logs)
-
-    def _flush(self, logs: Sequence[Log]) -> None:
-        for log in logs:
-            try:
-                log.flush(wall_clock_ms())
-            except ApiError as error:
-                self._note_error(error)
+        unflushed = fetches.take_unflushed()
+        if unflushed:
+            await self.thread.loop.run_in_executor(self._flushes, _flush, unflushed, fetches.note_error)
 
     def _close_fetchers(self) -> None:
         for fetcher in self._table.fetchers.values():
             fetcher.close()
+
+
+def _flush(logs: Sequence[Log], note_error: Callable[[ApiError], None]) -> None:
+    for log in logs:
+        try:
+            log.flush(wall_clock_ms())
+        except ApiError as error:
+            note_error(error)
 
 
 class ReplicaFetcher:
@@ -245,8 +226,8 @@ class ReplicaFetcher:
         self._manager = manager
         self._channel = Channel(
             endpoint,
-            client_id=f"broker-{manager.broker_id}-fetcher",
-            request_timeout_ms=manager.settings.socket_timeout_ms,
+            client_id=f"broker-{fetches.broker_id}-fetcher",
+            request_timeout_ms=manager.socket_timeout_ms,
             pool=manager.pool,
             # A batch is sent whole, and a topic may allow any size; the leader is a broker of this cluster.
             max_frame_bytes=_MAX_FRAME_BYTES,
@@ -326,9 +307,7 @@ class ReplicaFetcher:
         if moved:
             # Later, because the next fetch should not wait for the consumers.
             self._manager.thread.call(self._manager.wake_consumers, moved)
-        unflushed = self.fetches.take_unflushed()
-        if unflushed:
-            await self._manager.flush(unflushed)
+        await self._manager.flush(self.fetches)
         if pause_s:
             await asyncio.sleep(pause_s)
 

@@ -22,12 +22,12 @@ from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication import fetcher_state as following
-from barnabas.broker.replication.fetcher_state import FetcherSettings
+from barnabas.broker.replication.fetcher_state import FetcherSettings, LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherManager, FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.common.channel import Channel
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import BrokerEpoch, Endpoint, LeaderEpoch, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.schema import ApiKey
 from tests.support.building import ME, TP, TWO, fatal, partition_of, state
@@ -116,21 +116,26 @@ class Follower:
         for name in (TP, SECOND):
             log = Log.open(name, LogLoader(folder / str(name), config or log_config(), now_ms=0, files=files))
             self.partitions[name] = partition_of(log, broker=TWO)
+        settings = FetcherSettings(
+            max_wait_ms=LONG_POLL_MS,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            response_max_bytes=1 << 20,
+            backoff_ms=20,
+        )
+
+        def make_fetches(leader: BrokerId) -> LeaderFetches:
+            return LeaderFetches(
+                TWO,
+                leader,
+                settings,
+                self.metadata,
+                broker_epoch=lambda: BrokerEpoch(5),
+                note_error=lambda error: None,
+            )
+
         self.fetchers = FetcherManager(
-            TWO,
-            self._partition,
-            self.metadata,
-            FetcherSettings(
-                max_wait_ms=LONG_POLL_MS,
-                min_bytes=1,
-                max_bytes=1 << 20,
-                response_max_bytes=1 << 20,
-                backoff_ms=20,
-                socket_timeout_ms=60_000,
-            ),
-            broker_epoch=lambda: BrokerEpoch(5),
-            note_error=lambda error: None,
-            on_fatal=fatal,
+            self._partition, make_fetches, socket_timeout_ms=60_000, on_fatal=fatal
         )
         self.fetchers.start()
 

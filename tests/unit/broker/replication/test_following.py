@@ -145,7 +145,7 @@ class Follower:
         self.fetches = LeaderFetches(
             TWO,
             ME,
-            FetcherSettings(500, 1, 1 << 20, 1 << 20, BACKOFF_MS, 1_000),
+            FetcherSettings(500, 1, 1 << 20, 1 << 20, BACKOFF_MS),
             self.metadata,
             broker_epoch=lambda: self.epoch,
             note_error=self.noted.append,
