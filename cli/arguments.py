@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 import os
 import shlex
 import sys
@@ -200,15 +199,11 @@ def local_cluster(options: argparse.Namespace, bootstrap: str) -> RunningCluster
     directory = chosen_dir(options)
     if not (directory / STATE_FILE).exists():
         return None
-    # The option or the environment may name another cluster than the directory, and needs none there. A plain
-    # install cannot look at processes.
-    is_named = named_bootstrap(options) is not None
-    if is_named and importlib.util.find_spec("psutil") is None:
-        return None
     try:
         cluster = RunningCluster.open(directory)
     except DeployError:
-        if is_named:
+        # The option or the environment may name another cluster than the directory, and needs none there.
+        if named_bootstrap(options) is not None:
             return None
         raise
     return cluster if set(cluster.bootstrap.split(",")).intersection(bootstrap.split(",")) else None

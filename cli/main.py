@@ -60,7 +60,6 @@ _EPILOG: Final = (
 _EXTRAS: Final = {
     **dict.fromkeys(("kazoo", "prometheus_client", "uvloop"), "broker"),
     **dict.fromkeys(("rich", "shtab"), "cli"),
-    "psutil": "local",
 }
 """Package → the extra that installs it."""
 

@@ -51,7 +51,7 @@ from barnabas.protocol.ids import BrokerId
 _HOST: Final = "127.0.0.1"
 _BROKERS: Final = 3
 _METRICS_PORT: Final = 9404
-_PACKAGES: Final = ("kazoo", "psutil", "uvloop")
+_PACKAGES: Final = ("kazoo", "uvloop")
 """Packages of the extra ``local``, which a client alone does not need."""
 
 _INTERNAL_REPLICAS: Final = 3

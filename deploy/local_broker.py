@@ -17,13 +17,7 @@ from typing import Final
 
 from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.preloaded import fork_broker
-from barnabas.deploy.process import (
-    DeployError,
-    ManagedProcess,
-    kernel_ends_children,
-    size_bytes_of,
-    tail,
-)
+from barnabas.deploy.process import DeployError, ManagedProcess, size_bytes_of, tail
 from barnabas.deploy.state import BrokerRecord
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, Endpoint
@@ -240,7 +234,7 @@ class LocalBroker:
         self._output_start = size_bytes_of(self.log_file)
         name, command = f"broker {self.id}", self._command(self.settings_file)
         environment = child_environment(os.environ, metrics=self.metrics_port is not None)
-        if self._die_with_parent and kernel_ends_children() and command[:3] == _BARNABAS:
+        if self._die_with_parent and command[:3] == _BARNABAS:
             child = fork_broker(command[3:], log_file=self.log_file, environment=environment)
             if child is not None:
                 self.process = ManagedProcess.of_child(name, child)

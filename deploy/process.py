@@ -1,10 +1,10 @@
 """One child process of a local cluster: started, signalled, waited for, and never left running by accident.
 
 Guarantees. A process is identified by its pid *and* its start time, so that no signal reaches another process
-that was given the same pid later. A process started with ``die_with_parent`` ends when this process ends,
-however it ends, SIGKILL included: on Linux the kernel sees to it (``PR_SET_PDEATHSIG``), elsewhere a small
-watcher process. Every process leads a process group of its own: Ctrl-C in a terminal reaches only the program
-that owns the cluster, and a signal of ours reaches the children of the process too.
+that was given the same pid later. The kernel ends a process started with ``die_with_parent`` when this
+process ends, however it ends, SIGKILL included (``PR_SET_PDEATHSIG``). Every process leads a process group of
+its own: Ctrl-C in a terminal reaches only the program that owns the cluster, and a signal of ours reaches the
+children of the process too. Linux only, as the broker.
 
 Callable from any thread; all waits are bounded and blocking (use ``asyncio.to_thread`` from a loop).
 """
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from barnabas.protocol.errors import LocalError
 
@@ -64,15 +64,6 @@ def tail(path: Path, lines: int = 12, max_bytes: int = 8192, *, start: int = 0) 
     return "\n".join(text.splitlines()[-lines:])
 
 
-def kernel_ends_children() -> bool:
-    """Whether a child can ask the kernel to end it when its parent ends."""
-    return _is_linux()
-
-
-def _is_linux() -> bool:
-    return sys.platform.startswith("linux")
-
-
 class ProcessId(NamedTuple):
     """A process by its pid and its start: boot id, and ticks since boot, which no clock change moves."""
 
@@ -100,44 +91,22 @@ class _State(NamedTuple):
 
 
 def _look(pid: int) -> _State | None:
-    # Imported late: broker processes import this module for its errors, and need no psutil.
-    import psutil
-
     try:
-        process = psutil.Process(pid)
-        status = process.status()
-        # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports.
-        if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.num_threads() <= 1:
-            return None
-        # psutil's create_time() is wall-clock time on Linux: it moves when the clock is set.
-        started_s = None if _is_linux() else process.create_time()
-    except psutil.NoSuchProcess:
-        return None
-    ticks = _start_ticks(pid) if started_s is None else round(started_s * os.sysconf("SC_CLK_TCK"))
-    return (
-        None
-        if ticks is None
-        else _State(f"{_boot_id()}:{ticks}", status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
-    )
-
-
-def _start_ticks(pid: int) -> int | None:
-    """The start of a process in ticks since boot, on Linux; None if it has ended."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The 22nd field. The second one, a name, may contain anything, but ends at the last parenthesis.
-    return int(stat.rpartition(")")[2].split()[19])
+    # The second field, a name, may contain anything, but ends at the last parenthesis; these follow it.
+    fields = stat.rpartition(")")[2].split()
+    status, threads, start_ticks = fields[0], int(fields[17]), fields[19]
+    # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports.
+    if status in "ZX" and threads <= 1:
+        return None
+    return _State(f"{_boot_id()}:{start_ticks}", status in "Tt")
 
 
 @cache
 def _boot_id() -> str:
-    """An id of this boot on Linux; empty elsewhere, where only the start time distinguishes boots."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class Child(Protocol):
@@ -159,13 +128,11 @@ class ManagedProcess:
         child: Child | None = None,
         *,
         leads_group: bool = True,
-        watcher: subprocess.Popen[bytes] | None = None,
     ) -> None:
         """`leads_group`: whether signals go to its process group, as for all that `spawn` starts."""
         self.name = name
         self.identity = identity
         self._child = child
-        self._watcher = watcher
         self._leads_group = leads_group
 
     @classmethod
@@ -182,27 +149,23 @@ class ManagedProcess:
 
         Raises DeployError if the program cannot be run.
         """
-        if sys.platform == "win32":
-            raise DeployError("local clusters need Linux or macOS; on Windows use WSL or the compose file")
-        by_kernel = die_with_parent and kernel_ends_children()
+        if not sys.platform.startswith("linux"):
+            raise DeployError("local clusters need Linux; elsewhere use the compose file, or WSL on Windows")
         try:
             with log_file.open("ab") as output:
                 child = start_child(
-                    command, dies_with_us=by_kernel, stdout=output, stderr=subprocess.STDOUT, env=env
+                    command, dies_with_us=die_with_parent, stdout=output, stderr=subprocess.STDOUT, env=env
                 )
         except OSError as error:
             raise DeployError(f"{name}: cannot run {command[0]}: {error.strerror or error}") from error
-        watcher = _start_watcher(child.pid) if die_with_parent and not by_kernel else None
-        return cls.of_child(name, child, watcher=watcher)
+        return cls.of_child(name, child)
 
     @classmethod
-    def of_child(
-        cls, name: str, child: Child, *, watcher: subprocess.Popen[bytes] | None = None
-    ) -> ManagedProcess:
+    def of_child(cls, name: str, child: Child) -> ManagedProcess:
         # Until we wait for it, a child's pid cannot be given away, so the identity read here is the child's.
         # None means that it has ended already; then no process can match.
         identity = ProcessId.of(child.pid) or ProcessId(child.pid, "ended at once")
-        return cls(name, identity, child, watcher=watcher)
+        return cls(name, identity, child)
 
     @property
     def pid(self) -> int:
@@ -212,11 +175,6 @@ class ManagedProcess:
     def state(self) -> str:
         """``running``, ``paused`` or ``gone``; reaps a child that has ended."""
         if self._child is not None and self._child.poll() is not None:
-            if self._watcher is not None:
-                # Its pid may be given to another process from now on.
-                self._watcher.kill()
-                self._watcher.communicate()
-                self._watcher = None
             return "gone"
         state = self.identity.state
         # A child exists until it is reaped; for a moment the system may already call it gone.
@@ -293,24 +251,6 @@ def start_child(
             preexec_fn=death_pact() if dies_with_us else None,
             **popen,
         )
-    )
-
-
-_WATCHER: Final = "read line; kill -s KILL -- -$1"
-
-
-def _start_watcher(pid: int) -> subprocess.Popen[bytes]:
-    """A shell that kills the process group when our end of its input closes, as it does when we end.
-
-    For systems without ``PR_SET_PDEATHSIG``. It is no member of the group and ignores no signal; a program
-    that kills the watcher too can still leave the group running.
-    """
-    return subprocess.Popen(
-        ["/bin/sh", "-c", _WATCHER, "barnabas-watcher", str(pid)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
 
 
