@@ -69,8 +69,6 @@ class ControllerContext:
     topic_configs: dict[str, StoredConfig] = field(default_factory=dict)
     unreadable_topics: set[str] = field(default_factory=set)
     """Topics with an unreadable znode; while there are any, brokers get no full requests."""
-    not_fully_told: set[BrokerId] = field(default_factory=set)
-    """Brokers that started and got no full request, because the context was not complete for them."""
     assignments: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     leadership: dict[TopicPartition, LeadershipState] = field(default_factory=dict)
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
@@ -135,10 +133,7 @@ class ControllerContext:
         the state's node is missing, because the topic was removed by hand.
         """
         state = self.leadership.get(replica.tp)
-        if state is None or state.leader != replica.broker:
-            return False
-        present = self.broker_epoch(replica.broker)
-        return present not in (NO_BROKER_EPOCH, state.broker_epochs.get(replica.broker, present))
+        return state is not None and state.leader == replica.broker and replica.broker in self.bounced(state)
 
     def broker_epochs(
         self, state: LeadershipState, leader: BrokerId, isr: Collection[BrokerId]

@@ -28,7 +28,7 @@ from barnabas.controller.state_znodes import Leadership
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, TopicId, TopicPartition
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.requests import Watch
 from barnabas.zookeeper.store import ClusterStore
@@ -86,8 +86,6 @@ class ControllerTerm:
         # The same watch each time, so that watches do not accumulate on the nodes of brokers.
         self.watch_brokers = self.watch(Signal.BROKER_CHANGE)
         self.is_dead = is_dead
-        # Registrations that were sent everything because they refused the topic with that id.
-        self._sent_all_for: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
         leadership = Leadership(self.context, store, writer)
         self.topics = TopicLoader(
             self.context, store, writer, leadership, lambda: put(Signal.PARTITION_MODIFICATIONS)
@@ -279,10 +277,9 @@ class ControllerTerm:
             self.context.without_deleted(self.context.replicas_on(brokers)), ReplicaState.ONLINE
         )
         self.partitions.trigger_online()
-        complete = [broker for broker in brokers if self._is_complete_for(broker)]
-        self.context.not_fully_told = (self.context.not_fully_told | set(brokers)).difference(complete)
-        for broker in complete:
-            self.batch.mark_full(broker)
+        for broker in brokers:
+            if self._is_complete_for(broker):
+                self.batch.mark_full(broker)
         self.deletion.retry(brokers)
 
     def _is_complete_for(self, broker: BrokerId) -> bool:
@@ -393,11 +390,8 @@ class ControllerTerm:
         """Look at deletions that can go on; send full requests once they can be complete."""
         if unsettled - self.context.unsettled:
             self._put(Signal.TOPIC_DELETION)
-        if not self.context.unreadable_topics:
-            live = self.context.live_or_shutting_down
-            owed = {broker for broker in self.context.not_fully_told & live if self._is_complete_for(broker)}
-            if owed or not were_all_readable:
-                self.on_broker_startup(owed if were_all_readable else live)
+        if not were_all_readable and not self.context.unreadable_topics:
+            self.on_broker_startup(self.context.live_or_shutting_down)
 
     def _topic_configs_changed(self, topics: Collection[str]) -> None:
         """Brokers read the settings themselves; the controller needs only the ones that affect elections."""
@@ -442,7 +436,7 @@ class ControllerTerm:
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:
         failed: dict[Replica, None] = {}
-        refused: set[tuple[BrokerId, BrokerEpoch, TopicId]] = set()
+        refuses_topic = False
         for error in event.response.partition_errors:
             replica = Replica(TopicPartition(error.topic_name, error.partition_index), event.broker)
             if error.error_code == ErrorCode.NONE or replica not in self.context.replica_states:
@@ -451,8 +445,7 @@ class ControllerTerm:
             log.error("[controller epoch %d] replica %s: %s", self.epoch, replica, name)
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed[replica] = None
-            if error.error_code == ErrorCode.INCONSISTENT_TOPIC_ID:
-                refused.add((event.broker, event.broker_epoch, self.context.topic_ids[replica.tp.topic]))
+            refuses_topic = refuses_topic or error.error_code == ErrorCode.INCONSISTENT_TOPIC_ID
         if any(
             replica not in self.context.failed_replicas
             or self.context.replica_state(replica) is ReplicaState.ONLINE
@@ -466,10 +459,9 @@ class ControllerTerm:
             self.replicas.move(self.context.without_deleted(sorted(taken)), ReplicaState.ONLINE)
             self.partitions.trigger_online()
         is_live = event.broker in self.context.live_brokers
-        if refused - self._sent_all_for and is_live and self._is_complete_for(event.broker):
+        if refuses_topic and not event.request.is_full and is_live and self._is_complete_for(event.broker):
             # It has the log of a topic that was removed by hand; a full request makes it set the log aside.
-            # If it refuses the topic after that, another full request would not help.
-            self._sent_all_for |= refused
+            # If it refuses the topic in a full request, another one would not help.
             self.flush()  # The replicas that have failed are stopped before, not after.
             self.on_broker_startup({event.broker})
 

@@ -193,20 +193,6 @@ def test_a_topic_removed_by_hand_is_forgotten(cluster: Cluster) -> None:
     assert cluster.states == {}
 
 
-def test_a_broker_gets_a_full_request_when_the_topic_that_prevents_one_is_forgotten(cluster: Cluster) -> None:
-    """Without it the broker keeps logs that it must not have, such as that of a replica that was removed."""
-    del cluster.zookeeper.assignments["t"]
-    cluster.states.clear()
-    cluster.channels.forget()
-    cluster.restart(1)
-    assert cluster.channels.full_requests(1) == []
-    cluster.handle(Signal.TOPIC_CHANGE)
-    assert len(cluster.channels.full_requests(1)) == 1
-    cluster.channels.forget()
-    cluster.handle(Signal.TOPIC_CHANGE)
-    assert cluster.channels.batches == []
-
-
 def test_a_topic_is_deleted_when_every_replica_has_confirmed(cluster: Cluster) -> None:
     request_deletion(cluster, "t")
     assert cluster.channels.metadata(3)[T0].leader == LEADER_DURING_DELETE
