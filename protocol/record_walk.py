@@ -22,7 +22,9 @@ from typing import Final, NamedTuple
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer, decompressed_pieces
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import (
+    COMPRESSION_MASK,
     HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
     MIN_RECORD_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
@@ -90,13 +92,16 @@ def walk_produced(
     # Only below a base before 1970 can a time fall below 64 bits; the faster walks know no oldest time.
     walk = _Walk(_MIN_TIME - min(0, header.base_timestamp))
     is_fast = header.base_timestamp >= 0
-    while walk.records < count:
+    while True:
         if is_fast:
-            _walk_alike(reader, walk, count)
+            if count - walk.records >= _FEWEST_ALIKE:
+                _walk_alike(reader, walk, count)
             _walk_common(reader, walk, min(count, walk.records + RUN_RECORDS - 1))
         if walk.records < count:
             _walk_any(reader, walk)
         walk.check_limit()
+        if walk.records >= count:
+            break
         pause()
     if not reader.is_at_end():
         raise api_error(
@@ -162,13 +167,19 @@ class _Reader:
     __slots__ = ("_before", "_pieces", "data", "position")
 
     def __init__(self, batch: Buffer, header: BatchHeader, max_bytes: int, *, is_alone: bool = False) -> None:
-        packed = memoryview(batch)[HEADER_BYTES : header.size_bytes]
-        self._pieces = decompressed_pieces(
-            header.compression, packed, max_bytes, PIECE_BYTES, is_alone=is_alone
-        )
+        size_bytes = header.batch_length + LOG_OVERHEAD_BYTES
+        packed = memoryview(batch)[HEADER_BYTES:size_bytes]
         self._before = 0
-        self.data = b""
         self.position = 0
+        # Most batches are one piece that is there already.
+        if not header.attributes & COMPRESSION_MASK and len(packed) <= min(PIECE_BYTES, max_bytes):
+            self._pieces: Iterator[bytes] = iter(())
+            self.data = bytes(packed)
+        else:
+            self._pieces = decompressed_pieces(
+                header.compression, packed, max_bytes, PIECE_BYTES, is_alone=is_alone
+            )
+            self.data = next(self._pieces, b"")
 
     @property
     def at(self) -> int:

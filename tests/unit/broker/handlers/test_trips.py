@@ -6,10 +6,10 @@ from tests.support.serving import Serving
 from tests.support.trips import TRIPS, warm_trip
 
 BOUNDS = {
-    "produce_acks_1": (163, 56),
-    "produce_acks_all": (170, 57),
-    "produce_native": (169, 58),
-    "follower_fetches": (214, 116),
+    "produce_acks_1": (121, 47),
+    "produce_acks_all": (128, 47),
+    "produce_native": (133, 49),
+    "follower_fetches": (214, 113),
     "consumer_fetch": (76, 34),
 }
 """Calls, and moves back into a file that the trip had left."""
