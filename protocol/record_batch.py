@@ -15,7 +15,7 @@ Source: https://kafka.apache.org/documentation/#recordbatch.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -258,6 +258,31 @@ def stamp(
     """Write base offset and leader epoch into a batch in place; the CRC does not cover them."""
     _LONG.pack_into(buffer, position, base_offset)
     _INT.pack_into(buffer, position + LEADER_EPOCH_OFFSET, leader_epoch)
+
+
+def stamp_all(
+    buffer: bytearray | memoryview,
+    batches: Sequence[tuple[int, BatchHeader]],
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int = NO_TIMESTAMP,
+) -> list[tuple[int, BatchHeader]]:
+    """`stamp` checked batches, each (position, header), and with a time `stamp_log_append_time`.
+
+    Returns them with the changed headers.
+    """
+    stamped: list[tuple[int, BatchHeader]] = []
+    for position, header in batches:
+        _LONG.pack_into(buffer, position, base_offset)
+        _INT.pack_into(buffer, position + LEADER_EPOCH_OFFSET, leader_epoch)
+        if append_time_ms != NO_TIMESTAMP:
+            stamp_log_append_time(buffer, position, header, append_time_ms)
+            header = parse_header(buffer, position)
+        else:
+            header = BatchHeader(base_offset, header.batch_length, leader_epoch, *header[3:])
+        stamped.append((position, header))
+        base_offset += header.last_offset_delta + 1
+    return stamped
 
 
 def stamp_log_append_time(

@@ -99,7 +99,8 @@ def walk_produced(
             _walk_common(reader, walk, min(count, walk.records + RUN_RECORDS - 1))
         if walk.records < count:
             _walk_any(reader, walk)
-        walk.check_limit()
+        if walk.records + walk.headers > MAX_ELEMENTS:
+            walk.check_limit()
         if walk.records >= count:
             break
         pause()

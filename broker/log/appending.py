@@ -1,4 +1,4 @@
-"""Batches on their way into a log: parsed, checked, stamped, and cut to fit segments.
+"""Batches on their way into a log: parsed, checked, and cut to fit segments.
 
 Pure functions over bytes and headers. A producer's batch is parsed and its CRC checked once, by
 `parse_produced`; from there on (position, header) pairs travel with the bytes. Any thread.
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.producer_state import RecentBatch
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.compression import Buffer
@@ -21,14 +20,11 @@ from barnabas.protocol.record_batch import (
     HEADER_BYTES,
     LENGTH_OFFSET,
     LOG_OVERHEAD_BYTES,
-    NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
     BatchHeader,
     check_batch,
     check_produced_batch,
     parse_header,
-    stamp,
-    stamp_log_append_time,
 )
 from barnabas.protocol.records import marker_of
 
@@ -94,7 +90,7 @@ def parse_produced(records: Buffer, most: int | None = None) -> ProducedBatches:
                 ErrorCode.INVALID_TIMESTAMP, "a producer may not mark its timestamps as the broker's"
             )
         batches.append((position, header))
-        position += header.size_bytes
+        position += LOG_OVERHEAD_BYTES + header.batch_length
     return ProducedBatches(view, batches)
 
 
@@ -106,48 +102,6 @@ def count_batches(records: memoryview, most: int) -> int:
         position += LOG_OVERHEAD_BYTES + length
         count += 1
     return count
-
-
-def size_fault(produced: ProducedBatches, config: LogConfig) -> tuple[ErrorCode, str] | None:
-    """Why batches are too large for the log, or None if they fit."""
-    size = len(produced.view)
-    if size > config.segment_bytes:
-        return (
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"{size} bytes do not fit into a segment of {config.segment_bytes}",
-        )
-    for _, header in produced.batches:
-        if header.size_bytes > config.max_message_bytes:
-            return (
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {header.size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
-            )
-    return None
-
-
-def stamp_all(
-    view: memoryview,
-    batches: Sequence[Appendable],
-    base_offset: int,
-    leader_epoch: int,
-    config: LogConfig,
-    now_ms: int,
-) -> tuple[list[Appendable], int]:
-    """Write offsets, leader epoch and, with LogAppendTime, the time into checked batches in place.
-
-    Returns the changed headers, and the time written or -1.
-    """
-    stamped: list[Appendable] = []
-    for position, header in batches:
-        stamp(view, position, base_offset, leader_epoch)
-        if config.stamps_append_time:
-            stamp_log_append_time(view, position, header, now_ms)
-            header = parse_header(view, position)
-        else:
-            header = BatchHeader(base_offset, header.batch_length, leader_epoch, *header[3:])
-        stamped.append((position, header))
-        base_offset += header.last_offset_delta + 1
-    return stamped, now_ms if config.stamps_append_time else NO_TIMESTAMP
 
 
 def fetched_batches(

@@ -23,6 +23,7 @@ from barnabas.broker.log.file_system import EPOCH_CHECKPOINT, FILE_SYSTEM, FileS
 from barnabas.broker.log.storage_errors import CheckpointDamaged, storage_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from barnabas.protocol.invariants import invariant
+from barnabas.protocol.record_batch import BatchHeader
 
 
 class EpochEntry(NamedTuple):
@@ -120,17 +121,25 @@ class EpochCache:
             self._replace(self._with(epoch, start_offset))
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """As `assign`, for an epoch without records: the file gets it by `write_begun`.
+        """As `assign`, for an epoch without records: the file gets it by `begin_batches`.
 
         A broker that comes to lead a thousand partitions has no thousand files to replace before it may.
         """
         if epoch > self.latest_epoch:
             self.entries = self._with(epoch, start_offset)
 
-    def write_begun(self) -> None:
-        """Bring the file up to date, before the first record of an epoch. Raises LogDirFailure."""
+    def begin_batches(self, batches: Sequence[tuple[int, BatchHeader]], log_end_offset: int) -> None:
+        """Bring the file up to date before batches, each (position, header), are appended at a log's end.
+
+        An epoch begins where the batch before its first one ends. Raises LogDirFailure.
+        """
         if self.entries is not self._in_file:
             self._replace(self.entries)
+        for _, header in batches:
+            entries = self.entries
+            if not entries or header.partition_leader_epoch > entries[-1].epoch:
+                self.assign(header.partition_leader_epoch, log_end_offset)
+            log_end_offset = header.base_offset + header.last_offset_delta + 1
 
     def _with(self, epoch: int, start_offset: int) -> tuple[EpochEntry, ...]:
         invariant(epoch >= 0 and start_offset >= 0, "epoch %d cannot start at offset %d", epoch, start_offset)

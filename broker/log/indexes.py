@@ -101,7 +101,8 @@ class IndexFile:
 
     @property
     def size_bytes(self) -> int:
-        return self.count * self.entry.size
+        state = self._state
+        return (self._count if state is None else state[1]) * self.entry.size
 
     @property
     def is_loaded(self) -> bool:

@@ -25,13 +25,11 @@ from barnabas.broker.log.appending import (
     fetched_batches,
     first_base_offset,
     runs,
-    size_fault,
-    stamp_all,
     written_before,
 )
 from barnabas.broker.log.checkpoints import write_partition_metadata
 from barnabas.broker.log.file_system import FLUSH_TIMES
-from barnabas.broker.log.log_segments import LogSegments, must_roll
+from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.producer_state import AppendOrigin, ProducerStates, VerificationGuards
@@ -47,12 +45,13 @@ from barnabas.broker.log.storage_errors import (
 )
 from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.compression import Buffer
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
-from barnabas.protocol.invariants import invariant
-from barnabas.protocol.record_batch import CONTROL_MASK, NO_TIMESTAMP
+from barnabas.protocol.record_batch import CONTROL_MASK, LOG_OVERHEAD_BYTES, NO_TIMESTAMP, stamp_all
 from barnabas.protocol.records import marker_of
 
+# Looking up a member of an Enum takes 0.3 µs in Python 3.11.
+_CLIENT: Final = AppendOrigin.CLIENT
 _FLUSH_ATTEMPTS: Final = 3
 """After this many attempts, a missing file means a deleted log, or files that somebody removed by hand."""
 
@@ -139,7 +138,7 @@ class Log:
         leader_epoch: int,
         now_ms: int,
         *,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
+        origin: AppendOrigin = _CLIENT,
         guards: VerificationGuards | None = None,
         only_again: bool = False,
     ) -> AppendResult:
@@ -148,18 +147,24 @@ class Log:
         `guards`, by producer id, let transactions begin, see `begin_verification`. Duplicates of an
         idempotent producer are not written again; the result then has their offsets. With `only_again` they
         must all be duplicates. Raises, changing nothing: MESSAGE_TOO_LARGE (above `max.message.bytes`),
-        RECORD_LIST_TOO_LARGE (above a segment), the errors of `ProducerStates.check_append`, LogDirFailure;
+        RECORD_LIST_TOO_LARGE (above a segment), the errors of `ProducerStates.check`, LogDirFailure;
         NOT_ENOUGH_REPLICAS, which producers retry, for `only_again`.
         """
         view, batches = produced
         config = self.config
         with self.lock:
-            too_large = size_fault(produced, config)
+            largest = max([header.batch_length for _, header in batches]) + LOG_OVERHEAD_BYTES
             # A batch that was written before the limits were lowered is not refused when it is sent again, or
             # its producer would write its records a second time in smaller batches.
-            if too_large is not None and not self.producers.have(batches):
-                raise api_error(*too_large)
-            duplicates = self.producers.check_append(view, batches, origin, guards)
+            if (
+                largest > config.max_message_bytes or len(view) > config.segment_bytes
+            ) and not self.producers.have(batches):
+                raise self._too_large(len(view), largest)
+            if origin is _CLIENT:
+                duplicates = self.producers.check(batches, guards)
+            else:
+                self.producers.check_own(view, batches, origin, guards)
+                duplicates = []
             if only_again and len(duplicates) < len(batches):
                 raise api_error(
                     ErrorCode.NOT_ENOUGH_REPLICAS, "the records must be looked into: send them again"
@@ -171,13 +176,21 @@ class Log:
                     return written_before(duplicates, self.bounds.start, self.bounds.end, leader_epoch)
                 first = batches[0][0]
                 view, batches = view[first:], [(at - first, header) for at, header in batches]
-            base_offset = self.bounds.end
-            batches, append_time_ms = stamp_all(view, batches, base_offset, leader_epoch, config, now_ms)
+            append_time_ms = now_ms if config.stamps_append_time else NO_TIMESTAMP
+            batches = stamp_all(view, batches, self.bounds.end, leader_epoch, append_time_ms)
             pieces = [(0, len(view), batches)]
             result = self._append(view, pieces, now_ms, append_time_ms, leader_epoch, origin)
             if guards:
                 self.producers.note_guards(guards)
             return result._replace(base_offset=Offset(duplicates[0].base_offset)) if duplicates else result
+
+    def _too_large(self, size: int, largest_batch: int) -> ApiError:
+        config = self.config
+        if size > config.segment_bytes:
+            text = f"{size} bytes do not fit into a segment of {config.segment_bytes}"
+            return api_error(ErrorCode.RECORD_LIST_TOO_LARGE, text)
+        text = f"a batch of {largest_batch} bytes, the largest allowed is {config.max_message_bytes}"
+        return api_error(ErrorCode.MESSAGE_TOO_LARGE, text)
 
     def append_as_follower(
         self, records: Buffer, now_ms: int, newest_epoch: LeaderEpoch | None = None
@@ -213,34 +226,23 @@ class Log:
         origin: AppendOrigin | None = None,
     ) -> AppendResult:
         """Write each piece, (start, end, batches) of the view, into one segment."""
-        self._check_open()
+        if self.is_closed:
+            raise self._closed()
         base_offset, config, record_count = self.bounds.end, self.config, 0
         for start, end, run in pieces:
-            first = run[0][1]
-            end_offset = self.bounds.end
-            invariant(
-                first.base_offset >= end_offset,
-                "offset %d is appended to a log that ends at %d",
-                first.base_offset,
-                end_offset,
-            )
-            segment = self.log_segments.active
-            if must_roll(segment, end - start, run, now_ms, config):
+            segment = self.log_segments.all[-1]
+            if segment.should_roll(end - start, run, now_ms, config):
                 segment = self.roll(now_ms)
-            self.epoch_cache.write_begun()
-            for index, (_, header) in enumerate(run):
-                record_count += header.record_count
-                # Before the write: an epoch that begins at the log's end is harmless should the write fail.
-                # It begins where the batch before ends, see `EpochCache`.
-                if header.partition_leader_epoch > self.epoch_cache.latest_epoch:
-                    start_offset = run[index - 1][1].next_offset if index else end_offset
-                    self.epoch_cache.assign(header.partition_leader_epoch, start_offset)
+            # Before the write: an epoch that begins at the log's end is harmless should the write fail.
+            self.epoch_cache.begin_batches(run, self.bounds.end)
             if start:
                 run = [(position - start, header) for position, header in run]
-            segment.append(view[start:end], run, config.segment_bytes, preallocate=config.preallocate)
             # Published last: a reader of the new end finds the batches below it.
-            self.bounds.end = Offset(segment.next_offset)
+            self.bounds.end = Offset(
+                segment.append(view[start:end], run, config.segment_bytes, preallocate=config.preallocate)
+            )
             for position, header in run:
+                record_count += header.record_count
                 if header.producer_id < 0:
                     continue
                 marker = None
@@ -249,7 +251,7 @@ class Log:
                 aborted = self.producers.note(header, now_ms, marker, origin)
                 if aborted is not None:
                     segment.add_aborted(aborted)
-        self.producers.bound(config.max_producer_ids)
+                self.producers.bound(config.max_producer_ids)
         return AppendResult(
             base_offset,
             Offset(self.bounds.end - 1),
@@ -596,4 +598,7 @@ class Log:
 
     def _check_open(self) -> None:
         if self.is_closed:
-            raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.topic_partition} is closed")
+            raise self._closed()
+
+    def _closed(self) -> ApiError:
+        return api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {self.topic_partition} is closed")

@@ -65,6 +65,11 @@ class LogConfig:
     """The level of `compression_type`; None if it has no levels."""
     stamps_append_time: bool = field(init=False, compare=False, default=False)
     """Whether batches get the broker's time (LogAppendTime)."""
+    waits_for_disk: bool = field(init=False, compare=False, default=False)
+    """Whether an append may have to wait for an fsync, or for the space of a whole segment."""
+    is_compacted: bool = field(init=False, compare=False, default=False)
+    """Whether every record must have a key."""
+    limits_timestamps: bool = field(init=False, compare=False, default=False)
     max_segment_ms: int = field(init=False, compare=False, default=0)
     """The age at which a segment is rolled. A record is compacted once its segment is rolled, so
     `max.compaction.lag.ms` bounds it too."""
@@ -78,13 +83,21 @@ class LogConfig:
             Compression.LZ4: self.compression_lz4_level,
             Compression.ZSTD: self.compression_zstd_level,
         }
-        level = None if self.compression_type is None else levels.get(self.compression_type)
+        is_compacted = COMPACT in self.cleanup_policy
+        most_ms = min(self.segment_ms, self.max_compaction_lag_ms) if is_compacted else self.segment_ms
+        limit_ms = min(self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms)
+        computed = {
+            "compression_level": None if self.compression_type is None else levels.get(self.compression_type),
+            "stamps_append_time": is_append_time,
+            "waits_for_disk": self.preallocate or self.flush_messages < _LONG_MAX,
+            "is_compacted": is_compacted,
+            "limits_timestamps": not is_append_time and limit_ms < _LONG_MAX,
+            "max_segment_ms": most_ms,
+            "least_roll_ms": max(0, most_ms - self.segment_jitter_ms),
+        }
         # Computed once, because every append reads them; a frozen dataclass allows no plain assignment.
-        object.__setattr__(self, "compression_level", level)
-        object.__setattr__(self, "stamps_append_time", is_append_time)
-        most_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
-        object.__setattr__(self, "max_segment_ms", most_ms)
-        object.__setattr__(self, "least_roll_ms", max(0, most_ms - self.segment_jitter_ms))
+        for name, value in computed.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> LogConfig:
@@ -110,23 +123,6 @@ class LogConfig:
         return cls(**values)
 
     @property
-    def waits_for_disk(self) -> bool:
-        """Whether an append may have to wait for an fsync, or for the space of a whole segment."""
-        return self.preallocate or self.flush_messages < _LONG_MAX
-
-    @property
-    def is_compacted(self) -> bool:
-        """Whether every record must have a key."""
-        return COMPACT in self.cleanup_policy
-
-    @property
     def is_deleted_by_age(self) -> bool:
         """Whether retention applies; it does not to a topic that is only compacted."""
         return DELETE in self.cleanup_policy
-
-    @property
-    def limits_timestamps(self) -> bool:
-        return self.message_timestamp_type is TimestampType.CREATE_TIME and (
-            self.message_timestamp_before_max_ms < _LONG_MAX
-            or self.message_timestamp_after_max_ms < _LONG_MAX
-        )

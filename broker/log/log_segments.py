@@ -1,18 +1,13 @@
-"""The segments of a log as an immutable value, which any thread reads without a lock; when one is rolled."""
+"""The segments of a log as an immutable value, which any thread reads without a lock."""
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
-from pathlib import Path
 from typing import Final
 
-from barnabas.broker.log.appending import Appendable
 from barnabas.broker.log.batch_scan import find_newest, is_without_records, iter_produced, largest_timestamp
-from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.segment import Segment
@@ -165,49 +160,3 @@ class LogSegments:
             size = segment.size
             if size and segment.base_offset not in without_producers:
                 yield from iter_produced(segment.file, segment.locate(offset), size, offset)
-
-
-def must_roll(
-    segment: Segment, added_bytes: int, batches: Sequence[Appendable], now_ms: int, config: LogConfig
-) -> bool:
-    """Whether these batches need a new segment: by size, offset range, a full index, or age.
-
-    Size and age wait while the file is held beyond its size, so a segment may exceed its size by one batch.
-    """
-    size = segment.size
-    last = batches[-1][1]
-    if last.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-        return True
-    if not size:
-        return False
-    count = len(batches)
-    entries = 1 if count == 1 else min(count, 1 + added_bytes // (segment.index_interval_bytes + 1))
-    offset_index, time_index, limit_bytes = (
-        segment.offset_index,
-        segment.time_index,
-        config.segment_index_bytes,
-    )
-    if offset_index.size_bytes + entries * offset_index.entry.size > limit_bytes:
-        return True
-    # Sealing the segment may add one.
-    if time_index.size_bytes + (entries + 1) * time_index.entry.size > limit_bytes:
-        return True
-    is_due = size + added_bytes > config.segment_bytes
-    if not is_due:
-        age_ms = segment.roll_age_ms(last.max_timestamp, now_ms)
-        is_due = age_ms > config.least_roll_ms and is_old(age_ms, segment.file.path, config)
-    return is_due and not segment.file.is_held_beyond_size()
-
-
-def is_old(age_ms: int, segment: Path, config: LogConfig) -> bool:
-    """Whether a segment has reached the age at which it is rolled, which jitter makes lower.
-
-    The jitter differs at random between segments, also of different partitions, so that not all are rolled at
-    once. A segment keeps its own, at each call and after a restart.
-    """
-    most_ms, least_ms = config.max_segment_ms, config.least_roll_ms
-    if age_ms > most_ms or age_ms <= least_ms:
-        return age_ms > most_ms
-    name = f"{segment.parent.name}/{segment.name}"
-    chance = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest())
-    return age_ms > most_ms - (chance * (most_ms - least_ms) >> 32)

@@ -285,29 +285,6 @@ class ProducerStates:
 
     # Checks of a leader; they change nothing
 
-    def check_append(
-        self,
-        view: memoryview,
-        batches: Sequence[tuple[int, BatchHeader]],
-        origin: AppendOrigin,
-        guards: VerificationGuards | None,
-    ) -> list[RecentBatch]:
-        """As `check`, for batches of any origin; each is (position in the view, header).
-
-        Raises TRANSACTION_COORDINATOR_FENCED too.
-        """
-        if origin is AppendOrigin.CLIENT:
-            return self.check(batches, guards)
-        if origin is AppendOrigin.COORDINATOR:
-            self._check_own(batches, guards)
-            return []
-        for position, header in batches:
-            marker = marker_of(view[position : position + header.size_bytes])
-            if marker is None:
-                raise api_error(ErrorCode.INVALID_RECORD, f"the batch at byte {position} is no marker")
-            self._check_marker(header, marker, is_raised=origin is AppendOrigin.RAISED_MARKERS)
-        return []
-
     def check(
         self, batches: Sequence[tuple[int, BatchHeader]], guards: VerificationGuards | None = None
     ) -> list[RecentBatch]:
@@ -363,11 +340,24 @@ class ProducerStates:
                 ahead[producer_id] = header.producer_epoch, _last_sequence_of(header), bool(is_transactional)
         return duplicates
 
-    def _check_own(
-        self, batches: Sequence[tuple[int, BatchHeader]], guards: VerificationGuards | None
+    def check_own(
+        self,
+        view: memoryview,
+        batches: Sequence[tuple[int, BatchHeader]],
+        origin: AppendOrigin,
+        guards: VerificationGuards | None,
     ) -> None:
-        """As `check`, for the batches of a coordinator of this broker: they have no sequence numbers."""
-        for _, header in batches:
+        """As `check`, for the batches of coordinators, which have no sequence numbers, and for markers.
+
+        Each batch is (position in the view, header). Raises TRANSACTION_COORDINATOR_FENCED too.
+        """
+        for position, header in batches:
+            if origin is not AppendOrigin.COORDINATOR:
+                marker = marker_of(view[position : position + header.size_bytes])
+                if marker is None:
+                    raise api_error(ErrorCode.INVALID_RECORD, f"the batch at byte {position} is no marker")
+                self._check_marker(header, marker, is_raised=origin is AppendOrigin.RAISED_MARKERS)
+                continue
             if not header.attributes & TRANSACTIONAL_MASK:
                 continue
             if header.producer_id < 0 or header.producer_epoch < 0:

@@ -93,10 +93,11 @@ def are_quickly_prepared(request: Sequence[tuple[ProducedBatches, LogConfig]]) -
     left, streams = _QUICK_DECOMPRESSED_BYTES, _QUICK_STREAMS
     for produced, config in request:
         for position, header in produced.batches:
-            compression = header.compression
-            if config.compression_type not in (None, compression):
+            code = header.attributes & COMPRESSION_MASK
+            if config.compression_type not in (None, code):
                 return False
-            if compression is not Compression.NONE:
+            if code:
+                compression = header.compression
                 packed = produced.view[position + HEADER_BYTES : position + header.size_bytes]
                 streams -= snappy_blocks(packed, 1 + streams) if compression is Compression.SNAPPY else 1
                 if streams < 0:
@@ -109,7 +110,7 @@ def are_quickly_prepared(request: Sequence[tuple[ProducedBatches, LogConfig]]) -
 
 def _is_short_walk(headers: Sequence[BatchHeader]) -> bool:
     records = sum([header.record_count for header in headers])
-    size_bytes = sum([header.size_bytes for header in headers])
+    size_bytes = sum([header.batch_length for header in headers])
     return records + size_bytes // _BYTES_LIKE_A_RECORD <= _QUICK_RECORDS
 
 
@@ -139,20 +140,22 @@ def prepare_records(
     is. Over many records the thread rests often, so that requests get the interpreter lock; each time once,
     because clients wait for it too.
     """
+    limits_timestamps, is_compacted = config.limits_timestamps, config.is_compacted
     pause = _never_pause if _is_short_walk([header for _, header in produced.batches]) else Rests(1)
     view = produced.view
     parts: list[bytes | bytearray | memoryview] = []
     batches: list[Appendable] = []
     is_new = False
     for position, header in produced.batches:
-        batch = view[position : position + header.size_bytes]
-        if header.size_bytes > config.max_message_bytes:
+        size_bytes = LOG_OVERHEAD_BYTES + header.batch_length
+        batch = view[position : position + size_bytes]
+        if size_bytes > config.max_message_bytes:
             # The append refuses it, or finds it a duplicate.
             parts.append(batch)
             batches.append((position, header))
             continue
         walked = _walk(batch, header, max_bytes, pause)
-        if config.limits_timestamps or (config.is_compacted and walked.keyless):
+        if limits_timestamps or (is_compacted and walked.keyless):
             _check_demands(name, batch, header, config, now_ms, max_bytes)
         if walked.max_timestamp != header.max_timestamp and not config.stamps_append_time:
             _LONG.pack_into(batch, MAX_TIMESTAMP_OFFSET, walked.max_timestamp)
@@ -160,7 +163,7 @@ def prepare_records(
             header = parse_header(batch)
         batches.append((position, header))
         kept_in = config.compression_type
-        if kept_in in (None, header.compression):
+        if kept_in in (None, header.attributes & COMPRESSION_MASK):
             parts.append(batch)
         else:
             is_new = True
@@ -173,9 +176,10 @@ def _never_pause() -> None:
 
 
 def _walk(batch: memoryview, header: BatchHeader, max_bytes: int, pause: Callable[[], None]) -> WalkedRecords:
-    fault = framing_fault(header.compression, batch[HEADER_BYTES:])
-    if fault is not None:
-        raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, fault)
+    if header.attributes & COMPRESSION_MASK:
+        fault = framing_fault(header.compression, batch[HEADER_BYTES:])
+        if fault is not None:
+            raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, fault)
     try:
         return walk_produced(batch, header, max_bytes, pause)
     except ApiError as error:

@@ -12,6 +12,7 @@ their own; NotCached is raised if that would wait for the disk and the caller ma
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import logging
 import struct
@@ -41,7 +42,14 @@ from barnabas.broker.log.file_system import (
     FileSystem,
     segment_name,
 )
-from barnabas.broker.log.indexes import IndexDamaged, IndexFile, OffsetIndex, TimeIndex, TimestampOffset
+from barnabas.broker.log.indexes import (
+    MAX_RELATIVE_OFFSET,
+    IndexDamaged,
+    IndexFile,
+    OffsetIndex,
+    TimeIndex,
+    TimestampOffset,
+)
 from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
@@ -403,7 +411,42 @@ class Segment:
         self._largest = self.largest
         self._is_age_checked = True
 
-    def roll_age_ms(self, timestamp_ms: int, now_ms: int) -> int:
+    def should_roll(
+        self, added_bytes: int, batches: Sequence[Appendable], now_ms: int, config: LogConfig
+    ) -> bool:
+        """Whether these batches need a new segment: by size, offset range, a full index, or age.
+
+        Size and age wait while the file is held beyond its size, so a segment may exceed its size by one
+        batch.
+        """
+        size = self._end[0]
+        last = batches[-1][1]
+        if last.base_offset + last.last_offset_delta - self.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        if not size:
+            return False
+        # An index has at most an entry for each batch.
+        most_index_bytes = ((size + added_bytes) // HEADER_BYTES + 1) * self.time_index.entry.size
+        if most_index_bytes > config.segment_index_bytes and self._are_indexes_full(
+            added_bytes, len(batches), config
+        ):
+            return True
+        is_due = size + added_bytes > config.segment_bytes
+        if not is_due:
+            age_ms = self._roll_age_ms(last.max_timestamp, now_ms)
+            is_due = age_ms > config.least_roll_ms and _is_old(age_ms, self.file.path, config)
+        return is_due and not self.file.is_held_beyond_size()
+
+    def _are_indexes_full(self, added_bytes: int, batches: int, config: LogConfig) -> bool:
+        entries = 1 if batches == 1 else min(batches, 1 + added_bytes // (self.index_interval_bytes + 1))
+        offsets, times, limit_bytes = self.offset_index, self.time_index, config.segment_index_bytes
+        # Sealing the segment may add an entry of time.
+        return (
+            offsets.size_bytes + entries * offsets.entry.size > limit_bytes
+            or times.size_bytes + (entries + 1) * times.entry.size > limit_bytes
+        )
+
+    def _roll_age_ms(self, timestamp_ms: int, now_ms: int) -> int:
         """As in Kafka, from the first batch's timestamp to the new batch's; without them the clock counts."""
         if self._first_timestamp is None:
             self._first_timestamp = self._read_first_timestamp()
@@ -415,33 +458,41 @@ class Segment:
 
     def append(
         self, data: memoryview, batches: Sequence[Appendable], size_limit: int, *, preallocate: bool = False
-    ) -> None:
+    ) -> int:
         """Write batches with one call; `batches` are (position in the data, header with its final offsets).
 
-        Raises LogDirFailure and leaves everything as it was.
+        Returns the new end. Raises LogDirFailure and leaves everything as it was.
         """
         size, next_offset = self._end
+        last = batches[-1][1]
+        end_offset = last.base_offset + last.last_offset_delta + 1
+        invariant(
+            next_offset <= batches[0][1].base_offset < end_offset,
+            "offsets %d to %d are appended to a log that ends at %d",
+            batches[0][1].base_offset,
+            end_offset - 1,
+            next_offset,
+        )
         # Before the write: it may fail, and no batch may stay without its entry.
         self.offset_index.load()
         self.time_index.load()
         if self.transaction_index is not None:
             self.transaction_index.load()
         self.file.write(data, size_limit, preallocate=preallocate)
-        last_offset = batches[-1][1].last_offset
-        invariant(last_offset >= next_offset, "offset %d does not follow %d", last_offset, next_offset - 1)
         self._append_hint = (next_offset, size)
-        self.file.publish(size + len(data))
-        self._end = (size + len(data), last_offset + 1)
+        self._end = (size + len(data), end_offset)
         # After the batches are published: a reader of the new largest timestamp finds its record.
         for position, header in batches:
             self.note(header, size + position)
+        return end_offset
 
     def note(self, header: BatchHeader, position: int) -> None:
         """Add a batch to the indexes; batches come in order."""
         timestamp_ms = header.max_timestamp
         if not position:
             self._first_timestamp = timestamp_ms
-        if timestamp_ms > self.largest.timestamp_ms and header.record_count:
+        largest = self._largest or self.largest
+        if timestamp_ms > largest.timestamp_ms and header.record_count:
             self._largest = TimestampOffset(timestamp_ms, header.last_offset)
         if self._bytes_since_entry > self.index_interval_bytes:
             self.offset_index.append(header.last_offset, position)
@@ -592,3 +643,17 @@ class Segment:
         with disk_work(self.file.path, Operation.CHANGE):
             for index in self.indexes:
                 index.remove(gone)
+
+
+def _is_old(age_ms: int, segment: Path, config: LogConfig) -> bool:
+    """Whether a segment has reached the age at which it is rolled, which jitter makes lower.
+
+    The jitter differs at random between segments, also of different partitions, so that not all are rolled at
+    once. A segment keeps its own, at each call and after a restart.
+    """
+    most_ms, least_ms = config.max_segment_ms, config.least_roll_ms
+    if age_ms > most_ms or age_ms <= least_ms:
+        return age_ms > most_ms
+    name = f"{segment.parent.name}/{segment.name}"
+    chance = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest())
+    return age_ms > most_ms - (chance * (most_ms - least_ms) >> 32)

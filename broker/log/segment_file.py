@@ -41,7 +41,6 @@ from barnabas.broker.log.storage_errors import (
     storage_error,
 )
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.invariants import invariant
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +209,7 @@ class SegmentFile:
                 os.posix_fadvise(descriptor.number, position, length, os.POSIX_FADV_WILLNEED)
 
     def write(self, data: memoryview, size_limit: int, *, preallocate: bool = False) -> None:
-        """Write after the last byte; `publish` makes it visible. Raises LogDirFailure.
+        """Write after the last byte, and let readers see it. Raises LogDirFailure.
 
         `size_limit` is how long the file is expected to grow at the most: it is not extended far beyond. With
         `preallocate`, the first write takes all of it on disk.
@@ -230,11 +229,7 @@ class SegmentFile:
             raise storage_error(self.path, error) from error
         finally:
             self.sync_state.note_change()
-
-    def publish(self, size: int) -> None:
-        """Let readers see the file up to this size."""
-        invariant(self.size <= size <= self._capacity, "%d is not within the written file", size)
-        self.size = size
+        self.size = end
 
     def truncate(self, size: int) -> None:
         """Overwrite the bytes after `size` with zeros, since views may still refer to them.

@@ -88,7 +88,7 @@ def test_an_epoch_that_begins_is_in_the_file_before_its_first_record(cache: Epoc
     assert cache.entries[-2:] == ((4, 25), (6, 30))
     assert cache.end_offset_for(4, 30) == (4, 30)
     assert cache.path.read_text() == before
-    cache.write_begun()
+    cache.begin_batches([], 0)
     assert EpochCache.load(cache.path.parent).entries == cache.entries
 
 

@@ -3,6 +3,7 @@
 import tempfile
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -116,13 +117,13 @@ def test_the_record_with_the_largest_timestamp_is_found_while_another_is_appende
 ) -> None:
     log = open_log()
     _fill(log, 10)
-    publish, found = SegmentFile.publish, []
+    write, found = SegmentFile.write, []
 
-    def look(file: SegmentFile, size: int) -> None:
+    def look(file: SegmentFile, *args: Any, **options: Any) -> None:
+        write(file, *args, **options)
         found.append(log.max_timestamp_offset())
-        publish(file, size)
 
-    monkeypatch.setattr(SegmentFile, "publish", look)
+    monkeypatch.setattr(SegmentFile, "write", look)
     append_batches(log, batch(timestamp_ms=20))
     assert found == [(10, 0, 0)]
     assert log.max_timestamp_offset() == (20, 1, 0)
