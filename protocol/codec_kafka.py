@@ -116,11 +116,6 @@ def supported_versions(api_key: int) -> tuple[int, int]:
     return api.versions if api is not None else NATIVE_ONLY
 
 
-def is_kafka(payload: memoryview) -> bool:
-    """Whether a request's payload is Kafka's: no api key is above 255, so it starts with a zero byte."""
-    return len(payload) > 0 and payload[0] == 0
-
-
 def decode_request(view: memoryview, most_elements: int = MAX_INNER_ELEMENTS) -> RequestHead:
     """Read a request; its records are views of the frame.
 

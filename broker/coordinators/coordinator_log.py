@@ -197,7 +197,7 @@ class CoordinatorLog:
 
     def flush_quickly(self) -> None:
         """`flush`, but aside if the log waits for its disk, as a produce request does."""
-        if self._replicas.waits_for_disk([(self._partition, None)]):
+        if self._replicas.waits_for_disk([self._partition]):
             self.flush_aside()
         else:
             self.flush()

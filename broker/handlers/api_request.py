@@ -91,7 +91,7 @@ class ApiRequest:
         """An answer's bytes; None if it cannot be encoded, and then the connection is closed."""
         version = self.api_version
         try:
-            errors = error_counts(body) if self.raw.is_measured else None
+            errors = error_counts(body) if self.raw.started_ns else None
             if version is None:
                 return EncodedAnswer(codec_msgpack.encode_response(self.correlation_id, body), errors)
             buffers = codec_kafka.encode_response(self.api_key, version, self.correlation_id, body)

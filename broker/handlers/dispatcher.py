@@ -82,11 +82,11 @@ class Dispatcher:
 def _decoded(request: Request) -> ApiRequest:
     """Raises MalformedFrame or UnsupportedVersion; on a network thread BeyondBound for many elements."""
     view, is_brief = request.frame.view, request.lane is Lane.NETWORK
-    if codec_msgpack.is_native(view):
-        head = codec_msgpack.decode_request(view, _BRIEF_HEAD_BYTES if is_brief else MAX_HEAD_BYTES)
-    elif codec_kafka.is_kafka(view):
+    if len(view) and view[0] == 0:
         most = _BRIEF_ELEMENTS if is_brief else MAX_INNER_ELEMENTS
         head = codec_kafka.decode_request(view, most)
+    elif codec_msgpack.is_native(view):
+        head = codec_msgpack.decode_request(view, _BRIEF_HEAD_BYTES if is_brief else MAX_HEAD_BYTES)
     else:
         begins = f"begins with byte {view[0]:#04x}" if len(view) else "is empty"
         raise MalformedFrame(f"neither Kafka's protocol nor the native one: it {begins}")

@@ -17,16 +17,16 @@ from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.appending import ProducedBatches, count_batches, parse_produced
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
+from barnabas.broker.log.record_checks import are_quickly_prepared
 from barnabas.broker.network.request import Lane
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
-from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import (
     NOT_YET_CONFIRMED,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
 from barnabas.protocol.record_batch import COMPRESSION_MASK, TRANSACTIONAL_MASK
@@ -56,7 +56,7 @@ class _Producer(NamedTuple):
 
 def handle(services: Services, request: ApiRequest) -> None:
     body: ProduceRequest = request.body
-    if sum(map(_count, body.topic_data)) > MAX_ON_NETWORK_THREAD:
+    if sum([len(topic.partition_data) for topic in body.topic_data]) > MAX_ON_NETWORK_THREAD:
         request.raw.continue_in(Lane.GENERAL, lambda: _produce(services, request, body))
     elif request.api_version is None and _has_many_batches(body):
         request.raw.continue_in(Lane.RECORDS, lambda: _produce(services, request, body))
@@ -68,7 +68,7 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
     names: list[TopicPartition] = []
     refused: list[PartitionProduceResponse | None] = []
     batches: list[Named] = []
-    is_transactional, texts = False, ErrorTexts()
+    is_transactional, texts = 0, ErrorTexts()
     for topic in body.topic_data:
         for data in topic.partition_data:
             name = TopicPartition(topic.name, data.index)
@@ -80,8 +80,8 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
                 continue
             batches.append((name, produced))
             refused.append(None)
-            if any(header.attributes & TRANSACTIONAL_MASK for _, header in produced.batches):
-                is_transactional = True
+            for _, header in produced.batches:
+                is_transactional |= header.attributes & TRANSACTIONAL_MASK
 
     @request.answering
     def answer(appended: list[PartitionProduceResponse]) -> None:
@@ -113,17 +113,29 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
                 request.raw.park(cancel)
             request.raw.release_frame()
 
-        if services.replicas.waits_for_disk(accepted):
-            request.raw.continue_in(Lane.DISK, write)
-        elif services.replicas.looks_long_into(accepted):
-            request.raw.continue_in(Lane.RECORDS, write)
-        else:
+        lane = _lane_for(services, accepted)
+        if lane is None:
             write()
+        else:
+            request.raw.continue_in(lane, write)
 
     if is_transactional:
         _confirm(services, request, batches, append, texts)
     else:
         append(_NO_REFUSALS, _NO_GUARDS)
+
+
+def _lane_for(services: Services, batches: Iterable[Named]) -> Lane | None:
+    """The lane of workers for an append of these batches; None if any thread may do it in a moment."""
+    partitions = services.replicas.roles.partitions
+    prepared = []
+    for name, produced in batches:
+        partition = partitions.get(name)
+        if partition is not None:
+            if partition.waits_for_disk:
+                return Lane.DISK
+            prepared.append((produced, partition.log.config))
+    return None if are_quickly_prepared(prepared) else Lane.RECORDS
 
 
 def _refusal(name: TopicPartition, error: ApiError, texts: ErrorTexts) -> PartitionProduceResponse:
@@ -146,7 +158,7 @@ def _confirm(
 
     The connection's later requests wait, so that none overtakes this one.
     """
-    if request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(batches):
+    if request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(name for name, _ in batches):
         # The guards take the locks of the logs, which an append that waits for a disk holds.
         request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, batches, append, texts))
         return
@@ -256,10 +268,6 @@ def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:
 # The request
 
 
-def _count(topic: TopicProduceData) -> int:
-    return len(topic.partition_data)
-
-
 def _has_many_batches(body: ProduceRequest) -> bool:
     left = MAX_ON_NETWORK_THREAD
     for topic in body.topic_data:
@@ -306,12 +314,13 @@ def _response(
     names: list[TopicPartition],
     responses: list[PartitionProduceResponse],
 ) -> ProduceResponse:
-    answer = ProduceResponse(
-        responses=[
-            TopicProduceResponse(name=name, partition_responses=partitions)
-            for name, partitions in by_topic(zip(names, responses, strict=True)).items()
-        ]
-    )
+    topics: dict[str, TopicProduceResponse] = {}
+    for name, response in zip(names, responses, strict=True):
+        topic = topics.get(name.topic)
+        if topic is None:
+            topic = topics[name.topic] = TopicProduceResponse(name=name.topic, partition_responses=[])
+        topic.partition_responses.append(response)
+    answer = ProduceResponse(responses=list(topics.values()))
     if request.api_version is not None and request.api_version >= _FIRST_WITH_HINTS:
         hints = LeaderHints(services, request.peer.listener_name)
         for name, response in zip(names, responses, strict=True):

@@ -138,11 +138,6 @@ class Request:
         """How long the connection had been open when the request came."""
         return (self.received_ns - self.peer.opened_ns) // 1_000_000
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether metrics need the times and the errors of this request."""
-        return self.started_ns != 0
-
     def continue_in(self, lane: Lane, rest: Callable[[], None]) -> None:
         """Run the rest of the request in a lane: at once if it runs there already, else on a worker.
 

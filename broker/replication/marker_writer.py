@@ -70,7 +70,7 @@ class Appender(Protocol):
 
     def wake_followers(self) -> None: ...
 
-    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, object]]) -> bool: ...
+    def waits_for_disk(self, partitions: Iterable[TopicPartition]) -> bool: ...
 
 
 class TransactionMarkers:
@@ -84,7 +84,7 @@ class TransactionMarkers:
 
     def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether appends to these partitions may wait for the disk."""
-        return self._appender.waits_for_disk([(name, None) for name in partitions])
+        return self._appender.waits_for_disk(partitions)
 
     def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None:
         """Append the markers, and call ``answer`` once: when all are replicated or refused, or time is up.

@@ -23,9 +23,9 @@ import threading
 from collections.abc import Container
 from dataclasses import dataclass
 from enum import Enum
+from time import monotonic
 from typing import Final, NamedTuple
 
-from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.log.appending import AppendResult, ProducedBatches, first_base_offset
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.lookups import look_up
@@ -43,7 +43,7 @@ from barnabas.broker.replication.followers import (
     PendingIsr,
 )
 from barnabas.broker.replication.rules import EpochEnd
-from barnabas.broker.replication.slow_disks import SLOW_APPEND_MS, SLOW_DISK_MS, SlowDisks
+from barnabas.broker.replication.slow_disks import SLOW_APPEND_S, SLOW_DISK_S, SlowDisks
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_BROKER,
@@ -60,6 +60,7 @@ from barnabas.protocol.ids import (
 )
 from barnabas.protocol.invariants import check_offset_order, invariant
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
+from barnabas.protocol.record_batch import LOG_OVERHEAD_BYTES
 from barnabas.protocol.record_walk import MAX_UNPACKED_BYTES
 
 EVER: Final = LeaderEpoch(1 << 31)
@@ -209,7 +210,7 @@ class Partition:
         self._followers = FollowerStates(broker_id, max_lag_ms)
         self.log = log
         self._slow_disks = slow_disks or SlowDisks()
-        self._slow_until_ms = 0.0
+        self._slow_until_s = 0.0
         self.min_insync_replicas = min_insync_replicas
         self._is_min_isr_strict = is_min_isr_strict
         self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
@@ -249,15 +250,19 @@ class Partition:
     @property
     def is_on_slow_disk(self) -> bool:
         """Whether late appends to this log, or to its log dir, took so long that the next one may as well."""
-        return (
-            self._slow_until_ms > 0.0 and monotonic_ms() < self._slow_until_ms
-        ) or self._slow_disks.include(self.log.folder)
+        if not (self._slow_until_s or self._slow_disks.any_until_s):
+            return False
+        now_s = monotonic()
+        return now_s < self._slow_until_s or self._slow_disks.include(self.log.folder, now_s)
 
-    def _note_append(self, began_ms: float) -> None:
-        ended_ms = monotonic_ms()
-        if ended_ms - began_ms > SLOW_APPEND_MS:
-            self._slow_until_ms = ended_ms + SLOW_DISK_MS
-            self._slow_disks.note(self.log.folder.parent, ended_ms)
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether the next append may wait for the disk."""
+        return self.log.config.waits_for_disk or self.is_on_slow_disk
+
+    def _note_slow_append(self, ended_s: float) -> None:
+        self._slow_until_s = ended_s + SLOW_DISK_S
+        self._slow_disks.note(self.log.folder.parent, ended_s)
 
     def view(self) -> ReplicaView:
         with self._lock:
@@ -305,7 +310,7 @@ class Partition:
                 log_end_offset=log_end_offset,
                 now_ms=now_ms,
             )
-            self._advance_high_watermark(now_ms)
+            self._advance_high_watermark(log_end_offset, now_ms)
             return True
 
     def make_follower(self, state: LeaderAndIsrPartition) -> bool:
@@ -449,10 +454,10 @@ class Partition:
         Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, the errors of `prepare_records` and of the log.
         """
         log = self.log
-        is_looked_into = True
-        if origin is _CLIENT:
-            produced, is_looked_into = self._prepared(produced, wall_clock_ms)
+        only_again = False
         self.check_leading(since=since)
+        if origin is _CLIENT:
+            produced, only_again = self._prepared(produced, wall_clock_ms)
         with self._append_lock:
             with self._lock:
                 self.check_leading(since=since)
@@ -463,34 +468,36 @@ class Partition:
                         f"{self.partition} has {len(self._followers.isr.in_sync_replicas)} in-sync replicas, "
                         f"min.insync.replicas is {self.min_insync_replicas}",
                     )
-            began_ms = monotonic_ms()
+            began_s = monotonic()
             appended = log.append_as_leader(
                 produced,
                 leader_epoch,
                 wall_clock_ms,
                 origin=origin,
                 guards=guards,
-                only_again=not is_looked_into,
+                only_again=only_again,
             )
-            self._note_append(began_ms)
+            ended_s = monotonic()
+            if ended_s - began_s > SLOW_APPEND_S:
+                self._note_slow_append(ended_s)
             with self._lock:
-                self._advance_high_watermark(now_ms)
-        if log.must_flush:
+                self._advance_high_watermark(appended.log_end_offset, now_ms)
+        if log.config.waits_for_disk and log.must_flush:
             log.flush(wall_clock_ms)
         return appended
 
     def _prepared(self, produced: ProducedBatches, wall_clock_ms: int) -> tuple[ProducedBatches, bool]:
-        """The batches as they are to be stored, and whether all of them were looked into.
+        """The batches as they are to be stored, and whether some of them were not looked into.
 
-        The others may not be written: until the append, their producer may be forgotten, or a setting raised.
+        Those may not be written: until the append, their producer may be forgotten, or a setting raised.
         """
-        self.check_leading()
-        with self.log.lock:
-            # A changed setting must not refuse batches that were written before: their producer would write
-            # the records again in another way. The append decides.
-            if self.log.producers.have(produced.batches):
-                return produced, False
-        config = self.log.config
+        batches, config = produced.batches, self.log.config
+        if min([header.producer_id for _, header in batches], default=0) >= 0:
+            with self.log.lock:
+                # A changed setting must not refuse batches that were written before: their producer would
+                # write the records again in another way. The append decides.
+                if self.log.producers.have(batches):
+                    return produced, True
         prepared = prepare_records(
             self.partition,
             produced,
@@ -498,8 +505,8 @@ class Partition:
             now_ms=wall_clock_ms,
             max_bytes=max(MAX_UNPACKED_BYTES, config.max_message_bytes),
         )
-        fits = all(header.size_bytes <= config.max_message_bytes for _, header in produced.batches)
-        return prepared, fits
+        largest = max([header.batch_length for _, header in batches]) + LOG_OVERHEAD_BYTES
+        return prepared, largest > config.max_message_bytes
 
     def acknowledgement(self, appended: AppendResult) -> ErrorCode | None:
         """The outcome of an acks=all append, or None while it must wait.
@@ -691,7 +698,7 @@ class Partition:
                 is_of_epoch=current_leader_epoch >= 0,
             )
             # The high watermark may have waited for another follower that has lagged too long by now.
-            moved = self._advance_high_watermark(now_ms)
+            moved = self._advance_high_watermark(self.log.log_end_offset, now_ms)
             pending = self._followers.propose_expand(follower, self.high_watermark, registered_broker_epoch)
             return FollowerProgress(moved, pending)
 
@@ -708,7 +715,7 @@ class Partition:
             if self._followers.isr is not pending:
                 return False
             self._followers.isr = outcome
-            return self._advance_high_watermark(now_ms)
+            return self._advance_high_watermark(self.log.log_end_offset, now_ms)
 
     def advance_high_watermark(self, now_ms: float) -> bool:
         """Move the high watermark as far as the replicas allow; returns whether it moved.
@@ -717,13 +724,12 @@ class Partition:
         are no appends and no other fetches, only this periodic call moves it.
         """
         with self._lock:
-            return self._advance_high_watermark(now_ms)
+            return self._advance_high_watermark(self.log.log_end_offset, now_ms)
 
     def _is_under_min_isr(self) -> bool:
         return len(self._followers.isr.in_sync_replicas) < self.effective_min_isr
 
-    def _advance_high_watermark(self, now_ms: float) -> bool:
-        log_end_offset = self.log.log_end_offset
+    def _advance_high_watermark(self, log_end_offset: Offset, now_ms: float) -> bool:
         if self.role is not _LEADER or self.high_watermark == log_end_offset:
             return False
         if self._is_min_isr_strict and self._is_under_min_isr():
@@ -770,9 +776,11 @@ class Partition:
                 with self._lock:
                     self._restart_at(before)
             if len(records) > 0:
-                began_ms = monotonic_ms()
+                began_s = monotonic()
                 self.log.append_as_follower(records, wall_clock_ms, leader_epoch)
-                self._note_append(began_ms)
+                ended_s = monotonic()
+                if ended_s - began_s > SLOW_APPEND_S:
+                    self._note_slow_append(ended_s)
             with self._lock:
                 high_watermark = min(leader_high_watermark, self.log.log_end_offset)
                 if high_watermark > self.high_watermark:

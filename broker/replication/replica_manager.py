@@ -11,17 +11,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
-from barnabas.broker.base.purgatory import Cancel, DelayedOperation, Purgatory, Reaper
+from barnabas.broker.base.purgatory import Cancel, Purgatory, Reaper
 from barnabas.broker.base.topic_metrics import Traffic
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.topic_settings import TopicSettingsTable
-from barnabas.broker.log.appending import AppendResult, ProducedBatches
+from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
-from barnabas.broker.log.record_checks import RecordsRefused, are_quickly_prepared
+from barnabas.broker.log.record_checks import RecordsRefused
 from barnabas.broker.replication.become_leader_or_follower import RoleChanges
 from barnabas.broker.replication.delayed_delete import RecordDeletions
 from barnabas.broker.replication.delayed_fetch import (
@@ -32,6 +32,7 @@ from barnabas.broker.replication.delayed_fetch import (
     FetchSource,
     refusing_to_wait,
 )
+from barnabas.broker.replication.delayed_produce import DelayedProduce, Unacknowledged
 from barnabas.broker.replication.failures import DiskFailures
 from barnabas.broker.replication.fence import Fence
 from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
@@ -56,54 +57,6 @@ _UNGUARDED: Final[Mapping[TopicPartition, VerificationGuards]] = {}
 
 AppendAnswer = Callable[[list[PartitionProduceResponse]], None]
 """Takes the answer for each batch, in the order of the batches."""
-
-
-class _Unacknowledged(NamedTuple):
-    """An append with acks=all, and the answer to be completed."""
-
-    partition: Partition
-    appended: AppendResult
-    response: PartitionProduceResponse
-
-    def settle(self) -> bool:
-        """Whether the append is settled; then its answer has the outcome."""
-        code = self.partition.acknowledgement(self.appended)
-        if code is not None:
-            self.complete(code)
-        return code is not None
-
-    def complete(self, code: ErrorCode) -> None:
-        self.response.error_code = code
-        self.response.base_offset = -1 if code else self.appended.base_offset
-
-
-class DelayedProduce(DelayedOperation):
-    """A produce request that waits until all in-sync replicas have its records.
-
-    It completes exactly once: when every partition is settled, or at its deadline with REQUEST_TIMED_OUT for
-    the others.
-    """
-
-    def __init__(
-        self, deadline_ms: float, unacknowledged: list[_Unacknowledged], answer: Callable[[], None]
-    ) -> None:
-        super().__init__(deadline_ms)
-        self._unacknowledged = unacknowledged
-        self._answer = answer
-
-    def try_complete(self) -> bool:
-        self._unacknowledged = [append for append in self._unacknowledged if not append.settle()]
-        return not self._unacknowledged
-
-    def on_expiration(self) -> None:
-        # First, in case that a partition fails to tell its acknowledgement.
-        for append in self._unacknowledged:
-            append.complete(ErrorCode.REQUEST_TIMED_OUT)
-        for append in self._unacknowledged:
-            append.settle()
-
-    def on_complete(self) -> None:
-        self._answer()
 
 
 class ReplicaManager:
@@ -243,28 +196,14 @@ class ReplicaManager:
             reason = self.doubt(name)
         if reason is not None:
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
-        return self.partition(name)
+        return self.roles.partitions.get(name) or self.partition(name)
 
     # Produce
 
-    def looks_long_into(self, batches: Sequence[tuple[TopicPartition, ProducedBatches]]) -> bool:
-        """Whether checking these batches before the append may take more than a moment."""
-        partitions = self.roles.partitions
-        return not are_quickly_prepared(
-            [
-                (produced, partition.log.config)
-                for name, produced in batches
-                if (partition := partitions.get(name)) is not None
-            ]
-        )
-
-    def waits_for_disk(self, batches: Sequence[tuple[TopicPartition, object]]) -> bool:
-        """Whether an append of these batches may wait for the disk."""
-        return any(
-            (partition := self.roles.partitions.get(name)) is not None
-            and (partition.log.config.waits_for_disk or partition.is_on_slow_disk)
-            for name, _ in batches
-        )
+    def waits_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether an append to one of these partitions may wait for the disk."""
+        held = [self.roles.partitions.get(name) for name in partitions]
+        return any(partition is not None and partition.waits_for_disk for partition in held)
 
     def append(
         self,
@@ -285,10 +224,10 @@ class ReplicaManager:
         used after this returns. ``since``, ``origin`` and ``guards``: see `Partition.append_as_leader`. With
         ``below_min_isr`` records are written even to too few replicas; the answer of acks=all has the error.
         """
-        now_ms, wall_ms, texts = self._now_ms(), wall_clock_ms(), texts or ErrorTexts()
+        now_ms, wall_ms = self._now_ms(), wall_clock_ms()
         responses: list[PartitionProduceResponse] = []
-        unacknowledged: list[_Unacknowledged] = []
-        written, moved = list[TopicPartition](), list[TopicPartition]()
+        unacknowledged: list[Unacknowledged] = []
+        moved: list[TopicPartition] = []
         for name, produced in batches:
             partition, response = None, PartitionProduceResponse(index=name.partition, error_code=0)
             responses.append(response)
@@ -305,35 +244,32 @@ class ReplicaManager:
                     guards=guards.get(name),
                 )
             except (ApiError, RecordsRefused) as error:
+                texts = texts or ErrorTexts()
                 self._refuse(response, partition, error, texts)
                 self.traffic.of_any(name.topic).note_refusal(len(produced.view), error.code)
                 continue
             self.traffic.of(name.topic).note_append(appended.size_bytes, appended.record_count)
             response.base_offset = appended.base_offset
             response.log_append_time_ms = appended.log_append_time_ms
-            response.log_start_offset = partition.log.log_start_offset
-            written.append(name)
+            response.log_start_offset = appended.log_start_offset
+            self._to_wake.append(name)
             if acks == ACKS_ALL:
-                unacknowledged.append(_Unacknowledged(partition, appended, response))
+                unacknowledged.append(Unacknowledged(partition, appended, response))
             if partition.high_watermark != high_watermark:
                 moved.append(name)
-        if not unacknowledged:
-            self._appended(written, moved)
-            answer(responses)
-            return None
-        delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
-        watched = [append.partition.partition for append in unacknowledged]
-        self.produce_purgatory.try_complete_else_watch(delayed, watched)
-        self._appended(written, moved)
-        return delayed.cancel
-
-    def _appended(self, written: list[TopicPartition], moved: list[TopicPartition]) -> None:
-        """Wake the readers of these partitions; in the ``moved`` ones the high watermark has moved too."""
-        self._to_wake += written
+        delayed = None
+        if unacknowledged:
+            delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
+            watched = [append.partition.partition for append in unacknowledged]
+            self.produce_purgatory.try_complete_else_watch(delayed, watched)
         if len(self._to_wake) >= _MAX_TO_WAKE:
             self.wake_followers()
         for name in moved:
             self._high_watermark_moved(name)
+        if delayed is None:
+            answer(responses)
+            return None
+        return delayed.cancel
 
     def _refuse(
         self,

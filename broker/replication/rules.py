@@ -112,10 +112,10 @@ def next_high_watermark(
     for broker_id, follower in followers.items():
         if follower.log_end_offset >= lowest:
             continue
-        is_joining = follower.broker_epoch != LEAVING_BROKER_EPOCH and follower.is_caught_up(
-            log_end_offset, now_ms, max_lag_ms
-        )
-        if broker_id in maximal_in_sync_replicas or is_joining:
+        if broker_id in maximal_in_sync_replicas or (
+            follower.broker_epoch != LEAVING_BROKER_EPOCH
+            and follower.is_caught_up(log_end_offset, now_ms, max_lag_ms)
+        ):
             lowest = follower.log_end_offset
     return max(high_watermark, lowest)
 

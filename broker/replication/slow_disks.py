@@ -11,11 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from barnabas.broker.base.clocks import monotonic_ms
-
-SLOW_APPEND_MS: Final = 100.0
+SLOW_APPEND_S: Final = 0.1
 """An append that takes longer shows a slow disk."""
-SLOW_DISK_MS: Final = 10_000.0
+SLOW_DISK_S: Final = 10.0
 """How long a disk counts as slow after such an append."""
 
 
@@ -23,20 +21,17 @@ class SlowDisks:
     """The slow log dirs of one broker."""
 
     def __init__(self) -> None:
-        self._last_ms: dict[Path, float] = {}
-        self._slow_until_ms: dict[Path, float] = {}
-        # The largest of them, so that the usual question costs a comparison.
-        self._any_until_ms = 0.0
+        self._last_s: dict[Path, float] = {}
+        self._slow_until_s: dict[Path, float] = {}
+        self.any_until_s = 0.0
+        """The largest of them, so that the usual question costs a comparison."""
 
-    def note(self, log_dir: Path, ended_ms: float) -> None:
+    def note(self, log_dir: Path, ended_s: float) -> None:
         """An append in this log dir was slow."""
-        last_ms, self._last_ms[log_dir] = self._last_ms.get(log_dir), ended_ms
-        if last_ms is not None and ended_ms - last_ms < SLOW_DISK_MS:
-            self._slow_until_ms[log_dir] = self._any_until_ms = ended_ms + SLOW_DISK_MS
+        last_s, self._last_s[log_dir] = self._last_s.get(log_dir), ended_s
+        if last_s is not None and ended_s - last_s < SLOW_DISK_S:
+            self._slow_until_s[log_dir] = self.any_until_s = ended_s + SLOW_DISK_S
 
-    def include(self, folder: Path) -> bool:
+    def include(self, folder: Path, now_s: float) -> bool:
         """Whether the log dir of this folder is slow."""
-        if not self._any_until_ms:
-            return False
-        now_ms = monotonic_ms()
-        return now_ms < self._any_until_ms and now_ms < self._slow_until_ms.get(folder.parent, 0.0)
+        return now_s < self._slow_until_s.get(folder.parent, 0.0)

@@ -25,8 +25,8 @@ MAX_FUNCTION_LINES = 60
 MAX_LINES_WITH_MANY_CLASSES = 600
 VALUE_BASES = frozenset({"NamedTuple", "TypedDict", "Protocol", "Enum", "IntEnum", "StrEnum"})
 MIN_LINES_WITH_ONE_IMPORTER = 80
-ALWAYS_MODULES = ("broker.handlers.", "protocol.messages.")
-"""One handler or family of messages has a module of its own, however short."""
+ALWAYS_MODULES = ("broker.handlers.", "broker.replication.delayed_", "protocol.messages.")
+"""A handler, a delayed operation or a family of messages has a module of its own, however short."""
 
 LONGER_FUNCTIONS = {"_decode": 80}
 """Function → its limit. Each call would cost in the loops over records."""

@@ -558,8 +558,8 @@ class _Connection(asyncio.BufferedProtocol):
         while True:
             payload = await self._queue.get()
             view = memoryview(bytes(payload))
-            is_kafka = codec_kafka.is_kafka(view)
-            head = (codec_kafka if is_kafka else codec_msgpack).decode_request(view)
+            is_native = codec_msgpack.is_native(view)
+            head = (codec_msgpack if is_native else codec_kafka).decode_request(view)
             if head.api_version is not None:
                 broker.versions.add((head.api_key, head.api_version))
             try:

@@ -18,7 +18,6 @@ from barnabas.protocol.codec_kafka import (
     encode_request,
     encode_response,
     for_another_request,
-    is_kafka,
 )
 from barnabas.protocol.codec_kafka_encoder import compile_encoder
 from barnabas.protocol.codec_kafka_source import is_carried, smallest_size
@@ -140,13 +139,6 @@ def test_a_client_without_a_name_is_understood() -> None:
     for length, name in ((-1, None), (0, "")):
         data = struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, 9, length)
         assert decode_request(memoryview(data)) == (ApiKey.LIST_GROUPS, 0, 9, name, ListGroupsRequest())
-
-
-def test_the_first_byte_tells_kafkas_requests_from_native_ones() -> None:
-    assert is_kafka(memoryview(request_bytes(MetadataRequest(topics=None), 12)))
-    assert not is_kafka(memoryview(b"\x95\xce"))
-    assert not is_kafka(memoryview(b""))
-    assert is_kafka(memoryview(b"\x00"))
 
 
 # ---- headers

@@ -6,11 +6,11 @@ from tests.support.serving import Serving
 from tests.support.trips import TRIPS, warm_trip
 
 BOUNDS = {
-    "produce_acks_1": (121, 47),
-    "produce_acks_all": (128, 47),
-    "produce_native": (133, 49),
-    "follower_fetches": (214, 113),
-    "consumer_fetch": (76, 34),
+    "produce_acks_1": (70, 17),
+    "produce_acks_all": (79, 19),
+    "produce_native": (78, 19),
+    "follower_fetches": (210, 110),
+    "consumer_fetch": (73, 33),
 }
 """Calls, and moves back into a file that the trip had left."""
 
