@@ -20,10 +20,9 @@ copy runs on one thread at a time. The rules are pure functions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from barnabas.broker.log.epoch_cache import EpochEntry
 from barnabas.broker.log.file_system import (
@@ -61,28 +60,19 @@ def _epoch_ends(entries: Sequence[EpochEntry], log_end: int) -> list[tuple[int, 
     return [(entry.epoch, end) for entry, end in zip(entries, [*ends, log_end], strict=False)]
 
 
-class InterruptedSwap(NamedTuple):
-    """A committed swap: the future log's folder, and the partition's name, which it must get."""
+def interrupted_swaps(names: Mapping[Path, Collection[str]]) -> list[tuple[Path, Path]]:
+    """The committed swaps that a stop has interrupted, by the names in each log dir.
 
-    future: Path
-    target: Path
-
-
-def interrupted_swaps(names: Mapping[Path, Iterable[str]]) -> list[InterruptedSwap]:
-    """The committed swaps that a stop has interrupted, by the names in each log dir."""
-    names = {path: frozenset(of_dir) for path, of_dir in names.items()}
-    deleted = {
-        unique_part(name) for of_dir in names.values() for name in of_dir if name.endswith(DELETED_SUFFIX)
-    }
-    swaps = []
-    for path, of_dir in names.items():
-        for name in sorted(of_dir):
-            key = parse_future_name(name)
-            if key is None or unique_part(name) not in deleted:
-                continue
-            if not any(str(key) in others for others in names.values()):
-                swaps.append(InterruptedSwap(path / name, path / str(key)))
-    return swaps
+    Each as the future log's folder, and the partition's folder that it must become.
+    """
+    everywhere = {name for of_dir in names.values() for name in of_dir}
+    deleted = {unique_part(name) for name in everywhere if name.endswith(DELETED_SUFFIX)}
+    return [
+        (path / name, path / str(key))
+        for path, of_dir in names.items()
+        for name in sorted(of_dir)
+        if (key := parse_future_name(name)) and unique_part(name) in deleted and str(key) not in everywhere
+    ]
 
 
 class FutureLog:

@@ -10,9 +10,9 @@ Any thread; the locks are those of the table.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
@@ -30,7 +30,6 @@ from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
     LogDirFailure,
     Operation,
-    StorageCallFailed,
     StorageError,
     disk_work,
 )
@@ -42,20 +41,14 @@ logger = logging.getLogger(__name__)
 _CATCH_UPS: Final = 1_000
 
 
-class LoaderFactory(Protocol):
-    def __call__(self, scanned: ScannedLog, now_ms: int, topic_id: TopicId | None) -> LogLoader: ...
+MakeLoader = Callable[[ScannedLog, int, TopicId | None], LogLoader]
+"""(log, now in ms, topic id) → its loader."""
 
 
 class FutureLogs:
     """Made by `LogManager`."""
 
-    def __init__(
-        self,
-        table: LogTable,
-        files: FileSystem,
-        *,
-        make_loader: LoaderFactory,
-    ) -> None:
+    def __init__(self, table: LogTable, files: FileSystem, make_loader: MakeLoader) -> None:
         self._table = table
         self._files = files
         self._make_loader = make_loader
@@ -217,12 +210,11 @@ class FutureLogs:
         for scanned in scanned_futures:
             try:
                 self._load(scanned, now_ms)
-            except LogDirFailure as failure:
+            except StorageError as failure:
+                logger.error("%s is kept and not used: %s", scanned.folder, failure)
                 self.idle.append(scanned)
-                failures.append(failure)
-            except StorageCallFailed as failure:
-                logger.error("%s is not used: %s", scanned.folder, failure)
-                self.idle.append(scanned)
+                if isinstance(failure, LogDirFailure):
+                    failures.append(failure)
         for log_dir in self._table.online_dirs():
             self._table.lower_first_dirty_offsets(log_dir)
         return failures

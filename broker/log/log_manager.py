@@ -74,11 +74,7 @@ class LogManager:
         self.offline_dirs = table.offline_dirs
         self._preferred_dirs: dict[TopicPartition, Path] = {}
         """The log dir in which a missing log will be created; the latest wishes are kept."""
-        self.futures = FutureLogs(
-            table,
-            self._files,
-            make_loader=self._loader,
-        )
+        self.futures = FutureLogs(table, self._files, self._loader)
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         """The reason for each partition whose log could not be opened, or went offline with its dir."""
         self._damaged: dict[TopicPartition, Path] = {}

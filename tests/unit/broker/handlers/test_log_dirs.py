@@ -1,8 +1,10 @@
 """DescribeLogDirs and AlterReplicaLogDirs, and the moves between two log dirs of a broker that serves."""
 
 import errno
+import heapq
 import logging
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,13 @@ def folder_of(serving: Serving) -> Path:
     return serving.managed.manager.partition(TP).log.folder.parent
 
 
+def work_off(serving: Serving) -> None:
+    """Do the work of the moves that is due, without their threads."""
+    waiting = serving.log_dir_moves._workers._waiting
+    while waiting and waiting[0][0] <= time.monotonic():
+        heapq.heappop(waiting)[2]()
+
+
 # DescribeLogDirs
 
 
@@ -93,7 +102,7 @@ def test_a_replica_that_moves_is_in_both_dirs(leading: Serving, dirs: list[Path]
     (here,), (there,) = replicas_in(leading, dirs[0]), replicas_in(leading, dirs[1])
     assert (here.is_future_key, here.offset_lag) == (False, 0)
     assert (there.is_future_key, there.partition_size, there.offset_lag) == (True, 0, 2)
-    leading.log_dir_moves.work_off()
+    work_off(leading)
     assert replicas_in(leading, dirs[0]) == []
     (there,) = replicas_in(leading, dirs[1])
     assert (there.is_future_key, there.partition_size) == (False, here.partition_size)
@@ -107,7 +116,7 @@ def test_a_replica_moves_while_it_serves(leading: Serving, dirs: list[Path]) -> 
     partition = leading.managed.manager.partition(TP)
     assert alter(leading, dirs[1]) == ErrorCode.NONE
     waiting = produce(leading, batch(b"second"), acks=-1)
-    leading.log_dir_moves.work_off()
+    work_off(leading)
     assert folder_of(leading) == dirs[1]
     assert partition is leading.managed.manager.partition(TP), "the move changes no role"
     assert not waiting.is_answered
@@ -119,7 +128,7 @@ def test_a_replica_moves_while_it_serves(leading: Serving, dirs: list[Path]) -> 
     assert (answer.error_code, answer.high_watermark) == (0, 3)
     assert [record in bytes(answer.records) for record in (b"first", b"second", b"third")] == [True] * 3
     assert alter(leading, dirs[0]) == ErrorCode.NONE
-    leading.log_dir_moves.work_off()
+    work_off(leading)
     assert folder_of(leading) == dirs[0]
 
 
@@ -130,10 +139,10 @@ def test_the_last_request_decides(leading: Serving, dirs: list[Path]) -> None:
     assert [len(replicas_in(leading, path)) for path in dirs] == [1, 0, 1]
     assert alter(leading, dirs[0]) == ErrorCode.NONE
     assert [len(replicas_in(leading, path)) for path in dirs] == [1, 0, 0]
-    leading.log_dir_moves.work_off()
+    work_off(leading)
     assert folder_of(leading) == dirs[0]
     assert alter(leading, dirs[2]) == ErrorCode.NONE
-    leading.log_dir_moves.work_off()
+    work_off(leading)
     assert [len(replicas_in(leading, path)) for path in dirs] == [0, 0, 1]
     assert leading.logs.remove_deleted(1 << 60) == 3
     assert [len(list(path.glob("*-0*"))) for path in dirs] == [0, 0, 1]
@@ -171,7 +180,7 @@ def test_several_replicas_are_moved_by_one_request(leading: Serving, dirs: list[
     codes = {each.partition_index: each.error_code for each in result.partitions}
     assert codes == {0: 0, 1: 0, 2: 0, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert list(dirs[1].glob("*-delete")) == [], "the last dir counts, and no move to another has begun"
-    leading.log_dir_moves.work_off()
+    work_off(leading)
     found = [sorted(each.partition_index for each in replicas_in(leading, path)) for path in dirs]
     assert found == [[2, 3], [], [0, 1]]
 
@@ -204,7 +213,7 @@ def test_a_target_that_fails_ends_the_move_and_keeps_the_replica(
         real(files, descriptor, data, position)
 
     monkeypatch.setattr(FileSystem, "write_all", fail)
-    leading.log_dir_moves.work_off()
+    work_off(leading)
     leading.managed.manager.disk_failures.work_off()
     assert dirs[1] in leading.logs.offline_dirs
     assert folder_of(leading) == dirs[0]
@@ -224,7 +233,7 @@ def test_damage_in_the_current_log_delays_the_move_and_nothing_else(
         file.seek(80)
         file.write(b"x")
     assert alter(leading, dirs[1]) == ErrorCode.NONE
-    leading.log_dir_moves.work_off()
+    work_off(leading)
     assert "tried again in 1 s" in caplog.text
     assert folder_of(leading) == dirs[0]
     (moving,) = replicas_in(leading, dirs[1])
