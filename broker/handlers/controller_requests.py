@@ -22,6 +22,7 @@ from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.known_errors import known_error
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import NO_BROKER, TopicId, TopicPartition
@@ -70,8 +71,6 @@ from barnabas.zookeeper.znodes import ReplicaAssignment
 logger = logging.getLogger(__name__)
 
 _NOT_CONTROLLER: Final = "this broker is not the controller; Metadata names the one that is"
-_DISABLED_CODE_SINCE: Final = 3
-"""DeleteTopics knows TOPIC_DELETION_DISABLED from this version on."""
 
 
 _RESULT_BYTES: Final = 60
@@ -291,10 +290,8 @@ def handle_delete_topics(services: Services, request: ApiRequest) -> None:
 def _delete(services: Services, request: ApiRequest) -> None:
     body: DeleteTopicsRequest = request.body
     results = services.topics.delete_topics(body.topics)
-    if not request.is_since(_DISABLED_CODE_SINCE):
-        for result in results:
-            if result.error_code == ErrorCode.TOPIC_DELETION_DISABLED:
-                result.error_code = ErrorCode.INVALID_REQUEST
+    for result in results:
+        result.error_code = known_error(request, ErrorCode(result.error_code))
     deleted = {
         result.name: result
         for result in results

@@ -1,8 +1,7 @@
 """The requests of group members, and of operators about groups.
 
-The rules are in `coordinators.group`; a handler turns a request into an event of a group. While groups are
-loaded, a heartbeat succeeds and a SyncGroup gets REBALANCE_IN_PROGRESS, as in Kafka: clients expect no other
-error there.
+The rules are in `coordinators.groups`; a handler turns a request into an event of a group. While groups are
+loaded, a heartbeat succeeds and a SyncGroup gets REBALANCE_IN_PROGRESS, as in Kafka.
 
 A JoinGroup or SyncGroup may wait for minutes, and is not cancelled with its connection: the member stays
 until its session ends, as in Kafka. So a waiting request holds neither its frame nor its body.
@@ -20,6 +19,7 @@ from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.known_errors import known_error, refuse
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -91,10 +91,7 @@ def handle_sync(services: Services, request: ApiRequest) -> None:
     try:
         shard_of(services, body.group_id).apply(body.group_id, sync)
     except ApiError as error:
-        code = error.code
-        if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            code = ErrorCode.REBALANCE_IN_PROGRESS
-        request.respond(SyncGroupResponse(error_code=code))
+        request.respond(SyncGroupResponse(error_code=known_error(request, error.code)))
 
 
 def handle_heartbeat(services: Services, request: ApiRequest) -> None:
@@ -104,9 +101,7 @@ def handle_heartbeat(services: Services, request: ApiRequest) -> None:
         shard = shard_of(services, body.group_id)
         code = shard.read(body.group_id, lambda group, now: group.heartbeat(body, now))
     except ApiError as error:
-        code = error.code
-        if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            code = ErrorCode.NONE
+        code = known_error(request, error.code)
     request.respond(HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID if code is None else code))
 
 
@@ -126,7 +121,7 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
     try:
         shard_of(services, body.group_id).apply(body.group_id, leave)
     except ApiError as error:
-        request.respond(LeaveGroupResponse(error_code=error.code))
+        refuse(request, error.code)
 
 
 # ---- operators

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.known_errors import known_error
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.network.request import Lane
 from barnabas.broker.replication.delayed_delete import DeletionOutcome
@@ -51,8 +52,6 @@ logger = logging.getLogger(__name__)
 # ---- ListOffsets
 
 
-_WITHOUT_NOT_AVAILABLE: Final = range(1, 5)
-"""The versions that do not have OFFSET_NOT_AVAILABLE."""
 _SINCE: Final = {
     LATEST_TIMESTAMP: 0,
     EARLIEST_TIMESTAMP: 0,
@@ -97,10 +96,9 @@ def _list_offsets(services: Services, request: ApiRequest, body: ListOffsetsRequ
         except ApiError as error:
             services.replicas.disk_failures.note(error)
             logger.debug("offsets of %s: %s", partition, error)
-            code = error.code
-            if code == ErrorCode.OFFSET_NOT_AVAILABLE and (version or 0) in _WITHOUT_NOT_AVAILABLE:
-                code = ErrorCode.LEADER_NOT_AVAILABLE
-            return ListOffsetsPartitionResponse(partition_index=partition.partition, error_code=code)
+            return ListOffsetsPartitionResponse(
+                partition_index=partition.partition, error_code=known_error(request, error.code)
+            )
         return ListOffsetsPartitionResponse(
             partition_index=partition.partition,
             error_code=ErrorCode.NONE,

@@ -20,6 +20,7 @@ from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata
 from barnabas.broker.coordinators.state_machine import Moment, TransactionalProducer
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.known_errors import known_error
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -234,9 +235,6 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
 # ---- TxnOffsetCommit
 
 
-_KNOWS_LOADING_SINCE: Final = 2
-"""Older producers fail at COORDINATOR_LOAD_IN_PROGRESS."""
-_KNOWS_ABORTABLE_SINCE: Final = 4
 _ADDS_PARTITION_SINCE: Final = 5
 
 
@@ -253,7 +251,7 @@ def handle_transaction_commit(services: Services, request: ApiRequest) -> None:
 
     @request.answering
     def answer(outcome: CommitResponse) -> None:
-        outcomes = {each: _known_error(request, error) for each, error in {**outcome, **unknown}.items()}
+        outcomes = {each: known_error(request, error) for each, error in {**outcome, **unknown}.items()}
         results = outcomes_per_partition(body.topics, TxnOffsetCommitResponseTopic, outcomes)
         request.respond(TxnOffsetCommitResponse(topics=results))
 
@@ -311,7 +309,7 @@ def _when_confirmed(
         if error is ErrorCode.NONE:
             commit(producer)
         else:
-            refuse(_refusal(request, error))
+            refuse(commit_error(error))
 
     raw.pause(proceed)
     try:
@@ -319,19 +317,3 @@ def _when_confirmed(
         services.verification.confirm_append(partition, body.transactional_id, outcome[1], adds, confirmed)
     except ApiError as error:
         confirmed(error.code, outcome[1])
-
-
-def _refusal(request: ApiRequest, error: ErrorCode) -> ErrorCode:
-    """The answer to a commit whose transaction was not confirmed."""
-    if error is ErrorCode.PRODUCER_FENCED:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if error is ErrorCode.TRANSACTION_ABORTABLE and not request.is_since(_KNOWS_ABORTABLE_SINCE):
-        return ErrorCode.INVALID_TXN_STATE
-    return commit_error(error)
-
-
-def _known_error(request: ApiRequest, error: ErrorCode) -> ErrorCode:
-    """The error as the version of the request has it."""
-    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and not request.is_since(_KNOWS_LOADING_SINCE):
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return error

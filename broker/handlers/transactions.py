@@ -22,6 +22,7 @@ from barnabas.broker.coordinators.transactions.requests import (
     VerifyPartitions,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.known_errors import known_error, refuse
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
@@ -48,32 +49,16 @@ from barnabas.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from barnabas.protocol.partition_entries import named_once, outcomes_in_topics, partitions_of
-from barnabas.protocol.schema import ApiKey
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 
 _ADDS_SEVERAL_SINCE: Final = 4
 _EPOCH_PER_TRANSACTION_SINCE: Final = 5
-_KNOWS_FENCED_SINCE: Final = {ApiKey.INIT_PRODUCER_ID: 4}
-"""The first versions whose clients know PRODUCER_FENCED; 2 for the other requests."""
 _ONLY_COORDINATORS_WRITE: Final = frozenset({TRANSACTIONS_TOPIC})
 TIMEOUT_MS: Final = 30_000
 """The default of Kafka's ``request.timeout.ms``; WriteTxnMarkers has no field for it."""
 _ANY_EPOCH: Final = 2**31 - 1
 
 Errors = Mapping[TopicPartition, ErrorCode]
-
-
-def _known_error(request: ApiRequest, error: ErrorCode) -> ErrorCode:
-    """The error as the version of the request has it."""
-    if error is ErrorCode.PRODUCER_FENCED and not request.is_since(
-        _KNOWS_FENCED_SINCE.get(request.api_key, 2)
-    ):
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    return error
-
-
-def _refuse(request: ApiRequest, error: ErrorCode) -> None:
-    request.respond(request.body.response_type(error_code=_known_error(request, error)))
 
 
 # ---- InitProducerId
@@ -92,12 +77,12 @@ def handle_init_producer_id(services: Services, request: ApiRequest) -> None:
         _init_transactional(services, request, body.transactional_id)
         return
     if (body.producer_id == -1) != (body.producer_epoch == -1):
-        _refuse(request, ErrorCode.INVALID_REQUEST)
+        refuse(request, ErrorCode.INVALID_REQUEST)
         return
 
     def answer(producer_id: ProducerId, code: ErrorCode) -> None:
         if code != ErrorCode.NONE:
-            _refuse(request, code)
+            refuse(request, code)
             return
         request.respond(InitProducerIdResponse(error_code=code, producer_id=producer_id, producer_epoch=0))
 
@@ -111,7 +96,7 @@ def _init_transactional(services: Services, request: ApiRequest, transactional_i
     def answer(given: ProducerGiven) -> None:
         request.respond(
             InitProducerIdResponse(
-                error_code=_known_error(request, given.error),
+                error_code=known_error(request, given.error),
                 producer_id=given.producer_id,
                 producer_epoch=given.producer_epoch,
                 ongoing_txn_producer_id=given.ongoing_producer_id,
@@ -120,10 +105,10 @@ def _init_transactional(services: Services, request: ApiRequest, transactional_i
         )
 
     if not transactional_id:
-        _refuse(request, ErrorCode.INVALID_REQUEST)
+        refuse(request, ErrorCode.INVALID_REQUEST)
     elif body.keep_prepared_txn and not services.config.transaction_two_phase_commit_enable:
         # As in KIP-939, and as `handle_prepare`.
-        _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     else:
         init = InitProducerId(
             body.transaction_timeout_ms, body.producer_id, body.producer_epoch, body.keep_prepared_txn
@@ -175,7 +160,7 @@ def _add(
     producer = transaction.producer_id, transaction.producer_epoch
 
     def added(error: ErrorCode) -> None:
-        answer(dict.fromkeys(partitions, _known_error(request, error)))
+        answer(dict.fromkeys(partitions, known_error(request, error)))
 
     if not transaction.transactional_id:
         added(ErrorCode.INVALID_REQUEST)
@@ -230,22 +215,22 @@ def handle_add_offsets(services: Services, request: ApiRequest) -> None:
 
     @request.answering
     def answer(error: ErrorCode) -> None:
-        request.respond(AddOffsetsToTxnResponse(error_code=_known_error(request, error)))
+        request.respond(AddOffsetsToTxnResponse(error_code=known_error(request, error)))
 
     def add() -> None:
         topic = services.groups.topic
         try:
             partition = TopicPartition(topic.name, topic.partition_of(body.group_id))
         except ApiError as error:
-            _refuse(request, error.code)
+            refuse(request, error.code)
             return
         addition = AddPartitions(body.producer_id, body.producer_epoch, frozenset({partition}))
         services.transactions.apply(body.transactional_id, addition, answer)
 
     if not body.transactional_id:
-        _refuse(request, ErrorCode.INVALID_REQUEST)
+        refuse(request, ErrorCode.INVALID_REQUEST)
     elif not body.group_id:
-        _refuse(request, ErrorCode.INVALID_GROUP_ID)
+        refuse(request, ErrorCode.INVALID_GROUP_ID)
     else:
         if not services.groups.topic.is_known:
             services.groups.topic.create()
@@ -262,7 +247,7 @@ def handle_end(services: Services, request: ApiRequest) -> None:
     def answer(ended: Ended) -> None:
         request.respond(
             EndTxnResponse(
-                error_code=_known_error(request, ended.error),
+                error_code=known_error(request, ended.error),
                 producer_id=ended.producer_id,
                 producer_epoch=ended.producer_epoch,
             )
@@ -273,7 +258,7 @@ def handle_end(services: Services, request: ApiRequest) -> None:
     if body.transactional_id:
         services.transactions.apply(body.transactional_id, end, answer)
     else:
-        _refuse(request, ErrorCode.INVALID_REQUEST)
+        refuse(request, ErrorCode.INVALID_REQUEST)
 
 
 def handle_prepare(services: Services, request: ApiRequest) -> None:
@@ -285,9 +270,9 @@ def handle_prepare(services: Services, request: ApiRequest) -> None:
         request.respond(PrepareTxnResponse(error_code=error))
 
     if not services.config.transaction_two_phase_commit_enable:
-        _refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     elif not body.transactional_id:
-        _refuse(request, ErrorCode.INVALID_REQUEST)
+        refuse(request, ErrorCode.INVALID_REQUEST)
     else:
         prepare = PrepareTransaction(body.producer_id, body.producer_epoch)
         services.transactions.apply(body.transactional_id, prepare, answer)
