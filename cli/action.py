@@ -109,6 +109,12 @@ def show(
         print(nothing)
 
 
+def pick(source: object, names: str) -> Row:
+    """These attributes as a row, tuples as lists; the names are separated by blanks."""
+    values = {name: getattr(source, name) for name in names.split()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
 def answer(options: argparse.Namespace, value: Any, *lines: str) -> None:
     """Print a JSON value, or lines for a person."""
     if options.json:

@@ -17,8 +17,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from barnabas.cli.action import Row, pick
 from barnabas.cli.arguments import dir_words, local_cluster, zookeeper_problem
 from barnabas.cli.output import count
 from barnabas.client.admin.admin import Admin, ConfigResource
@@ -36,6 +37,8 @@ _TIMEOUT_MS: Final = 2_000
 _CONNECT_TIMEOUT_MS: Final = 1_000
 _MIN_ISR: Final = "min.insync.replicas"
 _SHOWN_NAMES: Final = 3
+_OFFSETS: Final = "log_start_offset high_watermark log_end_offset"
+_CLEANER_FIELDS: Final = " ".join(name for name, _, _ in wire_fields(CleanerDescription))
 _SILENCE_S: Final = 2.0
 """How long a command makes no progress before the reason is looked up, which takes two seconds at most."""
 _REPEAT_S: Final = 30.0
@@ -253,20 +256,16 @@ class ClusterView:
             problems.append(problem)
         return problems
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Row:
         return {
             "cluster_id": self.cluster_id,
             "controller": self.controller_id if self.controller_id >= 0 else None,
             "brokers": [
                 {
                     "id": broker.id,
-                    "host": broker.endpoint.host,
-                    "port": broker.endpoint.port,
-                    "rack": broker.rack,
-                    "is_controller": broker.is_controller,
-                    "error": broker.error,
-                    "strays": broker.strays,
-                    "cleaner": _cleaner_json(broker.cleaner),
+                    **pick(broker.endpoint, "host port"),
+                    **pick(broker, "rack is_controller error strays"),
+                    "cleaner": pick(broker.cleaner, _CLEANER_FIELDS) if broker.cleaner.threads else None,
                 }
                 for broker in self.brokers
             ],
@@ -285,45 +284,32 @@ class ClusterView:
         }
 
 
-def _cleaner_json(cleaner: CleanerDescription) -> dict[str, Any] | None:
-    if not cleaner.threads:
-        return None
-    return {name: getattr(cleaner, name) for name, _, _ in wire_fields(CleanerDescription)}
-
-
-def _partition_json(view: PartitionView) -> dict[str, Any]:
+def _partition_json(view: PartitionView) -> Row:
     replicas = []
     for broker_id in view.info.replicas:
         replica = view.replicas.get(broker_id)
-        shown: dict[str, Any] = {"broker": broker_id}
-        for name in ("log_start_offset", "high_watermark", "log_end_offset"):
-            shown[name] = None if replica is None else getattr(replica, name)
-        if replica is not None:
-            shown["last_stable_offset"] = (
-                replica.last_stable_offset if replica.last_stable_offset >= 0 else None
-            )
-            shown["size_bytes"] = replica.size_bytes
-            shown["is_offline"] = replica.is_offline
+        shown: Row = {"broker": broker_id}
+        if replica is None:
+            shown |= dict.fromkeys(_OFFSETS.split())
+        else:
+            shown |= pick(replica, f"{_OFFSETS} last_stable_offset size_bytes is_offline")
+            if replica.last_stable_offset < 0:
+                shown["last_stable_offset"] = None
             shown["failure"] = replica.failure or None
             shown["cleaning_problem"] = replica.cleaning_problem or None
         replicas.append(shown)
-    return {
-        "topic": view.info.topic,
-        "partition": view.info.partition,
+    fields = pick(view.info, "topic partition leader leader_epoch isr")
+    return fields | {
         "leader": view.info.leader if view.info.leader >= 0 else None,
-        "leader_epoch": view.info.leader_epoch,
-        "isr": list(view.info.isr),
         "is_under_min_isr": view.is_under_min_isr,
         "replicas": replicas,
-        "reassignment": None
-        if view.moving is None
-        else {
-            "target": list(view.moving.target),
-            "adding": list(view.moving.adding),
-            "adding_in_sync": view.added_in_sync,
-            "removing": list(view.moving.removing),
-        },
+        "reassignment": None if view.moving is None else _reassignment_json(view, view.moving),
     }
+
+
+def _reassignment_json(view: PartitionView, moving: PartitionReassignment) -> Row:
+    row = pick(moving, "target adding") | {"adding_in_sync": view.added_in_sync}
+    return row | pick(moving, "removing")
 
 
 def _listed(brokers: Iterable[int]) -> str:

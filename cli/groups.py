@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from barnabas.cli.action import Column, Row, actions, answer, arg, flag, one_of, repeated, show
+from barnabas.cli.action import Column, Row, actions, answer, arg, flag, one_of, pick, repeated, show
 from barnabas.cli.arguments import not_empty, on_cluster, states_option
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import count, print_json
@@ -34,10 +34,7 @@ _DURATION: Final = re.compile(
 
 async def _list(options: argparse.Namespace, admin: Admin) -> None:
     listed = await admin.list_groups(states=options.state)
-    rows: list[Row] = [
-        {"group": group.group_id, "state": group.state, "protocol_type": group.protocol_type}
-        for group in listed
-    ]
+    rows = [{"group": group.group_id} | pick(group, "state protocol_type") for group in listed]
     columns: dict[str, Column] = {
         "group": "group",
         "state": "state",
@@ -154,7 +151,10 @@ async def _described(
 async def _describe(options: argparse.Namespace, admin: Admin) -> None:
     groups, rows = await _described(options, admin)
     if options.json:
-        print_json([_group_object(group) | {"partitions": rows[name]} for name, group in groups.items()])
+        fields = "state protocol_type protocol coordinator"
+        print_json(
+            [{"group": name} | pick(groups[name], fields) | {"partitions": rows[name]} for name in groups]
+        )
         return
     for name, group in groups.items():
         print(
@@ -165,23 +165,11 @@ async def _describe(options: argparse.Namespace, admin: Admin) -> None:
         show(options, rows[name], (*_OFFSET_COLUMNS, "member_id", "host"))
 
 
-def _group_object(group: GroupDescription) -> Row:
-    return {
-        "group": group.group_id,
-        "state": group.state,
-        "protocol_type": group.protocol_type,
-        "protocol": group.protocol,
-        "coordinator": group.coordinator,
-    }
-
-
 async def _members(options: argparse.Namespace, admin: Admin) -> None:
     rows: list[Row] = [
         {
             "group": group.group_id,
-            "member_id": member.member_id,
-            "group_instance_id": member.group_instance_id,
-            "client_id": member.client_id,
+            **pick(member, "member_id group_instance_id client_id"),
             "host": member.client_host,
             "topics": list(member.topics),
             "partitions": [str(tp) for tp in member.assignment],

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import time
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
-from barnabas.cli.action import actions, answer, arg, flag, repeated
+from barnabas.cli.action import Row, actions, answer, arg, flag, pick, repeated
 from barnabas.cli.arguments import on_cluster, partition_of, seconds
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, CommandError, exit_code_of, unknown_topic
 from barnabas.cli.output import print_json, print_table, progress
@@ -54,7 +54,7 @@ async def _describe(options: argparse.Namespace, admin: Admin) -> None:
         print_table(("partition", "broker", "log dir", "bytes", "lag", ""), sorted(replicas))
 
 
-def _broker_object(broker: BrokerLogDirs, topics: Iterable[str]) -> dict[str, Any]:
+def _broker_object(broker: BrokerLogDirs, topics: Iterable[str]) -> Row:
     return {
         "broker": broker.node.node_id,
         "error": None if broker.error is None else str(broker.error),
@@ -62,16 +62,10 @@ def _broker_object(broker: BrokerLogDirs, topics: Iterable[str]) -> dict[str, An
             {
                 "path": log_dir.path,
                 "error": None if log_dir.error is None else str(log_dir.error),
-                "total_bytes": log_dir.total_bytes,
-                "usable_bytes": log_dir.usable_bytes,
+                **pick(log_dir, "total_bytes usable_bytes"),
                 "replicas": [
-                    {
-                        "topic": replica.partition.topic,
-                        "partition": replica.partition.partition,
-                        "size_bytes": replica.size_bytes,
-                        "offset_lag": replica.offset_lag,
-                        "is_future": replica.is_future,
-                    }
+                    pick(replica.partition, "topic partition")
+                    | pick(replica, "size_bytes offset_lag is_future")
                     for replica in log_dir.replicas
                     if not topics or replica.partition.topic in topics
                 ],

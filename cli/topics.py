@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from barnabas.cli import configs
-from barnabas.cli.action import actions, answer, arg, flag, repeated
+from barnabas.cli.action import Row, actions, answer, arg, flag, pick, repeated
 from barnabas.cli.arguments import SHORT_MAX, key_values, number, on_cluster
 from barnabas.cli.exit_codes import USAGE, CommandError, unknown_topic
 from barnabas.cli.output import print_json, print_table
@@ -108,7 +107,7 @@ async def _delete(options: argparse.Namespace, admin: Admin) -> None:
     answer(options, {"deleted": options.topics}, *(f"topic {name} deleted" for name in options.topics))
 
 
-def topic_object(topic: TopicInfo) -> dict[str, Any]:
+def topic_object(topic: TopicInfo) -> Row:
     return {
         "name": topic.name,
         "topic_id": str(topic.topic_id),
@@ -117,15 +116,9 @@ def topic_object(topic: TopicInfo) -> dict[str, Any]:
     }
 
 
-def _partition_object(partition: PartitionInfo) -> dict[str, Any]:
-    return {
-        "partition": partition.partition,
-        "leader": partition.leader if partition.leader >= 0 else None,
-        "leader_epoch": partition.leader_epoch,
-        "replicas": list(partition.replicas),
-        "isr": list(partition.isr),
-        "offline_replicas": list(partition.offline_replicas),
-    }
+def _partition_object(partition: PartitionInfo) -> Row:
+    fields = pick(partition, "partition leader leader_epoch replicas isr offline_replicas")
+    return fields | {"leader": partition.leader if partition.leader >= 0 else None}
 
 
 add_arguments = actions(

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from barnabas.cli.action import Argument, Row, actions, answer, arg, flag, one_of, repeated, show
+from barnabas.cli.action import (
+    Argument,
+    Column,
+    Row,
+    actions,
+    answer,
+    arg,
+    flag,
+    one_of,
+    pick,
+    repeated,
+    show,
+)
 from barnabas.cli.arguments import SHORT_MAX, number, on_cluster, states_option
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
 from barnabas.cli.output import iso_time
-from barnabas.client.admin.admin import Admin, ProducerState, TransactionDescription
+from barnabas.client.admin.admin import Admin, TransactionDescription
 from barnabas.client.admin.transactions import DEFAULT_MAX_TRANSACTION_TIMEOUT_MS, NO_DURATION, STATES
 from barnabas.client.ask import for_each
 from barnabas.common.settings import LONG_MAX
@@ -25,57 +36,40 @@ from barnabas.protocol.ids import TopicPartition
 
 _MINUTE_MS: Final = 60_000
 _WITH_PARTITIONS: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
-_LIST_COLUMNS: Final = ("transactional_id", "coordinator", "producer_id", "state", "age")
+_LIST_COLUMNS: Final = "transactional_id coordinator producer_id state age_ms"
 _DESCRIBE_COLUMNS: Final = (
-    "transactional_id",
-    "coordinator",
-    "producer_id",
-    "producer_epoch",
-    "state",
-    "timeout_ms",
-    "start_time",
-    "age",
-    "partitions",
+    "transactional_id coordinator producer_id producer_epoch state timeout_ms start_time_ms age_ms partitions"
 )
 _PRODUCER_COLUMNS: Final = (
-    "producer_id",
-    "producer_epoch",
-    "coordinator_epoch",
-    "last_sequence",
-    "last_timestamp",
-    "transaction_start_offset",
+    "producer_id producer_epoch coordinator_epoch last_sequence last_timestamp_ms transaction_start_offset"
 )
 _HANGING_COLUMNS: Final = (
-    "topic",
-    "partition",
-    "transaction_start_offset",
-    "producer_id",
-    "producer_epoch",
-    "coordinator_epoch",
-    "last_timestamp",
-    "silent_for",
-    "transactional_id",
+    "topic partition transaction_start_offset producer_id producer_epoch coordinator_epoch last_timestamp_ms "
+    "silent_for_ms transactional_id"
 )
 
 
-def _show(options: argparse.Namespace, columns: Iterable[str], rows: list[Row], nothing: str) -> None:
-    show(options, rows, {name.replace("_", " "): partial(_cell, name) for name in columns}, nothing)
+def _show(options: argparse.Namespace, names: str, rows: list[Row], nothing: str) -> None:
+    """Print these fields; ages and times are shown for people, and exact in JSON."""
+    columns: dict[str, Column] = {}
+    for name in names.split():
+        heading = name if name == "timeout_ms" else name.removesuffix("_ms")
+        columns[heading.replace("_", " ")] = partial(_cell, name)
+    show(options, rows, columns, nothing)
 
 
 def _cell(name: str, row: Row) -> object:
-    """The text of a column; some of them are shown for people, and exact in JSON."""
+    value = row[name]
     match name:
-        case "age" | "silent_for":
-            age_ms = row[f"{name}_ms"]
-            return None if age_ms is None else age_text(age_ms)
-        case "start_time" | "last_timestamp":
-            time_ms = row[f"{name}_ms"]
-            return None if time_ms is None else iso_time(time_ms)
+        case "age_ms" | "silent_for_ms":
+            return None if value is None else age_text(value)
+        case "start_time_ms" | "last_timestamp_ms":
+            return None if value is None else iso_time(value)
         case "state":
-            return f"{row['state']}, prepared" if row["is_prepared"] else row["state"]
+            return f"{value}, prepared" if row["is_prepared"] else value
         case "partitions":
-            return " ".join(row["partitions"])
-    return row[name]
+            return " ".join(value)
+    return value
 
 
 def age_text(age_ms: int) -> str:
@@ -93,17 +87,12 @@ def age_text(age_ms: int) -> str:
 
 
 def _described_row(described: TransactionDescription, now_ms: int) -> Row:
-    start_time_ms = described.start_time_ms
-    return {
-        "transactional_id": described.transactional_id,
-        "coordinator": described.coordinator,
-        "producer_id": described.producer_id,
-        "producer_epoch": described.producer_epoch,
-        "state": described.state,
-        "is_prepared": described.is_prepared,
-        "timeout_ms": described.timeout_ms,
-        "start_time_ms": start_time_ms,
-        "age_ms": None if start_time_ms is None else max(0, now_ms - start_time_ms),
+    names = (
+        "transactional_id coordinator producer_id producer_epoch state is_prepared timeout_ms start_time_ms"
+    )
+    since_ms = described.start_time_ms
+    return pick(described, names) | {
+        "age_ms": None if since_ms is None else max(0, now_ms - since_ms),
         "partitions": [str(tp) for tp in described.partitions],
     }
 
@@ -125,17 +114,11 @@ async def _list(options: argparse.Namespace, admin: Admin) -> None:
     open_ones = [listing.transactional_id for listing in listed if listing.state in _WITH_PARTITIONS]
     described = await for_each(open_ones, describe)
     now_ms = int(time.time() * 1000)
-    rows: list[Row] = []
+    rows = []
     for listing in listed:
         description = described.get(listing.transactional_id)
-        row: Row = {
-            "transactional_id": listing.transactional_id,
-            "coordinator": listing.coordinator,
-            "producer_id": listing.producer_id,
-            "state": listing.state,
-            "is_prepared": False,
-            "age_ms": None,
-        }
+        row = pick(listing, "transactional_id coordinator producer_id state")
+        row |= {"is_prepared": False, "age_ms": None}
         if description is not None:
             present = _described_row(description, now_ms)
             row = {name: present[name] for name in row}
@@ -152,17 +135,6 @@ async def _describe(options: argparse.Namespace, admin: Admin) -> None:
     _show(options, _DESCRIBE_COLUMNS, rows, "")
 
 
-def _producer_row(producer: ProducerState) -> Row:
-    return {
-        "producer_id": producer.producer_id,
-        "producer_epoch": producer.producer_epoch,
-        "coordinator_epoch": producer.coordinator_epoch,
-        "last_sequence": producer.last_sequence,
-        "last_timestamp_ms": producer.last_timestamp_ms,
-        "transaction_start_offset": producer.transaction_start_offset,
-    }
-
-
 async def _existing_partition(options: argparse.Namespace, admin: Admin) -> TopicPartition:
     """Raises ApiError at once for a missing topic; the client would wait for it."""
     await admin.describe_topics(options.topic)
@@ -172,7 +144,7 @@ async def _existing_partition(options: argparse.Namespace, admin: Admin) -> Topi
 async def _describe_producers(options: argparse.Namespace, admin: Admin) -> None:
     tp = await _existing_partition(options, admin)
     producers = await admin.describe_producers([tp], broker_id=options.broker_id)
-    rows = [_producer_row(producer) for producer in producers[tp]]
+    rows = [pick(producer, _PRODUCER_COLUMNS) for producer in producers[tp]]
     _show(options, _PRODUCER_COLUMNS, rows, f"no producers of {tp}")
 
 
@@ -197,7 +169,7 @@ async def _find_hanging(options: argparse.Namespace, admin: Admin) -> int:
     now_ms = int(time.time() * 1000)
     rows = [
         {"topic": entry.partition.topic, "partition": entry.partition.partition}
-        | _producer_row(entry.producer)
+        | pick(entry.producer, _PRODUCER_COLUMNS)
         | {
             "silent_for_ms": max(0, now_ms - entry.producer.last_timestamp_ms),
             "transactional_id": entry.transactional_id,
