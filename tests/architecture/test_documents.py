@@ -1,5 +1,6 @@
 """The README and docs/ name only existing files, commands, make targets, settings, options and benchmarks."""
 
+import argparse
 import ast
 import importlib.util
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.config.settings import KNOWN_NAMES, topic_setting_names
-from barnabas.cli.main import build_parser
+from barnabas.cli.main import COMMANDS, build_parser
 from barnabas.spark_connector.client_settings import KAFKA_NAMES, KAFKA_PREFIX
 from barnabas.spark_connector.options import OPTIONS
 
@@ -75,6 +76,15 @@ def is_command(arguments: list[str]) -> bool:
     return False
 
 
+def subparsers_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    return {
+        name: sub
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for name, sub in action.choices.items()
+    }
+
+
 def missing(check: Callable[[str], Iterable[object]]) -> list[tuple[str, object]]:
     """The problems that a check finds, each with its page."""
     return [(page, problem) for page, text in DOCUMENTS.items() for problem in check(text)]
@@ -110,6 +120,16 @@ def test_every_command_that_a_text_names_exists(capsys: pytest.CaptureFixture[st
         return [words for words in named if not is_command(words)]
 
     assert missing(unknown) == []
+
+
+def test_every_command_has_a_section_that_shows_each_of_its_actions() -> None:
+    page = DOCUMENTS["docs/cli.md"]
+    sections = re.findall(r"^### (.+)\n((?:(?!#).*\n)*)", page, flags=re.MULTILINE)
+    by_command = {name: text for heading, text in sections for name in heading.split(", ")}
+    assert sorted(by_command) == sorted(COMMANDS)
+    for command, text in by_command.items():
+        shown = {words[1] for words in command_lines(text, "barnabas") if words[0] == command and words[1:]}
+        assert subparsers_of(subparsers_of(build_parser(command))[command]).keys() <= shown, command
 
 
 def test_every_target_of_make_exists() -> None:
