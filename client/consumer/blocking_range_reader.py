@@ -6,14 +6,13 @@ A `RangeReader` keeps its connections from one range to the next. One thread at 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Unpack
+from typing import Any, Unpack
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import BootstrapServers, ClientConfig, ConnectionSettings
-from barnabas.client.consumer.range_reader import DEFAULT_FETCH_BYTES, DEFAULT_STALL_TIMEOUT_MS
+from barnabas.client.consumer.range_reader import DEFAULT_STALL_TIMEOUT_MS, RangeOptions
 from barnabas.client.consumer.range_reader import read_range as _read_range
 from barnabas.client.errors import NoBrokerReachable
-from barnabas.client.isolation import IsolationLevel
 from barnabas.client.loop_thread import ClientThread
 from barnabas.client.metadata import MetadataCache
 from barnabas.common.backoff import Retries
@@ -33,32 +32,15 @@ class RangeReader:
         self._cluster: Cluster | None = None
 
     def read(
-        self,
-        tp: TopicPartition,
-        start_offset: int,
-        end_offset: int,
-        *,
-        fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
-        reuse_buffers: bool = False,
-        isolation_level: str = "read_uncommitted",
-        topic_id: TopicId = NO_TOPIC_ID,
+        self, tp: TopicPartition, start_offset: int, end_offset: int, **options: Unpack[RangeOptions]
     ) -> Iterator[memoryview]:
         """As `range_reader.read_range`.
 
         If no broker is reachable for ``stall_timeout_ms``, it raises NoBrokerReachable.
         """
-        isolation = IsolationLevel.parse(isolation_level)
-        cluster = self._thread.call(lambda: self._connect(tp, topic_id))
+        cluster = self._thread.call(lambda: self._connect(tp, options.get("topic_id", NO_TOPIC_ID)))
         pieces = _read_range(
-            cluster,
-            tp,
-            start_offset,
-            end_offset,
-            fetch_max_bytes=fetch_max_bytes,
-            stall_timeout_ms=self._stall_timeout_ms,
-            reuse_buffers=reuse_buffers,
-            isolation_level=isolation,
-            topic_id=topic_id,
+            cluster, tp, start_offset, end_offset, stall_timeout_ms=self._stall_timeout_ms, **options
         )
         while (piece := self._thread.call(lambda: _next_or_none(pieces))) is not None:
             yield piece
@@ -80,32 +62,26 @@ class RangeReader:
             self._thread.stop("the range reader is closed")
 
 
+class RangeSettings(RangeOptions, ConnectionSettings, total=False):
+    """Those of `RangeReader.read`, and of its connections."""
+
+
 def read_range(
     bootstrap_servers: BootstrapServers,
     tp: TopicPartition,
     start_offset: int,
     end_offset: int,
     *,
-    fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
     stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
-    reuse_buffers: bool = False,
-    isolation_level: str = "read_uncommitted",
-    topic_id: TopicId = NO_TOPIC_ID,
-    **client_settings: Unpack[ConnectionSettings],
+    **settings: Unpack[RangeSettings],
 ) -> Iterator[memoryview]:
     """As `RangeReader.read`, with connections of its own."""
-    config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **client_settings})
+    given: dict[str, Any] = dict(settings)
+    options = {name: given.pop(name) for name in RangeOptions.__annotations__ if name in given}
+    config = ClientConfig.of({"bootstrap_servers": bootstrap_servers, **given})
     reader = RangeReader(config, stall_timeout_ms)
     try:
-        yield from reader.read(
-            TopicPartition(*tp),
-            start_offset,
-            end_offset,
-            fetch_max_bytes=fetch_max_bytes,
-            reuse_buffers=reuse_buffers,
-            isolation_level=isolation_level,
-            topic_id=topic_id,
-        )
+        yield from reader.read(TopicPartition(*tp), start_offset, end_offset, **options)
     finally:
         reader.close()
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.consumer.partition_state import batches_from, out_of_range, received_records
@@ -40,6 +40,15 @@ _MAX_WAIT_MS: Final = 500
 _MISSING_TOPIC_MS: Final = 10_000
 
 
+class RangeOptions(TypedDict, total=False):
+    """The options of `read_range`, for those that pass them on."""
+
+    fetch_max_bytes: int
+    reuse_buffers: bool
+    isolation_level: str
+    topic_id: TopicId
+
+
 class _Piece(NamedTuple):
     """Whole batches, in runs that follow each other, and the offset after the last batch of the answer."""
 
@@ -58,7 +67,7 @@ async def read_range(
     fetch_max_bytes: int = DEFAULT_FETCH_BYTES,
     stall_timeout_ms: int = DEFAULT_STALL_TIMEOUT_MS,
     reuse_buffers: bool = False,
-    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    isolation_level: str = "read_uncommitted",
     topic_id: TopicId = NO_TOPIC_ID,
 ) -> AsyncIterator[memoryview]:
     """Yield the batches from ``start_offset`` up to before ``end_offset``, several in one buffer.
@@ -74,12 +83,12 @@ async def read_range(
     """
     if not 0 <= start_offset <= end_offset:
         raise ValueError(f"range {start_offset}..{end_offset} of {tp}: expected 0 ≤ start ≤ end")
-    offset = start_offset
+    offset, isolation = start_offset, IsolationLevel.parse(isolation_level)
     upcoming: asyncio.Task[_Piece] | None = None
 
     def fetch(position: int) -> asyncio.Task[_Piece]:
         return asyncio.create_task(
-            _next_piece(cluster, tp, topic_id, position, fetch_max_bytes, stall_timeout_ms, isolation_level)
+            _next_piece(cluster, tp, topic_id, position, fetch_max_bytes, stall_timeout_ms, isolation)
         )
 
     try:

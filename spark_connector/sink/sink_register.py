@@ -21,7 +21,6 @@ from barnabas.client.admin.topics import NewTopic
 from barnabas.client.consumer.range_reader import read_range
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import LogTruncated
-from barnabas.client.isolation import IsolationLevel
 from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, RequestTimedOutLocally
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
@@ -268,7 +267,7 @@ class RegisterTopic:
             start,
             end,
             fetch_max_bytes=_FETCH_BYTES,
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level="read_committed",
             topic_id=self._topic_id,
         )
         async for piece in pieces:

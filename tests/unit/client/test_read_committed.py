@@ -225,7 +225,9 @@ async def test_a_range_leaves_out_aborted_batches(
     async def values(start: int, end: int, isolation: IsolationLevel) -> list[bytes | None]:
         found = []
         async with started(cluster, retry_backoff_ms=5) as client:
-            pieces = read_range(client, T0, start, end, isolation_level=isolation, reuse_buffers=reuse)
+            pieces = read_range(
+                client, T0, start, end, isolation_level=isolation.name.lower(), reuse_buffers=reuse
+            )
             async for piece in pieces:
                 for position, header in iter_batches(piece):
                     if not header.is_control:
