@@ -14,6 +14,7 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from barnabas.client.cluster import Cluster
@@ -22,6 +23,7 @@ from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to, seve
 from barnabas.common.backoff import Retries
 from barnabas.protocol.answer_codes import codes_of
 from barnabas.protocol.errors import (
+    ApiError,
     BarnabasError,
     ConnectionClosed,
     ConnectionRefused,
@@ -53,12 +55,13 @@ class Answered(NamedTuple, Generic[R]):
     is_doubtful: bool
 
 
+@dataclass
 class Route(ABC):
-    """The way of a request. ``subject`` says in errors what was asked for."""
+    """The way of one request: an object for each call."""
 
-    def __init__(self, cluster: Cluster, subject: str = "") -> None:
-        self.cluster = cluster
-        self.subject = subject
+    cluster: Cluster
+    subject: str | Callable[[int], str] = ""
+    """What was asked for, in errors; it may depend on the code. If empty, the codes are for the caller."""
 
     @abstractmethod
     async def find(self, retries: Retries) -> BrokerId:
@@ -70,17 +73,23 @@ class Route(ABC):
         limit_ms = retries.left_ms(self.cluster.config.request_timeout_ms)
         return node_id, await self.cluster.request(node_id, message, timeout_ms=limit_ms)
 
-    def check(self, codes: list[int]) -> None:  # noqa: B027 - many routes have nothing to check
-        """Raise the error of an answer. By default its codes are for the caller."""
+    def check(self, codes: list[int]) -> None:
+        """Raise the error of an answer, the most severe one if it has several."""
+        subject = self.subject
+        errors = [
+            api_error(code, subject(code) if callable(subject) else subject)
+            for code in codes or [int(ErrorCode.UNKNOWN_SERVER_ERROR)]
+            if subject and code != ErrorCode.NONE
+        ]
+        if errors:
+            raise max(errors, key=self.severity_of)
+
+    def severity_of(self, error: ApiError) -> int:
+        return 0
 
     async def before_next(self, error: BarnabasError, retries: Retries) -> None:
         """Wait before the next attempt. Raises the error if it is permanent, or after the deadline."""
         await self.cluster.refresh_after(error, retries)
-
-    def _raise_first(self, codes: list[int]) -> None:
-        code = next(filter(None, codes or [int(ErrorCode.UNKNOWN_SERVER_ERROR)]), ErrorCode.NONE)
-        if code != ErrorCode.NONE:
-            raise api_error(code, self.subject)
 
 
 async def ask(route: Route, message: RequestOf[R], retries: Retries) -> Answered[R]:
@@ -122,94 +131,74 @@ class ToController(Route):
             raise api_error(ErrorCode.NOT_CONTROLLER)
 
 
+@dataclass
 class ToBroker(Route):
     """To one broker, or if it is None, to one after the other."""
 
-    def __init__(self, cluster: Cluster, node_id: BrokerId | None) -> None:
-        super().__init__(cluster)
-        self._node_id = node_id
-        self._attempt = -1
+    node_id: BrokerId | None = None
+    _attempt: int = field(default=-1, init=False)
 
     async def find(self, retries: Retries) -> BrokerId:
-        if self._node_id is not None:
-            return self._node_id
+        if self.node_id is not None:
+            return self.node_id
         self._attempt += 1
         nodes = sorted(self.cluster.nodes)
         return nodes[self._attempt % len(nodes)] if nodes else self.cluster.cache.controller_id
 
 
+@dataclass
 class ToLeader(Route):
     """To the leader of a partition."""
 
-    def __init__(self, cluster: Cluster, tp: TopicPartition, subject: str) -> None:
-        super().__init__(cluster, subject)
-        self._tp = tp
+    _: KW_ONLY
+    tp: TopicPartition
 
     async def find(self, retries: Retries) -> BrokerId:
-        leader = self.cluster.leader_for(self._tp) or await self.cluster.leader(self._tp, retries.left_ms())
+        leader = self.cluster.leader_for(self.tp) or await self.cluster.leader(self.tp, retries.left_ms())
         return leader.node_id
 
-    def check(self, codes: list[int]) -> None:
-        self._raise_first(codes)
-
     async def before_next(self, error: BarnabasError, retries: Retries) -> None:
-        self.cluster.invalidate(self._tp)
+        self.cluster.invalidate(self.tp)
         await super().before_next(error, retries)
 
 
+@dataclass
 class ToCoordinator(Route):
     """To the coordinator of a group or a transactional id; the table of reactions says what is repeated."""
 
-    def __init__(
-        self,
-        link: CoordinatorLink,
-        api: Api,
-        subject: str | Callable[[int], str],
-        *,
-        last_version: int | None = None,
-        unanswered: Callable[[], None] = lambda: None,
-        is_wanted: Callable[[], bool] = lambda: True,
-        ignored: Collection[int] = (),
-    ) -> None:
-        """``subject`` may depend on the code; ``last_version`` is the last of Kafka's protocol to use.
+    cluster: Cluster = field(init=False)
+    _: KW_ONLY
+    link: CoordinatorLink
+    api: Api
+    last_version: int | None = None
+    """The last version of Kafka's protocol that the request may have."""
+    unanswered: Callable[[], None] = lambda: None
+    """Called if the request may have been carried out without an answer."""
+    is_wanted: Callable[[], bool] = lambda: True
+    """When the answer is not wanted any more, the last error is raised."""
 
-        ``unanswered`` is called if the request may have been carried out without an answer. When the answer
-        is not ``is_wanted`` any more, the last error is raised. ``ignored`` codes are no errors.
-        """
-        super().__init__(link.cluster)
-        self.api = api
-        self._link = link
-        self._text = subject if callable(subject) else lambda code: subject
-        self._last_version = last_version
-        self._unanswered = unanswered
-        self._is_wanted = is_wanted
-        self._ignored = ignored
+    def __post_init__(self) -> None:
+        self.cluster = self.link.cluster
 
     async def find(self, retries: Retries) -> BrokerId:
-        return await self._link.find(retries.left_ms(self.cluster.config.request_timeout_ms))
+        return await self.link.find(retries.left_ms(self.cluster.config.request_timeout_ms))
 
     async def send(self, message: RequestOf[R], retries: Retries) -> tuple[BrokerId, R]:
         node_id = await self.find(retries)
         limit_ms = retries.left_ms(self.cluster.config.request_timeout_ms)
-        answer = await self._link.ask(message, timeout_ms=limit_ms, last_version=self._last_version)
+        answer = await self.link.ask(message, timeout_ms=limit_ms, last_version=self.last_version)
         return node_id, answer
 
-    def check(self, codes: list[int]) -> None:
-        errors = [
-            api_error(code, self._text(code))
-            for code in codes or [int(ErrorCode.UNKNOWN_SERVER_ERROR)]
-            if code != ErrorCode.NONE and code not in self._ignored
-        ]
-        if errors:
-            raise max(errors, key=lambda error: severity(reaction_to(self.api, error)))
+    def severity_of(self, error: ApiError) -> int:
+        return severity(reaction_to(self.api, error))
 
     async def before_next(self, error: BarnabasError, retries: Retries) -> None:
         if isinstance(error, LocalError) and not isinstance(error, ConnectionRefused):
-            self._unanswered()
+            self.unanswered()
         reaction = reaction_to(self.api, error)
         if reaction is Reaction.FIND_COORDINATOR:
-            self._link.forget()
-        if reaction not in REPEATED or not self._is_wanted():
+            self.link.forget()
+        if reaction not in REPEATED or not self.is_wanted():
             raise error
         await retries.wait_after(error)
 
@@ -238,15 +227,8 @@ class _Gone(Exception):
 
 
 class _ToOneOfAll(ToBroker):
-    def __init__(self, cluster: Cluster, node_id: BrokerId, what: str) -> None:
-        super().__init__(cluster, node_id)
-        self.subject = f"broker {node_id} did not list {what}"
-
-    def check(self, codes: list[int]) -> None:
-        self._raise_first(codes)
-
     async def before_next(self, error: BarnabasError, retries: Retries) -> None:
-        if error.retriable and self._node_id not in self.cluster.nodes and not retries.is_over:
+        if error.retriable and self.node_id not in self.cluster.nodes and not retries.is_over:
             raise _Gone
         await super().before_next(error, retries)
 
@@ -259,8 +241,9 @@ async def ask_all(cluster: Cluster, message: RequestOf[R], what: str, timeout_ms
     retries = cluster.config.make_retries(timeout_ms)
 
     async def ask_one(node_id: BrokerId) -> R | None:
+        route = _ToOneOfAll(cluster, f"broker {node_id} did not list {what}", node_id)
         try:
-            return (await ask(_ToOneOfAll(cluster, node_id, what), message, retries)).response
+            return (await ask(route, message, retries)).response
         except _Gone:
             return None
 

@@ -185,7 +185,7 @@ class ConfigAdmin(AdminBase):
             if broker and not broker.isdecimal():
                 text = f"broker {broker!r}: expected the id of a broker, a whole number"
                 raise InvalidConfiguration(text)
-            yield ToBroker(self._open(), BrokerId(int(broker)) if broker else None), own
+            yield ToBroker(self._open(), node_id=BrokerId(int(broker)) if broker else None), own
 
 
 def _entry(result: DescribeConfigsResourceResult) -> ConfigEntry:

@@ -229,7 +229,7 @@ class GroupAdmin(AdminBase):
             return _REFUSALS.get(code, "the request about group {!r} failed").format(group_id)
 
         link = CoordinatorLink(self._open(), CoordinatorType.GROUP, group_id)
-        return await self._ask(ToCoordinator(link, Api.OFFSETS, subject), request, timeout_ms)
+        return await self._ask(ToCoordinator(subject, link=link, api=Api.OFFSETS), request, timeout_ms)
 
 
 def _member(member: DescribedGroupMember, is_of_consumers: bool) -> MemberDescription:

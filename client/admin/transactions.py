@@ -224,7 +224,7 @@ class TransactionAdmin(TopicAdmin):
         Raises INVALID_TXN_STATE if it is not prepared, TRANSACTIONAL_ID_NOT_FOUND.
         """
         # Imported here: no other work of the admin needs the producer.
-        from barnabas.client.producer.transaction_requests import complete_prepared
+        from barnabas.client.producer.transaction_session import complete_prepared
         from barnabas.client.producer.transactions import PreparedTransaction
 
         if isinstance(transaction, str):
@@ -244,7 +244,7 @@ class TransactionAdmin(TopicAdmin):
         self, api: Api, transactional_id: str, request: RequestOf[R], timeout_ms: int | None
     ) -> Answered[R]:
         link = CoordinatorLink(self._open(), CoordinatorType.TRANSACTION, transactional_id)
-        route = ToCoordinator(link, api, f"transactional id {transactional_id!r}")
+        route = ToCoordinator(f"transactional id {transactional_id!r}", link=link, api=api)
         return await self._ask(route, request, timeout_ms)
 
     # Producers of partitions
@@ -392,7 +392,7 @@ class TransactionAdmin(TopicAdmin):
             coordinator_epoch=max(_FIRST_COORDINATOR_EPOCH, coordinator_epoch),
         )
         # To write it twice is harmless.
-        route = ToLeader(self._open(), tp, f"aborting the transaction of producer {producer_id} in {tp}")
+        route = ToLeader(self._open(), f"aborting the transaction of producer {producer_id} in {tp}", tp=tp)
         await self._ask(route, WriteTxnMarkersRequest(markers=[marker]), timeout_ms)
 
     async def _open_transaction_at(

@@ -29,7 +29,7 @@ from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import report_bug
 from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
-from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, UnknownMemberIdError, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.groups import NO_MEMBER, HeartbeatRequest, LeaveGroupRequest, MemberIdentity
@@ -497,15 +497,12 @@ class GroupSession:
             group_id=self._group_id, members=[MemberIdentity(member_id=member_id, reason=reason)]
         )
         # Not on the group's lane, where it would wait for the answer to a join.
-        route = ToCoordinator(
-            self._link,
-            Api.OFFSETS,
-            f"leaving group {self._group_id!r}",
-            # Such a member has left already.
-            ignored=(ErrorCode.UNKNOWN_MEMBER_ID,),
-        )
+        route = ToCoordinator(f"leaving group {self._group_id!r}", link=self._link, api=Api.OFFSETS)
         try:
             await ask(route, request, self._config.make_retries(int(limit_s * 1000)))
+        except UnknownMemberIdError:
+            # It has left already.
+            return
         except BarnabasError as error:
             log.warning("group %r: leaving failed; the session will expire: %s", self._group_id, error)
 

@@ -49,8 +49,7 @@ from barnabas.client.producer.batch import (
 from barnabas.client.producer.partitioners import make_partitioner
 from barnabas.client.producer.sender import Sender
 from barnabas.client.producer.sequences import ProducerIdentity
-from barnabas.client.producer.transaction_requests import complete_prepared
-from barnabas.client.producer.transaction_session import TransactionSession
+from barnabas.client.producer.transaction_session import TransactionSession, complete_prepared
 from barnabas.client.producer.transactions import PreparedTransaction, TransactionMachine
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.record_batch import check_produced_batch

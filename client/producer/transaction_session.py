@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import partial
 from typing import Any, Final, TypeVar
 
+from barnabas.client.ask import ToCoordinator, ask
 from barnabas.client.client import seconds_after
 from barnabas.client.cluster import Cluster
-from barnabas.client.config import ProducerConfig
+from barnabas.client.config import ClientConfig, ProducerConfig
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import (
     IllegalTransactionState,
@@ -29,15 +29,8 @@ from barnabas.client.offsets import GroupMetadata, OffsetAndMetadata
 from barnabas.client.producer.accumulator import Accumulator
 from barnabas.client.producer.sender import Sender
 from barnabas.client.producer.sequences import ProducerIdentity
-from barnabas.client.producer.transaction_requests import (
-    add_partitions,
-    ask_coordinator,
-    commit_offsets,
-    end_txn,
-    make_retries,
-    unless_unknown,
-)
 from barnabas.client.producer.transactions import (
+    CONCURRENT_BACKOFF_MS,
     LAST_ADD_PARTITIONS_OF_CLIENTS,
     LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL,
     LAST_END_TXN_OF_OLD_PROTOCOL,
@@ -47,9 +40,10 @@ from barnabas.client.producer.transactions import (
     TransactionMachine,
 )
 from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
+from barnabas.common.backoff import Backoff, Retries
 from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION, TRANSACTION_VERSION
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
@@ -57,7 +51,14 @@ from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from barnabas.protocol.messages.produce import InitProducerIdRequest
 from barnabas.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
     PrepareTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from barnabas.protocol.schema import RequestOf
 
@@ -191,9 +192,9 @@ class TransactionSession:
                 producer_epoch=prepared.epoch,
             )
             try:
-                await self._ask(Api.PREPARE_TXN, request, concerns_prepared=True)
+                await self._ask(self._to(Api.PREPARE_TXN, concerns_prepared=True), request)
             except BarnabasError as error:
-                unknown = unless_unknown(Api.PREPARE_TXN, error, machine.transactional_id)
+                unknown = _unless_unknown(Api.PREPARE_TXN, error, machine.transactional_id)
                 if unknown is not error:
                     raise unknown from error
                 raise self._failed(reaction_to(Api.PREPARE_TXN, error), error) from error
@@ -282,16 +283,12 @@ class TransactionSession:
             target = machine.prepared or PreparedTransaction(
                 machine.transactional_id, identity.producer_id, identity.epoch
             )
-            version = None if machine.uses_new_protocol else LAST_END_TXN_OF_OLD_PROTOCOL
+            route = self._to(Api.END_TXN)
+            route.unanswered = machine.outdate_epoch
+            if not machine.uses_new_protocol:
+                route.last_version = LAST_END_TXN_OF_OLD_PROTOCOL
             try:
-                answer = await end_txn(
-                    self._link,
-                    target,
-                    make_retries(self._config, self._config.max_block_ms),
-                    committed=committed,
-                    last_version=version,
-                    unanswered=machine.outdate_epoch,
-                )
+                answer = await _end_txn(route, target, self._config.max_block_ms, committed=committed)
             except TransactionOutcomeUnknown:
                 raise
             except BarnabasError as error:
@@ -317,7 +314,7 @@ class TransactionSession:
             keep_prepared_txn=keep_prepared,
         )
         try:
-            answer = await self._ask(Api.INIT_PRODUCER_ID, request, concerns_prepared=keep_prepared)
+            answer = await self._ask(self._to(Api.INIT_PRODUCER_ID, concerns_prepared=keep_prepared), request)
         except BarnabasError as error:
             if (reaction := reaction_to(Api.INIT_PRODUCER_ID, error)) in (Reaction.FENCED, Reaction.FAIL):
                 machine.failed(reaction, error)
@@ -347,13 +344,10 @@ class TransactionSession:
             identity = self._identity()
             wanted = sorted(machine.wanted)
             machine.is_started = True
-            request = add_partitions(machine.transactional_id, identity, wanted)
-            await self._ask(
-                Api.ADD_PARTITIONS,
-                request,
-                last_version=LAST_ADD_PARTITIONS_OF_CLIENTS,
-                is_wanted=lambda: machine.is_sending,
-            )
+            request = _add_partitions_request(machine.transactional_id, identity, wanted)
+            route = self._to(Api.ADD_PARTITIONS)
+            route.last_version, route.is_wanted = LAST_ADD_PARTITIONS_OF_CLIENTS, lambda: machine.is_sending
+            await self._ask(route, request)
             machine.added(wanted)
             self._sender.wake()
 
@@ -375,7 +369,7 @@ class TransactionSession:
             producer_epoch=identity.epoch,
             group_id=group_id,
         )
-        await self._ask(Api.ADD_OFFSETS, request)
+        await self._ask(self._to(Api.ADD_OFFSETS), request)
         machine.is_confirmed = True
 
     async def _commit_offsets(
@@ -385,13 +379,14 @@ class TransactionSession:
         link = self._group_link
         if link is None or link.key != group.group_id:
             link = self._group_link = CoordinatorLink(self._cluster, CoordinatorType.GROUP, group.group_id)
-        request = commit_offsets(machine.transactional_id, identity, offsets, group)
+        request = _commit_offsets_request(machine.transactional_id, identity, offsets, group)
         machine.is_started = True
-        version = None if machine.uses_new_protocol else LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL
-        commit = partial(self._ask, Api.COMMIT_OFFSETS, request, link=link, last_version=version)
+        route = self._to(Api.COMMIT_OFFSETS, link)
+        if not machine.uses_new_protocol:
+            route.last_version = LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL
         doubt_ms = min(_DOUBT_MS, self._config.max_block_ms)
         try:
-            await commit(limit_ms=doubt_ms)
+            await self._ask(route, request, doubt_ms)
         except BarnabasError as error:
             if reaction_to(Api.COMMIT_OFFSETS, error) not in REPEATED:
                 raise
@@ -399,7 +394,7 @@ class TransactionSession:
                 await self._check_exist(offsets)
             if (left_ms := self._config.max_block_ms - doubt_ms) <= 0:
                 raise
-            await commit(limit_ms=left_ms)
+            await self._ask(route, request, left_ms)
         machine.is_confirmed = True
 
     async def _check_exist(self, partitions: Iterable[TopicPartition]) -> None:
@@ -420,27 +415,14 @@ class TransactionSession:
             text = f"there is no partition {missing[0]}, of which an offset was sent"
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
-    async def _ask(
-        self,
-        api: Api,
-        message: RequestOf[R],
-        *,
-        link: CoordinatorLink | None = None,
-        last_version: int | None = None,
-        is_wanted: Callable[[], bool] = lambda: True,
-        concerns_prepared: bool = False,
-        limit_ms: int | None = None,
-    ) -> R:
-        return await ask_coordinator(
-            api,
-            link or self._link,
-            message,
-            make_retries(self._config, self._config.max_block_ms if limit_ms is None else limit_ms),
-            transactional_id=self.machine.transactional_id,
-            last_version=last_version,
-            is_wanted=is_wanted,
-            concerns_prepared=concerns_prepared,
-        )
+    def _to(
+        self, api: Api, link: CoordinatorLink | None = None, *, concerns_prepared: bool = False
+    ) -> ToCoordinator:
+        return _route(api, link or self._link, self.machine.transactional_id, concerns_prepared)
+
+    async def _ask(self, route: ToCoordinator, message: RequestOf[R], limit_ms: int | None = None) -> R:
+        limit_ms = self._config.max_block_ms if limit_ms is None else limit_ms
+        return (await ask(route, message, _make_retries(self._config, limit_ms))).response
 
     def _failed(self, reaction: Reaction, error: BarnabasError) -> BarnabasError:
         """The transaction or the producer has failed; returns the error for the caller."""
@@ -473,3 +455,106 @@ class TransactionSession:
     def _accept_records(self) -> None:
         with self._accumulator.lock:
             self._accumulator.accept()
+
+
+async def complete_prepared(
+    cluster: Cluster, prepared: PreparedTransaction, *, commit: bool, timeout_ms: int
+) -> None:
+    """Commit or abort a prepared transaction, of any process; a repeated call has no further effect.
+
+    Raises TransactionOutcomeUnknown, PRODUCER_FENCED if another producer has ended it, INVALID_TXN_STATE if
+    it has the other outcome.
+    """
+    link = CoordinatorLink(cluster, CoordinatorType.TRANSACTION, prepared.transactional_id)
+    route = _route(Api.END_TXN, link, prepared.transactional_id)
+    await _end_txn(route, prepared, timeout_ms, committed=commit)
+
+
+def _route(
+    api: Api, link: CoordinatorLink, transactional_id: str, concerns_prepared: bool = False
+) -> ToCoordinator:
+    def subject(code: int) -> str:
+        text = f"{api.value} of transactional id {transactional_id!r}"
+        if concerns_prepared and code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            text += "; expected transaction.two.phase.commit.enable=true in the brokers"
+        return text
+
+    return ToCoordinator(subject, link=link, api=api)
+
+
+def _make_retries(config: ClientConfig, limit_ms: int) -> Retries:
+    longest_ms = max(CONCURRENT_BACKOFF_MS, config.retry_backoff_ms)
+    return Retries(Backoff(CONCURRENT_BACKOFF_MS, longest_ms), limit_ms / 1000)
+
+
+async def _end_txn(
+    route: ToCoordinator, target: PreparedTransaction, limit_ms: int, *, committed: bool
+) -> EndTxnResponse:
+    """Raises as `ask`, but TransactionOutcomeUnknown after the deadline."""
+    request = EndTxnRequest(
+        transactional_id=target.transactional_id,
+        producer_id=target.producer_id,
+        producer_epoch=target.epoch,
+        committed=committed,
+    )
+    try:
+        return (await ask(route, request, _make_retries(route.cluster.config, limit_ms))).response
+    except BarnabasError as error:
+        raise _unless_unknown(Api.END_TXN, error, target.transactional_id) from error
+
+
+def _unless_unknown(api: Api, error: BarnabasError, transactional_id: str) -> BarnabasError:
+    """The error of a call: a retriable one, after the deadline, leaves the outcome unknown."""
+    if reaction_to(api, error) not in REPEATED:
+        return error
+    return TransactionOutcomeUnknown(
+        f"the coordinator of transactional id {transactional_id!r} did not answer {api.value} in time; "
+        f"call again for the outcome: {error}"
+    )
+
+
+def _add_partitions_request(
+    transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
+) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnTopic(name=name, partitions=numbers)
+            for name, numbers in by_topic((tp, tp.partition) for tp in partitions).items()
+        ],
+    )
+
+
+def _commit_offsets_request(
+    transactional_id: str,
+    identity: ProducerIdentity,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    group: GroupMetadata,
+) -> TxnOffsetCommitRequest:
+    entries = by_topic(
+        (
+            tp,
+            TxnOffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=to_commit.offset,
+                committed_leader_epoch=to_commit.leader_epoch,
+                committed_metadata=to_commit.metadata,
+            ),
+        )
+        for tp, to_commit in offsets.items()
+    )
+    return TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        group_id=group.group_id,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        generation_id=group.generation_id,
+        member_id=group.member_id,
+        group_instance_id=group.group_instance_id,
+        topics=[
+            TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
+            for name, partitions in entries.items()
+        ],
+    )
