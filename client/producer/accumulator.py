@@ -19,12 +19,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import BufferExhausted, ClientClosed
 from barnabas.client.metadata import TopicInfo
-from barnabas.client.producer.batch import ProducerBatch, now
+from barnabas.client.producer.batch import DeliveryCallback, ProducerBatch, now
 from barnabas.client.producer.partitioners import KeyCache, KeyPartitioner, check_partition
 from barnabas.client.producer.sequences import MAX_NUMBERED, Pipeline
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -35,6 +35,7 @@ from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import decode_fields
 from barnabas.protocol.schema import Buffer
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[str, bytes | None]]
@@ -217,7 +218,48 @@ class Accumulator:
             return topic.by_partition[topic.keys.partition(key)]
         return topic.sticky
 
-    def append_to_new(
+    def append(
+        self,
+        topic: TopicQueues,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int,
+        partition: int | None,
+        is_sticky: bool,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> tuple[ProducerBatch, int] | int:
+        """Append a record; returns its batch and the index in it, or the bytes of memory that are missing.
+
+        Raises MESSAGE_TOO_LARGE for a record above `max_request_size`, and `refusal`.
+        """
+        queue = topic.sticky if is_sticky else self.queue_for(topic, key, partition)
+        index = queue.append(key, value, headers, timestamp_ms)
+        batch = queue.open
+        if index is None or batch is None:
+            taken = self._append_to_new(topic, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky)
+            if isinstance(taken, int):
+                return taken
+            batch, index = taken
+        if on_delivery is not None:
+            batch.add_callback(index, timestamp_ms, on_delivery)
+        return batch, index
+
+    async def when_free(self, attempt: Callable[[], T | int]) -> T:
+        """Repeat an append until there is memory for it, for at most `max_block_ms`.
+
+        On the event loop only. Raises BufferExhausted, and as ``attempt``.
+        """
+        deadline = now() + self.config.max_block_ms / 1000
+        granted = 0
+        while True:
+            with self.lock, self.redeeming(granted):
+                taken = attempt()
+            if not isinstance(taken, int):
+                return taken
+            granted = await self.wait_for_memory(taken, deadline)
+
+    def _append_to_new(
         self,
         topic: TopicQueues,
         queue: PartitionQueue,
@@ -228,11 +270,7 @@ class Accumulator:
         *,
         is_sticky: bool,
     ) -> tuple[ProducerBatch, int] | int:
-        """Append to a batch that may grow, or to a new one, because the open batch is full.
-
-        Returns the batch and the index in it, or the bytes of memory that are missing. Raises
-        MESSAGE_TOO_LARGE for a record above `max_request_size`, and `refusal`.
-        """
+        """Append to a batch that may grow, or to a new one, because the open batch is full."""
         self.check_accepting()
         if queue.open is not None:
             queue.open.is_full = True
@@ -361,7 +399,7 @@ class Accumulator:
             self._release(unused)
 
     async def wait_for_memory(self, size: int, deadline: float) -> int:
-        """Wait until `size` bytes are reserved; the caller passes them to `redeeming` or `give_back`.
+        """Wait until `size` bytes are reserved; the caller passes them to `redeeming`.
 
         On the event loop only. Raises BufferExhausted when the deadline passes, and `refusal`.
         """

@@ -20,7 +20,8 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Final, Unpack
 
@@ -28,17 +29,16 @@ from barnabas.client.arguments import as_bytes, check_callable, check_limit
 from barnabas.client.client import interruption, ms_after
 from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.errors import ClientClosed
-from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, hop
+from barnabas.client.loop_thread import BlockingClient, ClientThread, hop
 from barnabas.client.producer import batch as _batch
 from barnabas.client.producer import producer as _producer
-from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata, now
+from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata
 from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.schema import Buffer
 
 log = logging.getLogger(__name__)
 
-_NOTHING_GRANTED: Final = nullcontext()
 _UNCLOSED_CLOSE_MS: Final = 30_000
 """The time limit to deliver an unclosed producer's records; without brokers a program must still end."""
 
@@ -152,30 +152,25 @@ class Producer(BlockingClient[_producer.Producer]):
             topics = self._thread.call(lambda: self._client._open_topic(topic))
         is_sticky = key is None and partition is None and self._is_sticky
         accumulator = self._accumulator
-        deadline, granted = 0.0, 0
-        while True:
-            with self._lock, accumulator.redeeming(granted) if granted else _NOTHING_GRANTED:
-                if is_sticky:
-                    queue = topics.sticky
-                else:
-                    queue = accumulator.queue_for(topics, key, partition)
-                index = queue.append(key, value, headers, timestamp_ms)
-                batch = queue.open
-                missing = 0
-                if index is None or batch is None:
-                    taken = accumulator.append_to_new(
-                        topics, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky
-                    )
-                    if isinstance(taken, int):
-                        missing = taken
-                    else:
-                        batch, index = taken
-                if not missing and index is not None and batch is not None:
-                    if on_delivery is not None:
-                        batch.add_callback(index, timestamp_ms, on_delivery)
-                    return RecordFuture(_batch.RecordFuture(batch, index, timestamp_ms), self._thread)
-            deadline = deadline or now() + self.config.max_block_ms / 1000
-            granted = self._wait_for_memory(missing, deadline)
+        with self._lock:
+            taken = accumulator.append(
+                topics, key, value, headers, timestamp_ms, partition, is_sticky, on_delivery
+            )
+        if isinstance(taken, int):
+            # The buffer is full; the record is appended as soon as there is room.
+            append = partial(
+                accumulator.append,
+                topics,
+                key,
+                value,
+                headers,
+                timestamp_ms,
+                partition,
+                is_sticky,
+                on_delivery,
+            )
+            taken = self._thread.call(partial(accumulator.when_free, append))
+        return RecordFuture(_batch.RecordFuture(*taken, timestamp_ms), self._thread)
 
     def send_and_wait(
         self,
@@ -252,22 +247,6 @@ class Producer(BlockingClient[_producer.Producer]):
     async def _flush(self, timeout_s: float | None) -> None:
         async with asyncio.timeout(timeout_s):
             await self._client.flush()
-
-    def _wait_for_memory(self, missing: int, deadline: float) -> int:
-        granted = Handover(0)
-
-        async def wait() -> None:
-            size = await self._accumulator.wait_for_memory(missing, deadline)
-            if not granted.offer(size):
-                self._accumulator.give_back(size)
-
-        try:
-            self._thread.call(wait)
-            return granted.outcome
-        except BaseException:
-            # The thread may be interrupted just after the memory was granted.
-            self._accumulator.give_back(granted.give_up())
-            raise
 
 
 class _UnclosedProducer:

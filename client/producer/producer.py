@@ -26,6 +26,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Unpack
 
@@ -37,7 +38,7 @@ from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ClientClosed, IllegalTransactionState
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import GroupMetadata, OffsetsToCommit, checked_offsets
-from barnabas.client.producer.accumulator import Accumulator, PartitionQueue, TopicQueues
+from barnabas.client.producer.accumulator import Accumulator, TopicQueues
 from barnabas.client.producer.batch import (
     BatchFuture,
     DeliveryCallback,
@@ -165,9 +166,18 @@ class Producer(Client):
         index = queue.append(key, value, headers, timestamp_ms)
         batch = queue.open
         if index is None or batch is None:
-            batch, index = await self._append_slowly(
-                queues, queue, key, value, headers, timestamp_ms, is_sticky
-            )
+            accumulator, sender = self._parts()
+            if batch is not None:
+                # Let the full batch be sent even if the caller sends without ever waiting.
+                batch.is_full = True
+                sender.wake()
+                await asyncio.sleep(0)
+            # The same queue, also if the partitioner would choose another one now.
+            where = None if is_sticky else queue.tp.partition
+            # Not a lambda: its variables would cost every record.
+            append = partial(accumulator.append, queues, key, value, headers, timestamp_ms, where, is_sticky)
+            taken: tuple[ProducerBatch, int] = await accumulator.when_free(append)
+            batch, index = taken
         if on_delivery is not None:
             batch.add_callback(index, timestamp_ms, on_delivery)
         return RecordFuture(batch, index, timestamp_ms)
@@ -213,14 +223,8 @@ class Producer(Client):
         queues = self._topics.get(topic) or await self._open_topic(topic)
         accumulator, _ = self._parts()
         queue = accumulator.queue_for(queues, None, partition)
-        deadline = now() + self.config.max_block_ms / 1000
-        granted = 0
-        while True:
-            with accumulator.lock, accumulator.redeeming(granted):
-                taken = accumulator.add_encoded(queue, encoded, is_ours=is_ours)
-            if isinstance(taken, ProducerBatch):
-                return taken, header.base_timestamp
-            granted = await accumulator.wait_for_memory(taken, deadline)
+        batch = await accumulator.when_free(lambda: accumulator.add_encoded(queue, encoded, is_ours=is_ours))
+        return batch, header.base_timestamp
 
     async def flush(self) -> None:
         """Return when all records sent before are delivered or have failed; ends their linger time."""
@@ -396,34 +400,6 @@ class Producer(Client):
         queues = self._topics.get(topic)
         idle_s = self.config.metadata_max_idle_ms / 1000
         return queues is None or now() - queues.used_at < idle_s or self._has_records_for(topic)
-
-    async def _append_slowly(
-        self,
-        queues: TopicQueues,
-        queue: PartitionQueue,
-        key: bytes | None,
-        value: bytes | None,
-        headers: tuple[tuple[str, bytes | None], ...] | None,
-        timestamp_ms: int,
-        is_sticky: bool,
-    ) -> tuple[ProducerBatch, int]:
-        """Append when the queue has no open batch, or it is full."""
-        accumulator, sender = self._parts()
-        if queue.open is not None:
-            # Let the full batch be sent even if the caller sends without ever waiting.
-            queue.open.is_full = True
-            sender.wake()
-            await asyncio.sleep(0)
-        deadline = now() + self.config.max_block_ms / 1000
-        granted = 0
-        while True:
-            with accumulator.lock, accumulator.redeeming(granted):
-                taken = accumulator.append_to_new(
-                    queues, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky
-                )
-            if not isinstance(taken, int):
-                return taken
-            granted = await accumulator.wait_for_memory(taken, deadline)
 
     def _transactions(self) -> TransactionSession:
         self._parts()
