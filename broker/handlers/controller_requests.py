@@ -62,7 +62,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 from barnabas.protocol.partition_entries import entries, in_topics, outcomes_in_topics, partitions_of
-from barnabas.protocol.schema import MAX_HEAD_BYTES, ApiKey
+from barnabas.protocol.schema import MAX_HEAD_BYTES, ApiKey, wire_fields
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity
 from barnabas.zookeeper.features import Levels, Registrations
@@ -71,7 +71,7 @@ from barnabas.zookeeper.znodes import ReplicaAssignment
 logger = logging.getLogger(__name__)
 
 _NOT_CONTROLLER: Final = "this broker is not the controller; Metadata names the one that is"
-
+_TOO_LONG: Final = "the answer would be too long for a message: name fewer topics"
 
 _RESULT_BYTES: Final = 60
 """The most that a result takes in a native message without its name, text and settings."""
@@ -79,45 +79,48 @@ _CONFIG_BYTES: Final = 12
 _UTF8_BYTES: Final = 4
 """The most that a character takes."""
 _Result = CreatableTopicResult | CreatePartitionsTopicResult | DeletableTopicResult
+_Handle = Callable[[Services, ApiRequest], None]
 
 
-def _serve(
-    services: Services,
-    request: ApiRequest,
-    work: Callable[[Services, ApiRequest], None],
-    refused: Collection[_Result],
-    refusal: Any,
-) -> None:
-    """Do the work if the active controller is in this process; else answer with the refusal.
+def _by_controller(response_class: type[Any], result_class: type[Any]) -> Callable[[_Handle], _Handle]:
+    """Run a handler on the slow-work thread if the active controller is in this process.
 
-    Nothing is done either if the answer might not fit into a native message.
+    Else each topic is refused; also if the answer might not fit into a native message.
     """
-    code, text = ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER
-    if services.controller.is_active:
-        if request.api_version is not None or _fits(refused, request.api_key):
-            request.run_slowly(services.slow_work, work, services, request)
-            return
-        code, text = (
-            ErrorCode.POLICY_VIOLATION,
-            "the answer would be too long for a message: name fewer topics",
-        )
-    texts = ErrorTexts()
-    for result in refused:
-        result.error_code = code
-        result.error_message = texts.take(text)
-    request.respond(refusal)
+    results_field = next(name for name, wire, _ in wire_fields(response_class) if wire.is_array)
+
+    def decorate(work: _Handle) -> _Handle:
+        def handle(services: Services, request: ApiRequest) -> None:
+            code, text = ErrorCode.NOT_CONTROLLER, _NOT_CONTROLLER
+            if services.controller.is_active:
+                if request.api_version is not None or _fits(request.body.topics, request.api_key):
+                    request.run_slowly(services.slow_work, work, services, request)
+                    return
+                code, text = ErrorCode.POLICY_VIOLATION, _TOO_LONG
+            texts, results = ErrorTexts(), []
+            for topic in request.body.topics:
+                named = {"topic_id": topic.topic_id} if isinstance(topic, DeleteTopicState) else {}
+                text_or_none = texts.take(text)
+                results.append(
+                    result_class(name=topic.name, error_code=code, error_message=text_or_none, **named)
+                )
+            request.respond(response_class(**{results_field: results}))
+
+        return handle
+
+    return decorate
 
 
 def _texts_beside(results: Iterable[_Result]) -> ErrorTexts:
     return ErrorTexts(used=sum(len(result.error_message or "") for result in results))
 
 
-def _fits(results: Collection[_Result], api_key: ApiKey) -> bool:
+def _fits(topics: Collection[Any], api_key: ApiKey) -> bool:
     reserved = MAX_TEXTS_LENGTH * _UTF8_BYTES
     if api_key is ApiKey.CREATE_TOPICS:
         reserved += MAX_NEW_CONFIGS_BYTES
     return (
-        reserved + sum(_RESULT_BYTES + len((each.name or "").encode()) for each in results) <= MAX_HEAD_BYTES
+        reserved + sum(_RESULT_BYTES + len((each.name or "").encode()) for each in topics) <= MAX_HEAD_BYTES
     )
 
 
@@ -175,13 +178,8 @@ def _is_served(metadata: MetadataCache, expected: _Expected) -> bool:
 # Creating
 
 
+@_by_controller(CreateTopicsResponse, CreatableTopicResult)
 def handle_create_topics(services: Services, request: ApiRequest) -> None:
-    body: CreateTopicsRequest = request.body
-    results = [CreatableTopicResult(name=topic.name, error_code=0) for topic in body.topics]
-    _serve(services, request, _create, results, CreateTopicsResponse(topics=results))
-
-
-def _create(services: Services, request: ApiRequest) -> None:
     body: CreateTopicsRequest = request.body
     results = services.topics.create_topics(body.topics, validate_only=body.validate_only)
     created = [result for result in results if result.error_code == ErrorCode.NONE]
@@ -241,13 +239,8 @@ def _describe_configs(
 # Adding partitions
 
 
+@_by_controller(CreatePartitionsResponse, CreatePartitionsTopicResult)
 def handle_create_partitions(services: Services, request: ApiRequest) -> None:
-    body: CreatePartitionsRequest = request.body
-    results = [CreatePartitionsTopicResult(name=topic.name, error_code=0) for topic in body.topics]
-    _serve(services, request, _create_partitions, results, CreatePartitionsResponse(results=results))
-
-
-def _create_partitions(services: Services, request: ApiRequest) -> None:
     body: CreatePartitionsRequest = request.body
     others = [topic for topic in body.topics if topic.name not in INTERNAL_TOPICS]
     grown = services.topics.create_partitions(others, validate_only=body.validate_only)
@@ -281,12 +274,10 @@ def handle_delete_topics(services: Services, request: ApiRequest) -> None:
     body: DeleteTopicsRequest = request.body
     # Older versions have only names.
     body.topics += [DeleteTopicState(name=name) for name in body.topic_names]
-    results = [
-        DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=0) for topic in body.topics
-    ]
-    _serve(services, request, _delete, results, DeleteTopicsResponse(responses=results))
+    _delete(services, request)
 
 
+@_by_controller(DeleteTopicsResponse, DeletableTopicResult)
 def _delete(services: Services, request: ApiRequest) -> None:
     body: DeleteTopicsRequest = request.body
     results = services.topics.delete_topics(body.topics)
