@@ -48,14 +48,14 @@ class LeaderHints:
     def endpoints(self) -> list[NodeEndpoint]:
         return list(self._endpoints.values())
 
-    def find(self, name: TopicPartition, client_epoch: int = -1) -> LeaderIdAndEpoch:
+    def find(self, tp: TopicPartition, client_epoch: int = -1) -> LeaderIdAndEpoch:
         """The hint for a partition that was refused, to a client that knows this leader epoch."""
         replicas = self._services.replicas
         if replicas.fence.reason is not None:
             # Without ZooKeeper this broker does not learn of new leaders.
             return NO_HINT
-        known = self._services.metadata.current.partitions_of(name.topic).get(name.partition)
-        replica = replicas.roles.partitions.get(name)
+        known = self._services.metadata.current.partitions_of(tp.topic).get(tp.partition)
+        replica = replicas.roles.partitions.get(tp)
         least_epoch = client_epoch
         if replica is not None:
             # The metadata may be behind the role of this broker's replica.

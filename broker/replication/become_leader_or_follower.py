@@ -67,7 +67,7 @@ class Fetchers(Protocol):
 
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None: ...
 
-    def unfollow(self, names: Iterable[TopicPartition]) -> None: ...
+    def unfollow(self, partitions: Iterable[TopicPartition]) -> None: ...
 
 
 class RoleChanges:
@@ -131,7 +131,7 @@ class RoleChanges:
 
     def unclaimed_high_watermarks(self) -> dict[TopicPartition, Offset]:
         """The saved high watermarks of replicas that have no role yet."""
-        return {name: Offset(mark) for name, mark in self._high_watermarks.items()}
+        return {tp: Offset(mark) for tp, mark in self._high_watermarks.items()}
 
     # LeaderAndIsr.
 
@@ -156,31 +156,31 @@ class RoleChanges:
             errors = []
             follow: dict[TopicPartition, FollowedLeader] = {}
             leading: list[TopicPartition] = []
-            for name, (_, state) in given.items():
+            for tp, (_, state) in given.items():
                 try:
-                    if name in failures:
-                        raise failures[name]
-                    role = self._take_role(self.partitions[name], state, request, endpoints)
+                    if tp in failures:
+                        raise failures[tp]
+                    role = self._take_role(self.partitions[tp], state, request, endpoints)
                 except ApiError as error:
-                    self._keep_role(name, error)
-                    errors.append(_partition_error(name, error.code))
+                    self._keep_role(tp, error)
+                    errors.append(_partition_error(tp, error.code))
                     continue
                 except Exception as error:  # noqa: BLE001 - any error fails only this replica
-                    self._fail(name, error, f"the role of leader epoch {state.leader_epoch}")
-                    errors.append(_partition_error(name, ErrorCode.KAFKA_STORAGE_ERROR))
+                    self._fail(tp, error, f"the role of leader epoch {state.leader_epoch}")
+                    errors.append(_partition_error(tp, ErrorCode.KAFKA_STORAGE_ERROR))
                     continue
                 if role is not Role.NONE:
-                    self.failed.clear(name)
+                    self.failed.clear(tp)
                 if isinstance(role, FollowedLeader):
-                    follow[name] = role
+                    follow[tp] = role
                 elif role is Role.LEADER:
-                    leading.append(name)
+                    leading.append(tp)
             if request.is_full:
                 named |= dict.fromkeys(self._set_strays_aside(given))
             self._fetchers.unfollow(leading)
             self._fetchers.follow(follow)
-        for name in named:
-            self._role_changed(name)
+        for tp in named:
+            self._role_changed(tp)
         return errors
 
     def _create_missing(
@@ -196,48 +196,48 @@ class RoleChanges:
         """
         failures: dict[TopicPartition, Exception] = {}
 
-        def attempt(name: TopicPartition, work: Callable[[], object]) -> None:
+        def attempt(tp: TopicPartition, work: Callable[[], object]) -> None:
             try:
                 work()
             except Exception as error:  # noqa: BLE001 - the caller reports it and fails only this replica
-                failures[name] = error
+                failures[tp] = error
 
-        for name, (topic, state) in given.items():
-            create = partial(self._provide, name, topic, is_full=is_full, is_new=state.is_new)
-            attempt(name, create)
+        for tp, (topic, state) in given.items():
+            create = partial(self._provide, tp, topic, is_full=is_full, is_new=state.is_new)
+            attempt(tp, create)
         without_id = [
-            (name, partial(self.partitions[name].log.assign_topic_id, TopicId(topic.topic_id)))
-            for name, (topic, _) in given.items()
-            if name not in failures and self.partitions[name].log.topic_id is None
+            (tp, partial(self.partitions[tp].log.assign_topic_id, TopicId(topic.topic_id)))
+            for tp, (topic, _) in given.items()
+            if tp not in failures and self.partitions[tp].log.topic_id is None
         ]
         for_each(without_id, lambda named: attempt(*named), _SYNCS_AT_ONCE, "topic-id")
         return failures
 
-    def _keep_role(self, name: TopicPartition, error: ApiError) -> None:
-        logger.warning("%s keeps its role: %s", name, error)
+    def _keep_role(self, tp: TopicPartition, error: ApiError) -> None:
+        logger.warning("%s keeps its role: %s", tp, error)
         self._disk_failures.note(error)
         if isinstance(error, StorageCallFailed):
             self._disk_failures.note_refused_role()
 
-    def _fail(self, name: TopicPartition, error: Exception, what: str) -> None:
-        self.failed.note(name, error, what, is_retried=True)
-        self._release(name, ErrorCode.KAFKA_STORAGE_ERROR)
+    def _fail(self, tp: TopicPartition, error: Exception, what: str) -> None:
+        self.failed.note(tp, error, what, is_retried=True)
+        self._release(tp, ErrorCode.KAFKA_STORAGE_ERROR)
 
     def fail_follower(self, partition: Partition, leader_epoch: LeaderEpoch, error: Exception) -> None:
         """Put a follower of that epoch out of service: its leader's answer could not be applied."""
-        name = partition.partition
+        tp = partition.partition
         with self._lock:
-            if self.partitions.get(name) is not partition or partition.leader_epoch != leader_epoch:
+            if self.partitions.get(tp) is not partition or partition.leader_epoch != leader_epoch:
                 return
-            self._fail(name, error, f"following in leader epoch {leader_epoch}")
-        self._role_changed(name)
+            self._fail(tp, error, f"following in leader epoch {leader_epoch}")
+        self._role_changed(tp)
 
-    def hand_over(self, name: TopicPartition, since: LeaderEpoch, damage: CorruptLog) -> bool:
+    def hand_over(self, tp: TopicPartition, since: LeaderEpoch, damage: CorruptLog) -> bool:
         """Take the damaged log of a leadership offline, so that another member of the ISR leads.
 
         False, and nothing is done, if no other member is sure to stay in the ISR: no other could lead then.
         """
-        partition = self.partitions.get(name)
+        partition = self.partitions.get(tp)
         if partition is None or not partition.is_leader or partition.leading_since != since:
             # The controller has decided already.
             return True
@@ -281,29 +281,27 @@ class RoleChanges:
         )
         return Role.LEADER if leads else followed
 
-    def _provide(
-        self, name: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool
-    ) -> None:
+    def _provide(self, tp: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool) -> None:
         topic_id = TopicId(topic.topic_id)
-        partition = self.partitions.get(name)
-        log = partition.log if partition is not None else self._logs.get_or_open(name, wall_clock_ms())
+        partition = self.partitions.get(tp)
+        log = partition.log if partition is not None else self._logs.get_or_open(tp, wall_clock_ms())
         if log is not None and not _is_of(log, topic_id):
             if not is_full:
                 raise api_error(
-                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{name} has id {log.topic_id} here, not {topic_id}"
+                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{tp} has id {log.topic_id} here, not {topic_id}"
                 )
-            logger.warning("%s now has topic id %s, not %s", name, topic_id, log.topic_id)
-            self._set_aside(name)
+            logger.warning("%s now has topic id %s, not %s", tp, topic_id, log.topic_id)
+            self._set_aside(tp)
             partition = None
         if partition is not None:
             return
-        settings = self._topic_settings.of(name.topic)
-        log = self._logs.get_or_create_without_id(name, topic_id, wall_clock_ms(), is_new=is_new)
-        self.partitions[name] = Partition(
-            name,
+        settings = self._topic_settings.of(tp.topic)
+        log = self._logs.get_or_create_without_id(tp, topic_id, wall_clock_ms(), is_new=is_new)
+        self.partitions[tp] = Partition(
+            tp,
             self.broker_id,
             log,
-            high_watermark=Offset(self._high_watermarks.pop(name, 0)),
+            high_watermark=Offset(self._high_watermarks.pop(tp, 0)),
             max_lag_ms=self._max_lag_ms,
             min_insync_replicas=settings.min_insync_replicas,
             is_min_isr_strict=settings.is_min_isr_strict,
@@ -312,33 +310,33 @@ class RoleChanges:
 
     def _set_strays_aside(self, named: Container[TopicPartition]) -> list[TopicPartition]:
         """Set aside the logs that a full request omits, because the controller does not know their topics."""
-        strays = [name for log in self._logs.all_logs() if (name := log.topic_partition) not in named]
-        for name in strays:
-            self._attempt(name, "setting it aside", partial(self._set_aside, name))
+        strays = [tp for log in self._logs.all_logs() if (tp := log.topic_partition) not in named]
+        for tp in strays:
+            self._attempt(tp, "setting it aside", partial(self._set_aside, tp))
         return strays
 
-    def _attempt(self, name: TopicPartition, what: str, change: Callable[[], None]) -> ErrorCode:
+    def _attempt(self, tp: TopicPartition, what: str, change: Callable[[], None]) -> ErrorCode:
         """Change one replica; any error fails only this replica."""
         try:
             change()
         except ApiError as error:
-            logger.warning("%s: %s failed: %s", name, what, error)
+            logger.warning("%s: %s failed: %s", tp, what, error)
             self._disk_failures.note(error)
             return error.code
         except Exception as error:  # noqa: BLE001 - see above
-            self._fail(name, error, what)
+            self._fail(tp, error, what)
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
-    def _set_aside(self, name: TopicPartition) -> None:
+    def _set_aside(self, tp: TopicPartition) -> None:
         """Release a replica; its log is kept in case the topic is created again. Raises LogDirFailure."""
-        self._release(name)
-        self.partitions.pop(name, None)
-        self._high_watermarks.pop(name, None)
-        self.failed.clear(name)
-        folder = self._logs.set_aside(name, wall_clock_ms())
+        self._release(tp)
+        self.partitions.pop(tp, None)
+        self._high_watermarks.pop(tp, None)
+        self.failed.clear(tp)
+        folder = self._logs.set_aside(tp, wall_clock_ms())
         state_change_logger.warning(
-            "broker %d: %s is no longer hosted; kept as %s", self.broker_id, name, folder
+            "broker %d: %s is no longer hosted; kept as %s", self.broker_id, tp, folder
         )
 
     # Settings
@@ -346,9 +344,9 @@ class RoleChanges:
     def settings_changed(self, topics: Collection[str] | None) -> None:
         """Apply the changed settings of these topics, or with None of all topics."""
         with self._lock:
-            names = self._apply_settings(topics)
-        for name in names:
-            self._role_changed(name)
+            partitions = self._apply_settings(topics)
+        for tp in partitions:
+            self._role_changed(tp)
 
     def _take_settings(self, topics: Iterable[LeaderAndIsrTopic]) -> list[TopicPartition]:
         """Put the settings that come with roles into force; returns the replicas of changed topics.
@@ -366,11 +364,11 @@ class RoleChanges:
     def _apply_settings(self, topics: Collection[str] | None) -> list[TopicPartition]:
         """Returns the replicas of these topics, or with None all replicas, which have these settings now."""
         self._logs.update_config(topics)
-        names = [name for name in self.partitions if topics is None or name.topic in topics]
-        for name in names:
-            settings = self._topic_settings.of(name.topic)
-            self.partitions[name].min_insync_replicas = settings.min_insync_replicas
-        return names
+        partitions = [tp for tp in self.partitions if topics is None or tp.topic in topics]
+        for tp in partitions:
+            settings = self._topic_settings.of(tp.topic)
+            self.partitions[tp].min_insync_replicas = settings.min_insync_replicas
+        return partitions
 
     # StopReplica.
 
@@ -386,64 +384,64 @@ class RoleChanges:
             for topic in request.topic_states:
                 topic_id = None if topic.topic_id == NO_TOPIC_ID else TopicId(topic.topic_id)
                 for state in topic.partition_states:
-                    name = TopicPartition(topic.topic_name, state.partition_index)
-                    partition = self.partitions.get(name)
+                    tp = TopicPartition(topic.topic_name, state.partition_index)
+                    partition = self.partitions.get(tp)
                     if partition is not None and not _is_of(partition.log, topic_id):
                         partition = None
                     # A negative epoch matches every epoch: the topic is being deleted.
                     if partition is not None and 0 <= state.leader_epoch < partition.told_epoch:
                         code = ErrorCode.FENCED_LEADER_EPOCH
                     else:
-                        code = self._try_remove(name, topic_id, state.delete_partition)
-                        stopped.append(name)
+                        code = self._try_remove(tp, topic_id, state.delete_partition)
+                        stopped.append(tp)
                     if code != ErrorCode.NONE:
-                        errors.append(_partition_error(name, code))
-        for name in stopped:
-            self._role_changed(name)
+                        errors.append(_partition_error(tp, code))
+        for tp in stopped:
+            self._role_changed(tp)
         return errors
 
-    def _try_remove(self, name: TopicPartition, topic_id: TopicId | None, delete: bool) -> ErrorCode:
-        code = self._attempt(name, "stopping it", partial(self._remove, name, topic_id, delete))
+    def _try_remove(self, tp: TopicPartition, topic_id: TopicId | None, delete: bool) -> ErrorCode:
+        code = self._attempt(tp, "stopping it", partial(self._remove, tp, topic_id, delete))
         if code != ErrorCode.NONE:
             return code
         if delete:
             # A stopped replica stays failed, because the controller stops it after the failure.
-            self.failed.clear(name)
-        state_change_logger.info("broker %d: %s %s", self.broker_id, name, "deleted" if delete else "stopped")
+            self.failed.clear(tp)
+        state_change_logger.info("broker %d: %s %s", self.broker_id, tp, "deleted" if delete else "stopped")
         return ErrorCode.NONE
 
-    def _remove(self, name: TopicPartition, topic_id: TopicId | None, delete: bool) -> None:
+    def _remove(self, tp: TopicPartition, topic_id: TopicId | None, delete: bool) -> None:
         """Remove the replica of this topic id, but not of a later topic with the same name."""
-        log = self._logs.get(name)
+        log = self._logs.get(tp)
         is_meant = log is None or _is_of(log, topic_id)
         if is_meant:
-            self._release(name)
+            self._release(tp)
         if delete:
             if is_meant:
-                self.partitions.pop(name, None)
-                self._high_watermarks.pop(name, None)
-            self._logs.delete(name, wall_clock_ms(), topic_id)
+                self.partitions.pop(tp, None)
+                self._high_watermarks.pop(tp, None)
+            self._logs.delete(tp, wall_clock_ms(), topic_id)
 
-    def _release(self, name: TopicPartition, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
-        self._fetchers.unfollow([name])
-        partition = self.partitions.get(name)
+    def _release(self, tp: TopicPartition, refusal: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        self._fetchers.unfollow([tp])
+        partition = self.partitions.get(tp)
         if partition is not None:
             partition.set_offline(refusal)
 
     # Lost disks.
 
-    def drop_lost(self, names: Iterable[TopicPartition]) -> None:
+    def drop_lost(self, partitions: Iterable[TopicPartition]) -> None:
         """Take away the roles of replicas whose disk has failed, and the replicas from the table."""
-        lost = list(names)
+        lost = list(partitions)
         with self._lock:
             self._fetchers.unfollow(lost)
-            for name in lost:
-                partition = self.partitions.pop(name, None)
+            for tp in lost:
+                partition = self.partitions.pop(tp, None)
                 if partition is not None:
                     partition.set_offline(ErrorCode.KAFKA_STORAGE_ERROR)
-                state_change_logger.info("broker %d: %s is offline, its disk failed", self.broker_id, name)
-        for name in lost:
-            self._role_changed(name)
+                state_change_logger.info("broker %d: %s is offline, its disk failed", self.broker_id, tp)
+        for tp in lost:
+            self._role_changed(tp)
 
     def check_epochs(self, controller_epoch: int, broker_epoch: int) -> None:
         """Raises STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH or UnconfirmedController."""
@@ -472,5 +470,5 @@ def _is_of(log: Log, topic_id: TopicId | None) -> bool:
     return topic_id is None or log.topic_id in (None, topic_id)
 
 
-def _partition_error(name: TopicPartition, code: ErrorCode) -> PartitionError:
-    return PartitionError(topic_name=name.topic, partition_index=name.partition, error_code=code)
+def _partition_error(tp: TopicPartition, code: ErrorCode) -> PartitionError:
+    return PartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=code)

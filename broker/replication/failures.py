@@ -147,39 +147,39 @@ class FailedReplicas:
         self._retries: dict[TopicPartition, _Retry] = {}
         """Kept for replicas that work again, because one that soon fails again pauses for longer."""
 
-    def note(self, name: TopicPartition, error: BaseException, what: str, *, is_retried: bool) -> None:
+    def note(self, tp: TopicPartition, error: BaseException, what: str, *, is_retried: bool) -> None:
         """Record that the operation ``what`` failed on this replica by an unforeseen error."""
-        self._reasons[name] = f"{what}: {error!r}"[:_LONGEST_REASON]
+        self._reasons[tp] = f"{what}: {error!r}"[:_LONGEST_REASON]
         pause = ""
         if is_retried:
-            retry = self._retries[name] = self._next_retry(name)
+            retry = self._retries[tp] = self._next_retry(tp)
             pause = f" or for {retry.pause_ms / 1000:.0f} s"
         logger.critical(
-            "%s is failed until its role changes%s: %s: %r", name, pause, what, error, exc_info=error
+            "%s is failed until its role changes%s: %s: %r", tp, pause, what, error, exc_info=error
         )
 
-    def _next_retry(self, name: TopicPartition) -> _Retry:
-        before, now_ms = self._retries.get(name), self._now_ms()
+    def _next_retry(self, tp: TopicPartition) -> _Retry:
+        before, now_ms = self._retries.get(tp), self._now_ms()
         pause_ms = FIRST_PAUSE_MS if before is None else min(2 * before.pause_ms, LONGEST_PAUSE_MS)
         return _Retry(now_ms + pause_ms, pause_ms)
 
     def take_due(self) -> bool:
         """Whether to request the roles of failed replicas now; a True starts the next pause."""
         now_ms, is_due = self._now_ms(), False
-        for name, retry in list(self._retries.items()):
+        for tp, retry in list(self._retries.items()):
             if now_ms < retry.due_ms:
                 continue
-            if name in self._reasons:
+            if tp in self._reasons:
                 is_due = True
-                self._retries[name] = retry._replace(due_ms=now_ms + retry.pause_ms)
+                self._retries[tp] = retry._replace(due_ms=now_ms + retry.pause_ms)
             elif now_ms >= retry.due_ms + LONGEST_PAUSE_MS:
-                self._retries.pop(name, None)
+                self._retries.pop(tp, None)
         return is_due
 
-    def clear(self, name: TopicPartition) -> None:
+    def clear(self, tp: TopicPartition) -> None:
         """The replica has a role again, or is gone."""
-        if self._reasons.pop(name, None) is not None:
-            logger.warning("%s is no longer failed", name)
+        if self._reasons.pop(tp, None) is not None:
+            logger.warning("%s is no longer failed", tp)
 
     def reasons(self) -> dict[TopicPartition, str]:
         return self._reasons.copy()

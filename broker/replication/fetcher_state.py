@@ -117,10 +117,10 @@ class NextFetch(NamedTuple):
 
     def topics(self, partition_max_bytes: int) -> list[FetchTopic]:
         topics: dict[tuple[str, TopicId], list[FetchPartition]] = {}
-        for name, position in self.included.items():
-            topics.setdefault((name.topic, position.topic_id), []).append(
+        for tp, position in self.included.items():
+            topics.setdefault((tp.topic, position.topic_id), []).append(
                 FetchPartition(
-                    partition=name.partition,
+                    partition=tp.partition,
                     current_leader_epoch=position.leader_epoch,
                     fetch_offset=position.log_end_offset,
                     last_fetched_epoch=position.last_epoch,
@@ -134,7 +134,7 @@ class NextFetch(NamedTuple):
         ]
 
     def forgotten_topics(self) -> list[ForgottenTopic]:
-        topics = by_topic((name, name.partition) for name in self.forgotten)
+        topics = by_topic((tp, tp.partition) for tp in self.forgotten)
         return [ForgottenTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()]
 
 
@@ -155,8 +155,8 @@ class FollowedPartitions:
         self._dropped: list[TopicPartition] = []
         self._pausing: dict[TopicPartition, FollowedPartition] = {}
 
-    def __getitem__(self, name: TopicPartition) -> FollowedPartition:
-        return self._followed[name]
+    def __getitem__(self, tp: TopicPartition) -> FollowedPartition:
+        return self._followed[tp]
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(tuple(self._followed))
@@ -169,16 +169,16 @@ class FollowedPartitions:
         """The largest lag of a partition. Any thread."""
         return max((followed.lag for followed in list(self._followed.values())), default=0)
 
-    def add(self, name: TopicPartition, followed: FollowedPartition) -> None:
+    def add(self, tp: TopicPartition, followed: FollowedPartition) -> None:
         """Follow a partition, perhaps again in another leader epoch."""
-        self._followed[name] = followed
-        self._pausing.pop(name, None)
-        self._changed[name] = None
+        self._followed[tp] = followed
+        self._pausing.pop(tp, None)
+        self._changed[tp] = None
 
-    def remove(self, name: TopicPartition) -> None:
-        self._followed.pop(name, None)
-        self._pausing.pop(name, None)
-        self._changed[name] = None
+    def remove(self, tp: TopicPartition) -> None:
+        self._followed.pop(tp, None)
+        self._pausing.pop(tp, None)
+        self._changed[tp] = None
 
     def reset(self) -> None:
         """The session is lost: the next fetch names everything."""
@@ -186,9 +186,9 @@ class FollowedPartitions:
 
     def next_fetch(self, now: float) -> NextFetch:
         """The next fetch, which the caller must send: the leader's session is assumed to have it."""
-        for name in [name for name, pausing in self._pausing.items() if pausing.retry_at <= now]:
-            del self._pausing[name]
-            self._changed[name] = None
+        for tp in [tp for tp, pausing in self._pausing.items() if pausing.retry_at <= now]:
+            del self._pausing[tp]
+            self._changed[tp] = None
         next_retry = min((pausing.retry_at for pausing in self._pausing.values()), default=0.0)
         if self._session_id == NO_SESSION:
             self._in_session, self._dropped = {}, []
@@ -197,13 +197,13 @@ class FollowedPartitions:
             candidates = self._changed | dict.fromkeys(self._stale(now))
         self._changed = {}
         included: dict[TopicPartition, FollowerPosition] = {}
-        for name in candidates:
-            followed = self._followed.get(name)
-            if self._in_session.get(name) is not followed:
+        for tp in candidates:
+            followed = self._followed.get(tp)
+            if self._in_session.get(tp) is not followed:
                 # Also for a partition that was added again: earlier answers about it were not applied.
-                self._drop(name)
-            if followed is not None and name not in self._pausing:
-                self._include(name, followed, now, included)
+                self._drop(tp)
+            if followed is not None and tp not in self._pausing:
+                self._include(tp, followed, now, included)
         forgotten, self._dropped = self._dropped, []
         if not self._in_session:
             # The leader drops its session at the next fetch.
@@ -217,15 +217,15 @@ class FollowedPartitions:
     def _stale(self, now: float) -> list[TopicPartition]:
         """The partitions of the session that were not included for ``refresh_ms``; they come first."""
         stale = []
-        for name, followed in self._in_session.items():
+        for tp, followed in self._in_session.items():
             if now - followed.sent_at < self._refresh_s:
                 break
-            stale.append(name)
+            stale.append(tp)
         return stale
 
     def _include(
         self,
-        name: TopicPartition,
+        tp: TopicPartition,
         followed: FollowedPartition,
         now: float,
         included: dict[TopicPartition, FollowerPosition],
@@ -234,48 +234,48 @@ class FollowedPartitions:
             position = followed.partition.follower_position(followed.leader_epoch)
         except ApiError:
             # The controller has given it another role; the order to unfollow is on its way here.
-            self._changed[name] = None
+            self._changed[tp] = None
             return
-        is_in_session = self._in_session.get(name) is followed
+        is_in_session = self._in_session.get(tp) is followed
         if is_in_session and position == followed.sent and now - followed.sent_at < self._refresh_s:
             return
-        self._in_session.pop(name, None)
-        self._in_session[name] = followed
+        self._in_session.pop(tp, None)
+        self._in_session[tp] = followed
         followed.sent, followed.sent_at = position, now
-        included[name] = position
+        included[tp] = position
 
     def opened(self, session_id: int) -> None:
         """The leader has answered, in this session."""
         if self._session_id == NO_SESSION and session_id != NO_SESSION:
             self._session_id, self._epoch = session_id, next_epoch(INITIAL_EPOCH)
 
-    def fetched(self, name: TopicPartition) -> FollowedPartition | None:
+    def fetched(self, tp: TopicPartition) -> FollowedPartition | None:
         """The partition that an answer concerns; None if it was removed or added again since the request."""
-        followed = self._in_session.get(name)
-        return followed if followed is not None and self._followed.get(name) is followed else None
+        followed = self._in_session.get(tp)
+        return followed if followed is not None and self._followed.get(tp) is followed else None
 
-    def applied(self, name: TopicPartition, followed: FollowedPartition) -> None:
+    def applied(self, tp: TopicPartition, followed: FollowedPartition) -> None:
         """An answer was applied."""
         followed.retry_ms = _FIRST_RETRY_MS
-        self._changed[name] = None
+        self._changed[tp] = None
 
-    def failed(self, name: TopicPartition, followed: FollowedPartition, now: float) -> float:
+    def failed(self, tp: TopicPartition, followed: FollowedPartition, now: float) -> float:
         """An answer was an error, or could not be applied; returns the pause in milliseconds."""
         pause_ms = followed.retry_ms
         followed.retry_ms = min(pause_ms * 2, self._backoff_ms)
-        self.pause(name, followed, now + pause_ms / 1000)
+        self.pause(tp, followed, now + pause_ms / 1000)
         return pause_ms
 
-    def pause(self, name: TopicPartition, followed: FollowedPartition, until: float) -> None:
+    def pause(self, tp: TopicPartition, followed: FollowedPartition, until: float) -> None:
         """Do not fetch a partition before this time."""
         followed.retry_at = until
-        self._pausing[name] = followed
-        self._drop(name)
+        self._pausing[tp] = followed
+        self._drop(tp)
 
-    def _drop(self, name: TopicPartition) -> None:
+    def _drop(self, tp: TopicPartition) -> None:
         """Have the leader send a partition's records again, because they were not applied."""
-        if self._in_session.pop(name, None) is not None:
-            self._dropped.append(name)
+        if self._in_session.pop(tp, None) is not None:
+            self._dropped.append(tp)
 
 
 # The exchange with the leader
@@ -394,10 +394,10 @@ class LeaderFetches:
         self.followed.opened(response.session_id)
         for topic in response.responses:
             for data in topic.partitions:
-                name = TopicPartition(topic.topic, data.partition_index)
-                followed = self.followed.fetched(name)
+                tp = TopicPartition(topic.topic, data.partition_index)
+                followed = self.followed.fetched(tp)
                 if followed is not None:
-                    self._apply(name, followed, data, now, wall_clock_ms)
+                    self._apply(tp, followed, data, now, wall_clock_ms)
         return 0.0
 
     def take_unflushed(self) -> list[Log]:
@@ -410,15 +410,13 @@ class LeaderFetches:
         taken, self._moved = self._moved, []
         return taken
 
-    def _throttle(
-        self, name: TopicPartition, followed: FollowedPartition, size_bytes: int, now: float
-    ) -> None:
+    def _throttle(self, tp: TopicPartition, followed: FollowedPartition, size_bytes: int, now: float) -> None:
         quota = self._quota
-        if quota is None or not size_bytes or not quota.applies_to(name):
+        if quota is None or not size_bytes or not quota.applies_to(tp):
             return
         quota.note(size_bytes)
         if followed.lag and (wait_s := quota.wait_s()):
-            self.followed.pause(name, followed, now + wait_s)
+            self.followed.pause(tp, followed, now + wait_s)
 
     def failed(self, error: LocalError) -> Failed:
         """No answer came: the next fetch begins a new session."""
@@ -453,7 +451,7 @@ class LeaderFetches:
 
     def _apply(
         self,
-        name: TopicPartition,
+        tp: TopicPartition,
         followed: FollowedPartition,
         data: FetchPartitionResponse,
         now: float,
@@ -464,15 +462,15 @@ class LeaderFetches:
             apply_answer(followed.partition, followed.leader_epoch, data, wall_clock_ms=wall_clock_ms)
         except ApiError as error:
             self.note_error(error)
-            self._pause(name, followed, error.code, now, str(error))
+            self._pause(tp, followed, error.code, now, str(error))
         except UnexpectedAppendOffset as error:
             # The log has changed meanwhile; the next fetch begins at its present end.
-            self._pause(name, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
+            self._pause(tp, followed, ErrorCode.OFFSET_OUT_OF_RANGE, now, str(error))
         except Exception as error:
             if self._fail is None:
                 raise
             # The next fetch would fail in the same way, so the other partitions continue without this one.
-            self.followed.remove(name)
+            self.followed.remove(tp)
             self._fail(followed.partition, followed.leader_epoch, error)
         else:
             size_bytes = 0 if data.records is None else len(data.records)
@@ -480,23 +478,23 @@ class LeaderFetches:
             if followed.partition.is_added:
                 self._traffic.reassignment_bytes_in += size_bytes
             followed.lag = max(0, data.high_watermark - followed.partition.log_end_offset)
-            self.followed.applied(name, followed)
-            self._throttle(name, followed, size_bytes, now)
+            self.followed.applied(tp, followed)
+            self._throttle(tp, followed, size_bytes, now)
             if followed.partition.high_watermark != high_watermark:
-                self._moved.append(name)
+                self._moved.append(tp)
             if followed.partition.log.must_flush:
                 self._unflushed.append(followed.partition.log)
 
     def _pause(
-        self, name: TopicPartition, followed: FollowedPartition, code: ErrorCode, now: float, why: str
+        self, tp: TopicPartition, followed: FollowedPartition, code: ErrorCode, now: float, why: str
     ) -> None:
         """Omit a partition from the fetches for a while, twice as long each time."""
-        pause_ms = self.followed.failed(name, followed, now)
+        pause_ms = self.followed.failed(tp, followed, now)
         # Warn once, before the delay reaches its maximum, because changes of leadership are shorter.
         is_quiet = code in _QUIET_ERRORS and not pause_ms < self._settings.backoff_ms <= 2 * pause_ms
         level = logging.DEBUG if is_quiet else logging.WARNING
         logger.log(
-            level, "%s from broker %d: %s %s; retry in %.0f ms", name, self.leader, code.name, why, pause_ms
+            level, "%s from broker %d: %s %s; retry in %.0f ms", tp, self.leader, code.name, why, pause_ms
         )
 
 

@@ -54,9 +54,9 @@ class Fetcher(Protocol):
     endpoint: Endpoint
     fetches: LeaderFetches
 
-    def add(self, name: TopicPartition, followed: FollowedPartition) -> None: ...
+    def add(self, tp: TopicPartition, followed: FollowedPartition) -> None: ...
 
-    def remove(self, name: TopicPartition) -> None: ...
+    def remove(self, tp: TopicPartition) -> None: ...
 
     def close(self) -> None: ...
 
@@ -87,61 +87,61 @@ class FetcherTable(Generic[F]):
             fetcher = self.fetchers.get(leader.broker_id)
             if fetcher is not None and leader.endpoint not in (None, fetcher.endpoint):
                 self._move(fetcher, leader.endpoint)
-        changed = {name: leader for name, leader in leaders.items() if not self._is_fetched(name, leader)}
-        for name in changed:
-            self._remove(name)
-        for name, leader in changed.items():
+        changed = {tp: leader for tp, leader in leaders.items() if not self._is_fetched(tp, leader)}
+        for tp in changed:
+            self._remove(tp)
+        for tp, leader in changed.items():
             if leader.endpoint is not None:
-                self._add(name, leader.broker_id, leader.endpoint, leader.leader_epoch)
+                self._add(tp, leader.broker_id, leader.endpoint, leader.leader_epoch)
         self._drop_idle()
 
     def _add(
-        self, name: TopicPartition, leader: BrokerId, endpoint: Endpoint, leader_epoch: LeaderEpoch
+        self, tp: TopicPartition, leader: BrokerId, endpoint: Endpoint, leader_epoch: LeaderEpoch
     ) -> None:
         try:
-            partition = self._partition_of(name)
+            partition = self._partition_of(tp)
         except ApiError:
             return
         fetcher = self.fetchers.get(leader)
         if fetcher is None:
             fetcher = self.fetchers[leader] = self._make_fetcher(leader, endpoint)
-        self._leader_of[name] = leader
-        fetcher.add(name, FollowedPartition(partition, leader_epoch))
+        self._leader_of[tp] = leader
+        fetcher.add(tp, FollowedPartition(partition, leader_epoch))
 
     def _move(self, fetcher: F, endpoint: Endpoint) -> None:
-        moved = {name: fetcher.fetches.followed[name] for name in fetcher.fetches.followed}
+        moved = {tp: fetcher.fetches.followed[tp] for tp in fetcher.fetches.followed}
         self._drop(fetcher)
-        for name, followed in moved.items():
-            self._add(name, fetcher.leader, endpoint, followed.leader_epoch)
+        for tp, followed in moved.items():
+            self._add(tp, fetcher.leader, endpoint, followed.leader_epoch)
 
-    def _is_fetched(self, name: TopicPartition, leader: FollowedLeader) -> bool:
-        if leader.endpoint is None or self._leader_of.get(name) != leader.broker_id:
+    def _is_fetched(self, tp: TopicPartition, leader: FollowedLeader) -> bool:
+        if leader.endpoint is None or self._leader_of.get(tp) != leader.broker_id:
             return False
-        followed = self.fetchers[leader.broker_id].fetches.followed[name]
+        followed = self.fetchers[leader.broker_id].fetches.followed[tp]
         try:
-            is_same = followed.partition is self._partition_of(name)
+            is_same = followed.partition is self._partition_of(tp)
         except ApiError:
             return False
         return is_same and followed.leader_epoch == leader.leader_epoch
 
-    def unfollow(self, names: Iterable[TopicPartition]) -> None:
+    def unfollow(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions."""
-        for name in names:
-            self._remove(name)
+        for tp in partitions:
+            self._remove(tp)
         self._drop_idle()
 
-    def _remove(self, name: TopicPartition) -> None:
-        leader = self._leader_of.pop(name, None)
+    def _remove(self, tp: TopicPartition) -> None:
+        leader = self._leader_of.pop(tp, None)
         if leader is not None:
-            self.fetchers[leader].remove(name)
+            self.fetchers[leader].remove(tp)
 
     def _drop_idle(self) -> None:
         for fetcher in [fetcher for fetcher in self.fetchers.values() if not fetcher.fetches.followed]:
             self._drop(fetcher)
 
     def _drop(self, fetcher: F) -> None:
-        for name in fetcher.fetches.followed:
-            self._leader_of.pop(name, None)
+        for tp in fetcher.fetches.followed:
+            self._leader_of.pop(tp, None)
         fetcher.close()
         del self.fetchers[fetcher.leader]
 
@@ -156,7 +156,7 @@ class FetcherManager:
         *,
         socket_timeout_ms: int,
         on_fatal: Callable[[BaseException], None],
-        wake_consumers: Callable[[Iterable[TopicPartition]], None] = lambda names: None,
+        wake_consumers: Callable[[Iterable[TopicPartition]], None] = lambda partitions: None,
     ) -> None:
         """``make_fetches`` makes the fetches from a leader.
 
@@ -191,9 +191,9 @@ class FetcherManager:
         if leaders:
             self.thread.call(self._table.follow, dict(leaders))
 
-    def unfollow(self, names: Iterable[TopicPartition]) -> None:
+    def unfollow(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop fetching these partitions. The partition itself fences an answer under way."""
-        listed = list(names)
+        listed = list(partitions)
         if listed:
             self.thread.call(self._table.unfollow, listed)
 
@@ -237,14 +237,14 @@ class ReplicaFetcher:
         self._nudge: asyncio.Task[None] | None = None
         self._task = manager.thread.spawn(self._run())
 
-    def add(self, name: TopicPartition, followed: FollowedPartition) -> None:
-        self.fetches.followed.add(name, followed)
+    def add(self, tp: TopicPartition, followed: FollowedPartition) -> None:
+        self.fetches.followed.add(tp, followed)
         self._changed.set()
         if self._is_waiting and self._nudge is None:
             self._nudge = self._manager.thread.spawn(self._send_nudge())
 
-    def remove(self, name: TopicPartition) -> None:
-        self.fetches.followed.remove(name)
+    def remove(self, tp: TopicPartition) -> None:
+        self.fetches.followed.remove(tp)
 
     def close(self) -> None:
         self._task.cancel()

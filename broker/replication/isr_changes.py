@@ -83,7 +83,7 @@ class IsrChanges:
         now_ms: Callable[[], float],
         on_high_watermark: Callable[[TopicPartition], None],
         on_fatal: Callable[[BaseException], None],
-        on_deposed: Callable[[TopicPartition, LeadershipState], None] = lambda name, state: None,
+        on_deposed: Callable[[TopicPartition, LeadershipState], None] = lambda tp, state: None,
     ) -> None:
         """``broker_epoch`` returns the epoch of this broker's registration; None until that has its roles.
 
@@ -139,10 +139,10 @@ class IsrChanges:
             contained(failure, self._confirm, to_confirm, expected=_RETRIED)
         # After an unforeseen error the outcome is unknown, as after a lost answer; the others continue.
         unsettled = {
-            name: (partition, pending)
-            for name, (partition, pending) in work.items()
+            tp: (partition, pending)
+            for tp, (partition, pending) in work.items()
             if not contained(
-                f"the ISR of {name} stays {sorted(pending.maximal)} for now",
+                f"the ISR of {tp} stays {sorted(pending.maximal)} for now",
                 self._change,
                 partition,
                 pending,
@@ -153,14 +153,14 @@ class IsrChanges:
             failure = "could not notify the controller of ISR changes; will retry"
             contained(failure, self._notify, expected=_RETRIED)
         with self._lock:
-            for name, item in unsettled.items():
-                self._pending.setdefault(name, item)
+            for tp, item in unsettled.items():
+                self._pending.setdefault(tp, item)
         return not unsettled and not self._to_notify
 
     def _confirm(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         asked_ms = self._now_ms()
-        for name, state in self._store.leadership(partitions).items():
-            self._learn_leader(partitions[name], state, asked_ms)
+        for tp, state in self._store.leadership(partitions).items():
+            self._learn_leader(partitions[tp], state, asked_ms)
 
     def _notify(self) -> None:
         self._store.notify_isr_change(list(self._to_notify))
@@ -179,7 +179,7 @@ class IsrChanges:
         return is_deposed
 
     def _change(self, partition: Partition, pending: PendingIsr) -> None:
-        name = partition.partition
+        tp = partition.partition
         view = partition.view()
         if view.isr is not pending:
             return
@@ -188,7 +188,7 @@ class IsrChanges:
             raise SessionLost("this broker is not registered, or has no roles yet")
         try:
             partition_epoch = self._store.update_isr(
-                name,
+                tp,
                 LeadershipState(
                     leader=view.leader,
                     leader_epoch=view.leader_epoch,
@@ -207,26 +207,26 @@ class IsrChanges:
                 raise
             if not self._learn_leader(partition, error.current, self._now_ms()):
                 logger.info(
-                    "the ISR of %s stays pending, since the controller changed it first: %s", name, error
+                    "the ISR of %s stays pending, since the controller changed it first: %s", tp, error
                 )
             return
         except ReplicaNotRegistered as error:
             self.failures += 1
-            logger.info("the ISR of %s stays %s: %s", name, sorted(pending.in_sync_replicas), error)
+            logger.info("the ISR of %s stays %s: %s", tp, sorted(pending.in_sync_replicas), error)
             if partition.settle_isr(pending, pending.committed, self._now_ms()):
-                self._on_high_watermark(name)
+                self._on_high_watermark(tp)
             return
         self.shrinks += bool(pending.leaving)
         self.expands += bool(pending.joining)
         logger.info(
             "ISR of %s: %s -> %s (leader epoch %d, partition epoch %d)",
-            name,
+            tp,
             sorted(pending.in_sync_replicas),
             sorted(pending.proposed),
             view.leader_epoch,
             partition_epoch,
         )
-        self._to_notify[name] = None
+        self._to_notify[tp] = None
         committed = CommittedIsr(pending.proposed, partition_epoch)
         if partition.settle_isr(pending, committed, self._now_ms()):
-            self._on_high_watermark(name)
+            self._on_high_watermark(tp)
