@@ -17,6 +17,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from barnabas.common.backoff import doubled
@@ -55,9 +56,8 @@ class ControllerSentinel:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, links: LoopThread) -> None:
-        """Connect to the targets on this loop, from now on."""
+        """Connect to later targets, on this loop."""
         self._links = links
-        links.call(self._watch_from_now_on, self._target)
 
     def watch(self, target: Target | None) -> None:
         """Watch this controller's process from now on; None to watch nothing."""
@@ -68,18 +68,16 @@ class ControllerSentinel:
             self._detector.proved_alive(target.node.broker_id, target.broker_epoch)
         self._target = target
         if self._links is not None:
-            self._links.call(self._watch_from_now_on, target)
+            self._links.call(self._watch_from_now_on, self._links, target)
 
     def stop(self) -> None:
         """Close the connection. Idempotent."""
         self.watch(None)
 
-    def _watch_from_now_on(self, target: Target | None) -> None:
+    def _watch_from_now_on(self, links: LoopThread, target: Target | None) -> None:
         if self._task is not None:
             self._task.cancel()
-            self._task = None
-        if target is not None and self._links is not None:
-            self._task = self._links.spawn(self._serve(target))
+        self._task = None if target is None else links.spawn(self._serve(target))
 
     async def _serve(self, target: Target) -> None:
         registration = (target.node.broker_id, target.broker_epoch)
@@ -105,14 +103,14 @@ class ControllerSentinel:
     ) -> float:
         """The time in seconds that the connection lasted."""
         since_s = self._detector.now_s()
-        try:
+        address = None
+        with suppress(OSError):
             end_with_silent_host(connection)
-            self._detector.connected(*registration, connection.getpeername())
+            address = connection.getpeername()
+        self._detector.connected(*registration, address)
+        with suppress(OSError):
             # A broker sends nothing unasked, so only the end of the connection ends this read.
             await asyncio.get_running_loop().sock_recv(connection, 1)
-        except OSError as error:
-            log.debug("the sentinel's connection ended: %s", error)
-            self._detector.connected(*registration)
         return self._detector.now_s() - since_s
 
     def _not_connected(self, target: Target, result: ConnectResult, began_s: float) -> None:

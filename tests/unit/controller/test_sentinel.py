@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from barnabas.common import backoff
 from barnabas.common.threads import LoopThread
 from barnabas.controller import failure_detector, sentinel
 from barnabas.controller.sentinel import ControllerSentinel, Target
@@ -48,17 +49,21 @@ def rig() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.sentinel.stop()
+    wait_for(lambda: made.sentinel._task is None)
     made.broker.die()
     assert made.links.stop()
     assert made.fatal == []
 
 
-def test_the_death_of_a_process_is_reported(rig: Rig) -> None:
+def test_the_death_of_a_process_is_reported(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[socket.socket] = []
+    monkeypatch.setattr(sentinel, "end_with_silent_host", ended.append)
     rig.reach()
     assert rig.gone == []
     rig.broker.die()
     wait_for(lambda: rig.gone)
     assert rig.gone[0] == NODE
+    assert ended
 
 
 def test_a_broker_that_refuses_and_was_never_reached_is_not_declared_dead(rig: Rig) -> None:
@@ -122,12 +127,20 @@ def test_the_pause_after_connections_that_end_at_once_is_short_and_grows(
 ) -> None:
     """A killed process may accept once more, and its death must be noticed soon after that."""
     monkeypatch.setattr(sentinel, "_RETRY_S", 3_600.0)
+    failures: list[int] = []
+
+    def doubled(first: float, count: int, longest: float) -> float:
+        failures.append(count)
+        return backoff.doubled(first, count, longest)
+
+    monkeypatch.setattr(sentinel, "doubled", doubled)
     rig.reach()
     for number in range(4):
         since = time.monotonic()
         rig.broker.drop_connections()
         rig.wait_connected(number + 2)
         assert time.monotonic() - since >= sentinel._FIRST_RETRY_S * 2**number - 0.001
+    assert failures == [0, 1, 2, 3]
     assert rig.gone == []
     rig.broker.die()
     wait_for(lambda: rig.gone)
