@@ -29,7 +29,7 @@ from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
 from barnabas.broker.config.settings import RACK_AWARE_SELECTOR, BrokerConfig
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.broker.coordinators.coordination import Coordination
 from barnabas.broker.coordinators.transactions.verification import VERIFICATION, TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation, make_creator
@@ -76,7 +76,7 @@ class Broker:
         self._layers = ConfigLayers(config)
         self._advertised = config.advertised_listeners
         self.metadata = MetadataCache()
-        self._topic_settings = TopicSettingsTable(config)
+        self._topic_settings = TopicConfigs(config.topics)
         self._server = SocketServer(config, on_fatal=on_fatal)
         self._reaper = Reaper(on_fatal=on_fatal)
         self._slow_work = SlowWork(on_fatal=on_fatal)
@@ -96,7 +96,7 @@ class Broker:
             settings=ControllerSettings(
                 inter_broker_listener_name=config.inter_broker_listener_name,
                 delete_topic_enable=config.delete_topic_enable,
-                unclean_leader_election_enable=config.unclean_leader_election_enable,
+                unclean_leader_election_enable=config.topics.unclean_leader_election_enable,
                 auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
                 leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
                 leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
@@ -138,7 +138,7 @@ class Broker:
             [Path(path) for path in config.log_dirs],
             broker_id=config.broker_id,
             cluster_id=cluster_id,
-            config_of=self._topic_settings.log_config,
+            config_of=self._topic_settings.of,
             now_ms=wall_clock_ms(),
             recovery_threads=config.num_recovery_threads_per_data_dir,
         )

@@ -157,7 +157,7 @@ def _topic_defaults(cluster: LocalCluster) -> str:
     config = load_config(file=cluster.brokers[0].settings_file)
     partitions = count(config.num_partitions, "partition")
     replicas = count(config.default_replication_factor, "replica")
-    return f"{partitions}, {replicas}, min.insync.replicas={config.min_insync_replicas}"
+    return f"{partitions}, {replicas}, min.insync.replicas={config.topics.min_insync_replicas}"
 
 
 def _say(options: argparse.Namespace, text: str) -> None:

@@ -219,27 +219,22 @@ class Setting:
     coarser: tuple[tuple[str, int], ...] = ()
     is_dynamic: bool = False
 
+    @property
+    def attribute(self) -> str:
+        return (self.topic_name or self.name).replace(".", "_")
 
-def setting(
-    kind: Kind,
-    default: Any,
-    documentation: str,
-    *,
-    name: str = "",
-    topic_name: str | None = None,
-    coarser: tuple[tuple[str, int], ...] = (),
-    is_dynamic: bool = False,
-) -> Any:
-    """A dataclass field for a setting. A setting that topics can override is dynamic.
+
+def setting(kind: Kind, default: Any, documentation: str, **others: Any) -> Any:
+    """A dataclass field for a `Setting` of these fields.
 
     Typed Any, so that the attribute keeps its own annotation.
     """
-    declared = Setting(
-        kind, default, documentation, name, topic_name, coarser, is_dynamic or topic_name is not None
+    metadata = {_SETTING: Setting(kind, default, documentation, **others)}
+    return (
+        field(metadata=metadata)
+        if isinstance(default, NoDefault)
+        else field(default=default, metadata=metadata)
     )
-    if isinstance(default, NoDefault):
-        return field(metadata={_SETTING: declared})
-    return field(default=default, metadata={_SETTING: declared})
 
 
 def settings_of(owner: type, name_of: Callable[[str], str] = str) -> dict[str, Setting]:

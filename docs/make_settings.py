@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES
-from barnabas.broker.config.settings import SETTINGS, TOPIC_SETTINGS
-from barnabas.broker.config.stored_settings import STORED_TOPIC_SETTINGS, THROTTLED_REPLICAS
+from barnabas.broker.config.settings import SETTINGS
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from barnabas.common.settings import INT_MAX, LONG_MAX, NoDefault, Setting, setting_text, settings_of
 from barnabas.spark_connector.options import SourceOptions
@@ -54,7 +54,7 @@ def _unit(name: str) -> str:
 
 def _row(name: str, declared: Setting) -> tuple[str, ...]:
     mark = " *" if name in DYNAMIC_NAMES else ""
-    topic = f" Topics: `{declared.topic_name}`." if declared.topic_name else ""
+    topic = f" Topics: `{declared.topic_name}`." if declared.topic_name and declared.name else ""
     coarser = "".join(f" Also `{name}`." for name, _ in declared.coarser)
     meaning = f"{declared.documentation}{topic}{coarser}"
     return f"`{name}`{mark}", _default(declared), _unit(name), declared.kind.expected, meaning
@@ -83,11 +83,11 @@ def render() -> str:
     return "\n".join(
         [
             INTRODUCTION,
-            _table("Brokers", (_row(name, declared) for name, (_, declared) in SETTINGS.items())),
-            _table("Topics", (_topic_row(name, declared) for name, (_, declared) in TOPIC_SETTINGS.items())),
-            _table("Topics: throttled replicas", (_row(*item) for item in THROTTLED_REPLICAS.items())),
+            _table("Brokers", (_row(*item) for item in SETTINGS.items())),
+            _table("Topics", (_topic_row(*item) for item in TOPIC_SETTINGS.items() if item[1].name)),
             _table(
-                "Topics: accepted without effect", (_row(*item) for item in STORED_TOPIC_SETTINGS.items())
+                "Topics: without a default of the broker",
+                (_row(*item) for item in TOPIC_SETTINGS.items() if not item[1].name),
             ),
             _client("All clients", ClientConfig),
             _client("Producer", ProducerConfig),

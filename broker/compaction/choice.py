@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.protocol.record_batch import NO_TIMESTAMP
 
 Name = TypeVar("Name")
@@ -80,7 +80,7 @@ def first_dirty_offset(figures: LogFigures) -> int:
     return saved if start <= saved <= figures.log_end_offset else start
 
 
-def cleanable_end(figures: LogFigures, dirty_start: int, config: LogConfig, now_ms: int) -> int:
+def cleanable_end(figures: LogFigures, dirty_start: int, config: TopicConfig, now_ms: int) -> int:
     """The offset up to which the log may be cleaned, rounded down to a segment's base.
 
     A segment counts whole, because a cleaning replaces whole segments. At least `dirty_start`.
@@ -97,7 +97,7 @@ def cleanable_end(figures: LogFigures, dirty_start: int, config: LogConfig, now_
     return max(dirty_start, end)
 
 
-def compaction_delay_ms(dirty: Iterable[SegmentFigures], config: LogConfig, now_ms: int) -> int:
+def compaction_delay_ms(dirty: Iterable[SegmentFigures], config: TopicConfig, now_ms: int) -> int:
     """How long ago the oldest of these segments had to be cleaned, by its first record; 0 if it had not."""
     oldest_ms = min(
         (segment.first_timestamp_ms for segment in dirty if segment.first_timestamp_ms >= 0), default=now_ms
@@ -105,7 +105,7 @@ def compaction_delay_ms(dirty: Iterable[SegmentFigures], config: LogConfig, now_
     return max(0, now_ms - config.max_compaction_lag_ms - oldest_ms)
 
 
-def assess(figures: LogFigures, config: LogConfig, now_ms: int) -> Assessment:
+def assess(figures: LogFigures, config: TopicConfig, now_ms: int) -> Assessment:
     """How dirty the log of a compacted topic is."""
     dirty_start = first_dirty_offset(figures)
     dirty_end = cleanable_end(figures, dirty_start, config, now_ms)

@@ -37,9 +37,9 @@ from barnabas.broker.compaction.batch_filter import (
 from barnabas.broker.compaction.group_output import GroupOutput
 from barnabas.broker.compaction.offset_map import MapKey, OffsetMap
 from barnabas.broker.compaction.record_keys import read_keys, records_of
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.segment_swap import replace_segments
@@ -383,7 +383,7 @@ class _Cleaning:
                 self._delete_horizon_ms = horizon_ms
 
 
-def _pack(config: LogConfig, compression: Compression, records: Buffer) -> Buffer:
+def _pack(config: TopicConfig, compression: Compression, records: Buffer) -> Buffer:
     """Compress at the topic's level; a batch in another compression than the topic's gets the default."""
-    level = config.compression_level if compression is config.compression_type else None
+    level = config.compression_level if compression is config.compression else None
     return compress(compression, records, level)

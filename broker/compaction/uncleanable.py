@@ -16,8 +16,8 @@ import threading
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.storage_errors import DAMAGE, StorageError
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
@@ -35,7 +35,7 @@ class LogState(NamedTuple):
     log: Log
     cuts: int
     log_start_offset: int
-    config: LogConfig
+    config: TopicConfig
 
     @classmethod
     def of(cls, log: Log) -> LogState:

@@ -11,14 +11,8 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, PER_BROKER, ConfigLayers, Layer
 from barnabas.broker.config.load import conflicts, parse_setting, usable_topic_config
-from barnabas.broker.config.settings import (
-    KNOWN_NAMES,
-    SETTINGS,
-    TOPIC_SETTINGS,
-    topic_setting,
-    topic_setting_names,
-)
-from barnabas.broker.config.stored_settings import ReplicaList
+from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS, ReplicaList
 from barnabas.common.settings import (
     INT_MAX,
     Boolean,
@@ -57,11 +51,10 @@ def describe_topic(
     """All settings of a topic, or the named ones; unknown names are ignored."""
     usable, _ = usable_topic_config(overrides)
     results = []
-    for name in topic_setting_names():
-        declared = topic_setting(name)
-        if declared is None or (names is not None and name not in names):
+    for name, declared in TOPIC_SETTINGS.items():
+        if names is not None and name not in names:
             continue
-        if name in TOPIC_SETTINGS:
+        if declared.name:
             value, sources = layers.value(declared.name), layers.layers(declared.name)
         else:
             # As in Kafka: no setting of brokers has its default.
@@ -85,7 +78,7 @@ def describe_broker(
             layers.layers(name),
             read_only=name not in DYNAMIC_NAMES,
         )
-        for name, (_, declared) in SETTINGS.items()
+        for name, declared in SETTINGS.items()
         if names is None or name in names
     ]
 
@@ -97,7 +90,7 @@ def describe_all_brokers(
     return [
         _described(
             name,
-            SETTINGS[name][1],
+            SETTINGS[name],
             text,
             [Layer(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
             read_only=False,
@@ -206,7 +199,11 @@ def check(kind: ConfigResourceType, settings: Mapping[str, str], layers: ConfigL
     """Raise INVALID_CONFIG for invalid values and contradictions; unknown names are ignored."""
     problems: list[str] = []
     is_topic = kind is ConfigResourceType.TOPIC
-    values = layers.topic_defaults() if is_topic else {name: layers.value(name) for name in DYNAMIC_NAMES}
+    values = {
+        name if is_topic else declared.name: layers.value(declared.name)
+        for name, declared in (TOPIC_SETTINGS if is_topic else SETTINGS).items()
+        if declared.name and declared.is_dynamic
+    }
     for name, text in settings.items():
         if (declared := _declared(kind, name)) is not None:
             value = parse_setting(name, declared.kind, text, problems)
@@ -220,9 +217,7 @@ def check(kind: ConfigResourceType, settings: Mapping[str, str], layers: ConfigL
 
 
 def _declared(kind: ConfigResourceType, name: str) -> Setting | None:
-    if kind is ConfigResourceType.TOPIC:
-        return topic_setting(name)
-    return SETTINGS[name][1] if name in SETTINGS else None
+    return (TOPIC_SETTINGS if kind is ConfigResourceType.TOPIC else SETTINGS).get(name)
 
 
 def _check_request(alterations: Sequence[Alteration]) -> None:
@@ -251,10 +246,10 @@ def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str])
     if name in current:
         return
     if kind is ConfigResourceType.TOPIC:
-        if topic_setting(name) is None:
+        if name not in TOPIC_SETTINGS:
             raise api_error(
                 ErrorCode.INVALID_CONFIG,
-                f"unknown topic setting {name!r}{did_you_mean(name, topic_setting_names())}",
+                f"unknown topic setting {name!r}{did_you_mean(name, TOPIC_SETTINGS)}",
             )
         return
     if name not in KNOWN_NAMES:
@@ -286,7 +281,7 @@ def _changed_list(
             ErrorCode.INVALID_CONFIG,
             f"{operation.name} is only for settings that are lists, and {name} is not",
         )
-    default = layers.value(declared.name) if declared.name in SETTINGS else declared.default
+    default = layers.value(declared.name) if declared.name else declared.default
     before = current[name] if name in current else setting_text(default)
     words = dict.fromkeys(word.strip() for word in before.split(",") if word.strip())
     changed = dict.fromkeys(word.strip() for word in text.split(","))

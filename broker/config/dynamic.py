@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 
 from barnabas.broker.config.listeners import Addresses, check_listeners, make_addresses
 from barnabas.broker.config.load import parse_setting
-from barnabas.broker.config.settings import ALIASES, SETTINGS, TOPIC_SETTINGS, BrokerConfig, SettingValue
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config.settings import ALIASES, SETTINGS, BrokerConfig
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS, TopicConfig
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.common.settings import NoDefault, setting_text
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.messages.configs import ConfigSource
@@ -28,7 +29,7 @@ from barnabas.zookeeper.znodes import StoredConfig
 
 logger = logging.getLogger(__name__)
 
-DYNAMIC_NAMES: Final = frozenset(name for name, (_, declared) in SETTINGS.items() if declared.is_dynamic)
+DYNAMIC_NAMES: Final = frozenset(name for name, declared in SETTINGS.items() if declared.is_dynamic)
 """Settings of a broker that can be changed while it runs."""
 
 
@@ -66,15 +67,14 @@ class ConfigLayers:
 
     def value(self, name: str) -> Any:
         """The typed value in force."""
-        attribute, declared = SETTINGS[name]
         for layer in (self.broker, self.all_brokers):
             if name in layer:
-                return declared.kind.parse(layer[name])
-        return getattr(self.static, attribute)
+                return SETTINGS[name].kind.parse(layer[name])
+        return self.static.value(name)
 
     def layers(self, name: str) -> list[Layer]:
         """All layers with a value, the one in force first."""
-        declared = SETTINGS[name][1]
+        declared = SETTINGS[name]
         layers = []
         if name in self.broker:
             layers.append(Layer(name, self.broker[name], ConfigSource.DYNAMIC_BROKER_CONFIG))
@@ -105,9 +105,10 @@ class ConfigLayers:
             problems.append(f"{brokers}, the listener of the brokers, cannot be changed while a broker runs")
         return made
 
-    def topic_defaults(self) -> dict[str, SettingValue]:
-        """The settings of a topic without overrides, by topic-level name."""
-        return {name: self.value(declared.name) for name, (_, declared) in TOPIC_SETTINGS.items()}
+    def topic_defaults(self) -> TopicConfig:
+        """The settings of a topic without overrides."""
+        names = ((name, declared.name) for name, declared in TOPIC_SETTINGS.items() if declared.name)
+        return self.static.topics.overridden({name: self.value(of_broker) for name, of_broker in names})
 
 
 def usable_dynamic(settings: Mapping[str, str], problems: list[str]) -> dict[str, str]:
@@ -118,7 +119,7 @@ def usable_dynamic(settings: Mapping[str, str], problems: list[str]) -> dict[str
             problems.append(f"unknown setting {name}={text!r}{did_you_mean(name, SETTINGS)}")
         elif name not in DYNAMIC_NAMES:
             problems.append(f"{name} cannot be changed while the broker runs")
-        elif parse_setting(name, SETTINGS[name][1].kind, text, problems) is not None:
+        elif parse_setting(name, SETTINGS[name].kind, text, problems) is not None:
             usable[name] = text
     return usable
 
@@ -134,7 +135,7 @@ class LiveSettings:
     def __init__(
         self,
         config: BrokerConfig,
-        table: TopicSettingsTable,
+        table: TopicConfigs,
         *,
         topics_changed: Callable[[Collection[str] | None], None],
         topics_written: Callable[[Collection[str]], None],

@@ -8,6 +8,7 @@ nearest known name. Pure except for reading the file; used at start on the main 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -20,10 +21,8 @@ from barnabas.broker.config.settings import (
     OTHER_NAMES,
     SETTINGS,
     BrokerConfig,
-    SettingValue,
-    topic_setting,
-    topic_setting_names,
 )
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS, SettingValue, TopicConfig
 from barnabas.common.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
@@ -56,8 +55,8 @@ _ORDERED: Final = (
 _CLEANER_THREADS: Final = "log.cleaner.threads"
 _DEDUPE_BUFFER: Final = "log.cleaner.dedupe.buffer.size"
 _LEAST_MAP_BYTES: Final = 1 << 20
-_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_BLANK: Final = " \t\f"
+_KEY_VALUE: Final = re.compile(r"^((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)$")
+_ESCAPE: Final = re.compile(r"\\(.)")
 
 
 def config_from(settings: Mapping[str, str]) -> BrokerConfig:
@@ -104,15 +103,14 @@ def overridden(*sources: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def validate_topic_config(
-    config: Mapping[str, str | None], defaults: Mapping[str, SettingValue]
-) -> dict[str, SettingValue]:
+def validate_topic_config(config: Mapping[str, str | None], defaults: TopicConfig) -> dict[str, SettingValue]:
     """The overrides of a topic, typed; None for a value means "not overridden".
 
     Raises INVALID_CONFIG naming every unknown name, invalid value, and contradiction, also to the defaults.
     """
     values, problems = usable_topic_config(config)
-    problems += conflicts({**defaults, **values})
+    effective = defaults.overridden(values)
+    problems += conflicts({name: effective.value(name) for name in TOPIC_SETTINGS})
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
     return values
@@ -123,10 +121,10 @@ def usable_topic_config(config: Mapping[str, str | None]) -> tuple[dict[str, Set
     problems: list[str] = []
     values: dict[str, SettingValue] = {}
     for name, text in config.items():
-        declared = topic_setting(name)
+        declared = TOPIC_SETTINGS.get(name)
         if declared is None:
             # A request may name a hundred thousand, and ten thousand topics: the search takes a millisecond.
-            hint = "" if problems else did_you_mean(name, topic_setting_names())
+            hint = "" if problems else did_you_mean(name, TOPIC_SETTINGS)
             problems.append(f"unknown topic setting {name}={text!r}{hint}")
         elif text is not None:
             value = parse_setting(name, declared.kind, text, problems)
@@ -165,7 +163,7 @@ def parse_setting(name: str, kind: Kind, text: str, problems: list[str]) -> Any:
 
 
 def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None:
-    """Values, then those derived from them, then the rules about several; None if incomplete."""
+    """Values, then those derived from them, then the rules about several; None if there are problems."""
     for name in sorted(settings.keys() - KNOWN_NAMES):
         problems.append(f"unknown setting {name}={settings[name]!r}{did_you_mean(name, KNOWN_NAMES)}")
     given = dict(settings)
@@ -173,15 +171,30 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
         if alias in settings:
             settings.setdefault(name, settings[alias])
     values: dict[str, Any] = {}
-    for name, (attribute, declared) in SETTINGS.items():
+    for name, declared in SETTINGS.items():
         value = _value(name, declared, settings, problems)
         if value is not None:
-            values[attribute] = value
-    if any(name not in values for name in ("broker_id", "log_dirs", "zookeeper_connect", "listeners")):
+            values[name] = value
+    if any(name not in values for name in ("broker.id", "log.dirs", "zookeeper.connect", "listeners")):
         return None
     _derive(values, problems)
     _check_together(values, problems)
-    return None if problems else BrokerConfig(**values, given=MappingProxyType(given))
+    if problems:
+        return None
+    topics, own = (
+        {
+            declared.attribute: values[name]
+            for name, declared in SETTINGS.items()
+            if name in values and is_topics is (declared.topic_name is not None)
+        }
+        for is_topics in (True, False)
+    )
+    defaults = TopicConfig(
+        **topics,
+        max_producer_ids=values["max.producer.ids.per.partition"],
+        is_min_isr_strict=values["min.insync.replicas.strict"],
+    )
+    return BrokerConfig(**own, topics=defaults, given=MappingProxyType(given))
 
 
 def _value(name: str, declared: Setting, settings: Mapping[str, str], problems: list[str]) -> Any:
@@ -200,36 +213,37 @@ def _value(name: str, declared: Setting, settings: Mapping[str, str], problems: 
 
 
 def _derive(values: dict[str, Any], problems: list[str]) -> None:
-    protocols: Mapping[str, str] = values.setdefault("listener_security_protocol_map", {})
-    values["listeners"], values["advertised_listeners"] = make_addresses(
-        values["listeners"], values.get("advertised_listeners"), protocols, problems
+    protocols: Mapping[str, str] = values.setdefault("listener.security.protocol.map", {})
+    listeners, values["advertised.listeners"] = make_addresses(
+        values["listeners"], values.get("advertised.listeners"), protocols, problems
     )
-    values.setdefault("zookeeper_connection_timeout_ms", values.get("zookeeper_session_timeout_ms"))
-    values.setdefault("log_flush_interval_ms", values.get("log_flush_scheduler_interval_ms"))
-    only = values["listeners"][0].name if len(values["listeners"]) == 1 else PLAINTEXT
-    values["inter_broker_listener_name"] = values.get("inter_broker_listener_name", only).upper()
+    values["listeners"] = listeners
+    values.setdefault("zookeeper.connection.timeout.ms", values.get("zookeeper.session.timeout.ms"))
+    values.setdefault("log.flush.interval.ms", values.get("log.flush.scheduler.interval.ms"))
+    only = listeners[0].name if len(listeners) == 1 else PLAINTEXT
+    values["inter.broker.listener.name"] = values.get("inter.broker.listener.name", only).upper()
 
 
 def _check_together(values: Mapping[str, Any], problems: list[str]) -> None:
     if values["listeners"]:
         check_listeners(
             values["listeners"],
-            values["advertised_listeners"],
-            values["inter_broker_listener_name"],
+            values["advertised.listeners"],
+            values["inter.broker.listener.name"],
             problems,
         )
-    connect: str = values["zookeeper_connect"]
+    connect: str = values["zookeeper.connect"]
     try:
         parse_endpoints(connect.partition("/")[0])
     except ValueError as error:
         problems.append(f"zookeeper.connect={connect!r}: {error}")
-    problems += conflicts({name: values[key] for name, (key, _) in SETTINGS.items() if key in values})
-    wait = values.get("replica_fetch_wait_max_ms")
+    problems += conflicts(values)
+    wait = values.get("replica.fetch.wait.max.ms")
     for name, reason in (
         ("replica.lag.time.max.ms", "idle followers fall out of the ISR"),
         ("replica.socket.timeout.ms", "idle fetches time out"),
     ):
-        limit = values.get(name.replace(".", "_"))
+        limit = values.get(name)
         if wait is not None and limit is not None and wait > limit:
             problems.append(f"replica.fetch.wait.max.ms={wait}: expected at most {name}={limit}, or {reason}")
 
@@ -240,18 +254,28 @@ def _check_together(values: Mapping[str, Any], problems: list[str]) -> None:
 def parse_properties(text: str) -> dict[str, str]:
     """Read the format of ``java.util.Properties``; of a repeated key the last counts.
 
-    Raises ValueError with the line number for a broken ``\\uXXXX`` or a line without a key.
+    A backslash continues a line, or makes a character such as ``:`` part of a name or a value. Raises
+    ValueError with the line number if it is before a letter or digit, of which Java makes control characters
+    or other letters, and for a line without a name.
     """
     settings: dict[str, str] = {}
-    for number, line in _logical_lines(text):
-        key_end = _key_end(line)
-        key = _unescape(line[:key_end], number)
-        rest = line[key_end:].lstrip(_BLANK)
-        if rest[:1] in ("=", ":"):
-            rest = rest[1:].lstrip(_BLANK)
+    joined, first = "", 0
+    for number, raw in enumerate([*re.split("\r\n|\r|\n", text), ""], start=1):
+        line = raw.lstrip()
+        if not joined and line[:1] in ("", "#", "!"):
+            continue
+        line, first = joined + line, first if joined else number
+        # An even number of backslashes at the end is not a continuation: they escape each other.
+        joined = line[:-1] if (len(line) - len(line.rstrip("\\"))) % 2 else ""
+        if joined:
+            continue
+        ((key, value),) = _KEY_VALUE.findall(line)
         if not key:
-            raise ValueError(f"line {number} has no name before its value: {line!r}")
-        settings[key] = _unescape(rest, number)
+            raise ValueError(f"line {first} has no name before its value: {line!r}")
+        for escaped in _ESCAPE.findall(line):
+            if escaped.isalnum():
+                raise ValueError(f"line {first} has \\{escaped}: write two backslashes for one")
+        settings[_ESCAPE.sub(r"\1", key)] = _ESCAPE.sub(r"\1", value)
     return settings
 
 
@@ -280,55 +304,3 @@ def read_environment(
         else:
             settings[name] = value
     return settings
-
-
-def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Lines without comments and blank lines, continuations joined, each with its first line's number."""
-    joined, first = "", 0
-    for number, raw in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
-        line = raw.lstrip(_BLANK)
-        if not joined:
-            if not line or line[0] in "#!":
-                continue
-            first = number
-        # An even number of backslashes at the end is not a continuation: they escape each other.
-        if (len(line) - len(line.rstrip("\\"))) % 2:
-            joined += line[:-1]
-            continue
-        yield first, joined + line
-        joined = ""
-    if joined:
-        yield first, joined
-
-
-def _key_end(line: str) -> int:
-    escaped = False
-    for position, character in enumerate(line):
-        if not escaped and character in "=: \t\f":
-            return position
-        escaped = character == "\\" and not escaped
-    return len(line)
-
-
-def _unescape(text: str, line_number: int) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    position = 0
-    while position < len(text):
-        character = text[position]
-        position += 1
-        if character != "\\" or position == len(text):
-            out.append(character)
-            continue
-        character = text[position]
-        position += 1
-        if character == "u":
-            digits = text[position : position + 4]
-            if len(digits) != 4 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-                raise ValueError(f"line {line_number}: \\u{digits} is not \\u and four hexadecimal digits")
-            out.append(chr(int(digits, 16)))
-            position += 4
-        else:
-            out.append(_ESCAPES.get(character, character))
-    return "".join(out)

@@ -1,28 +1,29 @@
-"""The settings of a broker and of topics: Kafka's names and defaults, each declared once.
+"""The settings of a broker: Kafka's names and defaults, each declared once.
 
-A field of `BrokerConfig` is one setting; where a topic may override it, it also has a topic-level name. A
-config is frozen; `barnabas.broker.config.load` makes it. Pure, for any thread.
+A field of `BrokerConfig` is one setting; `TopicConfig` declares those that a topic may override. A config is
+frozen; `barnabas.broker.config.load` makes it. Pure, for any thread.
 """
 # `setting(...)` makes a dataclass field, which ruff takes for a call in a default.
 # ruff: noqa: RUF009
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from barnabas.broker.config.listeners import PLAINTEXT, Listener, ListenerList, ProtocolMap
-from barnabas.broker.config.log_settings import (
+from barnabas.broker.config.topic_config import (
     HOUR_MS,
     NOT_NEGATIVE,
     NOT_NEGATIVE_LONG,
     POSITIVE,
     POSITIVE_LONG,
+    TOPIC_SETTINGS,
     WEEK_MS,
-    LogSettings,
+    TopicConfig,
 )
-from barnabas.broker.config.stored_settings import TOPIC_ONLY_SETTINGS
 from barnabas.common.settings import (
     DERIVED,
     INT_MAX,
@@ -30,6 +31,7 @@ from barnabas.common.settings import (
     REQUIRED,
     Boolean,
     Choice,
+    Double,
     Integer,
     Setting,
     Text,
@@ -39,15 +41,12 @@ from barnabas.common.settings import (
 )
 from barnabas.protocol.ids import BrokerId
 
-SettingValue = int | float | bool | str | tuple[str, ...]
-"""The type of a topic-level setting."""
-
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerConfig(LogSettings):
+class BrokerConfig:
     """Every setting of one broker, typed. Made by `load_config`."""
 
     # Identity and addresses
@@ -136,6 +135,73 @@ class BrokerConfig(LogSettings):
         POSITIVE, 1, "Threads per log dir that open the logs at the start and close them at the end."
     )
 
+    log_retention_check_interval_ms: int = setting(POSITIVE_LONG, 300_000, "How often retention is checked.")
+    log_flush_scheduler_interval_ms: int = setting(
+        POSITIVE_LONG,
+        LONG_MAX,
+        "How often log.flush.interval.ms is checked at the least. Kafka does not check more often; here a "
+        "shorter flush.ms of a topic counts.",
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        POSITIVE, 60_000, "How often recovery points are saved."
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        POSITIVE, 60_000, "How often log starts are saved."
+    )
+    producer_id_expiration_ms: int = setting(
+        Integer(1),
+        86_400_000,
+        "How long a partition remembers an idempotent producer that writes nothing.",
+        is_dynamic=True,
+    )
+    max_producer_ids_per_partition: int = setting(
+        Integer(1),
+        100_000,
+        "How many idempotent producers a partition remembers; the least recent writers are evicted first.",
+    )
+    transaction_partition_verification_enable: bool = setting(
+        Boolean(),
+        True,
+        "Whether the leader of a partition has the transaction coordinator confirm a transaction before the "
+        "transaction's first batch is written.",
+        is_dynamic=True,
+    )
+    producer_id_expiration_check_interval_ms: int = setting(Integer(1), 600_000, "How often that is checked.")
+    # The cleaner, which compacts logs
+    log_cleaner_enable: bool = setting(
+        Boolean(), True, "Whether the cleaner runs; without it no log is compacted."
+    )
+    log_cleaner_threads: int = setting(
+        NOT_NEGATIVE,
+        1,
+        "Threads that compact logs; 0 pauses the cleaner, which Apache Kafka does not offer.",
+        is_dynamic=True,
+    )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        POSITIVE_LONG,
+        134_217_728,
+        "Bytes for the offset maps of all cleaner threads, at least 1 MiB each.",
+        is_dynamic=True,
+    )
+    log_cleaner_io_buffer_size: int = setting(
+        NOT_NEGATIVE,
+        524_288,
+        "Bytes that all cleaner threads together read and write at a time; at most 128 KiB for each.",
+        is_dynamic=True,
+    )
+    log_cleaner_io_buffer_load_factor: float = setting(
+        Double(0, 1), 0.9, "The share of an offset map that may be filled.", is_dynamic=True
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        Double(0),
+        sys.float_info.max,
+        "The most bytes that the cleaner reads and writes per second.",
+        is_dynamic=True,
+    )
+    log_cleaner_backoff_ms: int = setting(
+        NOT_NEGATIVE_LONG, 15_000, "Pause of the cleaner when no log has to be compacted.", is_dynamic=True
+    )
+
     # Topics
     num_partitions: int = setting(POSITIVE, 1, "Partitions of a topic that is created without a number.")
     default_replication_factor: int = setting(
@@ -145,23 +211,11 @@ class BrokerConfig(LogSettings):
         Boolean(), True, "Whether a request for an unknown topic may create it."
     )
     delete_topic_enable: bool = setting(Boolean(), True, "Whether topics can be deleted.")
-    min_insync_replicas: int = setting(
-        POSITIVE, 1, "In-sync replicas without which acks=all is refused.", topic_name="min.insync.replicas"
-    )
     min_insync_replicas_strict: bool = setting(
         Boolean(),
         True,
         "Whether the high watermark waits, for records of all acks, while a partition has fewer in-sync "
-        "replicas than that (KIP-966). Kafka 3.9 and 4 always wait.",
-    )
-    unclean_leader_election_enable: bool = setting(
-        Boolean(),
-        False,
-        "Whether a replica out of sync may lead if no other is alive; records may be lost.",
-        topic_name="unclean.leader.election.enable",
-    )
-    message_max_bytes: int = setting(
-        NOT_NEGATIVE, 1_048_588, "The largest record batch accepted.", topic_name="max.message.bytes"
+        "replicas than min.insync.replicas (KIP-966). Kafka 3.9 and 4 always wait.",
     )
     fetch_max_bytes: int = setting(
         Integer(1024), 57_671_680, "The most bytes that one fetch returns, even if it requests more."
@@ -336,6 +390,8 @@ class BrokerConfig(LogSettings):
         "Most series of groups, of topics and of partitions; others count the omitted ones.",
     )
 
+    topics: TopicConfig
+    """The settings of a topic without overrides."""
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """The texts of the settings that were given, by the name that was used."""
 
@@ -343,46 +399,31 @@ class BrokerConfig(LogSettings):
         """The bound listener of this name. Raises KeyError."""
         return {listener.name: listener for listener in self.listeners}[name]
 
-    def topic_defaults(self) -> dict[str, SettingValue]:
-        """The settings of a topic without overrides, by topic-level name."""
-        return {topic_name: getattr(self, attribute) for topic_name, (attribute, _) in TOPIC_SETTINGS.items()}
+    def value(self, name: str) -> Any:
+        declared = SETTINGS[name]
+        return getattr(self.topics if declared.topic_name else self, declared.attribute)
 
 
-SETTINGS: Final[dict[str, tuple[str, Setting]]] = {
-    declared.name: (attribute, declared)
-    for attribute, declared in settings_of(
-        BrokerConfig, lambda attribute: attribute.replace("_", ".")
-    ).items()
+SETTINGS: Final[Mapping[str, Setting]] = {
+    declared.name: declared
+    for declared in (
+        *settings_of(BrokerConfig, lambda attribute: attribute.replace("_", ".")).values(),
+        *TOPIC_SETTINGS.values(),
+    )
+    if declared.name
 }
-"""Kafka's name → (attribute of BrokerConfig, declaration)."""
+"""Kafka's name → declaration of every setting of a broker."""
 
-TOPIC_SETTINGS: Final[dict[str, tuple[str, Setting]]] = {
-    declared.topic_name: (attribute, declared)
-    for attribute, declared in SETTINGS.values()
-    if declared.topic_name is not None
-}
-"""Topic-level name → (attribute of BrokerConfig, declaration)."""
-
-COARSER: Final = {name for _, declared in SETTINGS.values() for name, _ in declared.coarser}
+COARSER: Final = {name for declared in SETTINGS.values() for name, _ in declared.coarser}
 ALIASES: Final = {"log.dir": "log.dirs"}
 KNOWN_NAMES: Final = frozenset(SETTINGS) | COARSER | frozenset(ALIASES)
 OTHER_NAMES: Final[Mapping[str, frozenset[str]]] = {
     name: frozenset(names) - {name}
     for names in (
-        *([name, *(coarse for coarse, _ in declared.coarser)] for name, (_, declared) in SETTINGS.items()),
+        *([name, *(coarse for coarse, _ in declared.coarser)] for name, declared in SETTINGS.items()),
         *ALIASES.items(),
     )
     for name in names
     if len(names) > 1
 }
 """Name → the other names of the same setting."""
-
-
-def topic_setting(name: str) -> Setting | None:
-    """The declaration of a topic-level name, whether it has an effect or not."""
-    return TOPIC_SETTINGS[name][1] if name in TOPIC_SETTINGS else TOPIC_ONLY_SETTINGS.get(name)
-
-
-def topic_setting_names() -> list[str]:
-    """Every accepted topic-level name."""
-    return [*TOPIC_SETTINGS, *TOPIC_ONLY_SETTINGS]

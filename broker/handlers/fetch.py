@@ -221,7 +221,7 @@ class _Answer:
 
     def _is_kept_in_zstd(self, name: TopicPartition) -> bool:
         try:
-            return self._services.replicas.partition(name).log.config.compression_type is Compression.ZSTD
+            return self._services.replicas.partition(name).log.config.compression is Compression.ZSTD
         except ApiError:
             # Gone since it was read; the next fetch returns the error.
             return False

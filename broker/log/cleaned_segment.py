@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.file_system import (
     CLEANED_SUFFIX,
     INDEX_SUFFIXES,
@@ -28,7 +29,6 @@ from barnabas.broker.log.file_system import (
     segment_name,
 )
 from barnabas.broker.log.indexes import IndexFile
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.segment_file import SegmentFile, create_segment_file
 from barnabas.broker.log.storage_errors import (
@@ -51,7 +51,7 @@ class CleanedSegment:
     At its end the files are discarded unless the log has taken them.
     """
 
-    def __init__(self, segment: Segment, config: LogConfig, files: FileSystem) -> None:
+    def __init__(self, segment: Segment, config: TopicConfig, files: FileSystem) -> None:
         self.segment = segment
         """Its own until the log takes it."""
         self._config = config
@@ -59,7 +59,7 @@ class CleanedSegment:
 
     @classmethod
     def create(
-        cls, log_folder: Path, base_offset: int, config: LogConfig, files: FileSystem, now_ms: int
+        cls, log_folder: Path, base_offset: int, config: TopicConfig, files: FileSystem, now_ms: int
     ) -> CleanedSegment:
         """Create the files; leftovers of the same names are removed.
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.checkpoints import OffsetCheckpoint, encode_lines, encode_topic_id
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
@@ -29,7 +30,6 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
@@ -100,7 +100,7 @@ class ScannedLog(NamedTuple):
 
     def loader(
         self,
-        config: LogConfig,
+        config: TopicConfig,
         now_ms: int,
         topic_id: TopicId | None = None,
         files: FileSystem = FILE_SYSTEM,

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from barnabas.broker.config.topic_config import NEVER_MS, TopicConfig
 from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
@@ -27,7 +28,6 @@ from barnabas.broker.log.file_system import (
 from barnabas.broker.log.future_logs import FutureLogs
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
-from barnabas.broker.log.log_config import NEVER_MS, LogConfig
 from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog, close_all, for_each
 from barnabas.broker.log.log_table import LogTable
 from barnabas.broker.log.recovery import LogLoader
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_REMEMBERED: Final = 100_000
 
-ConfigOf = Callable[[str], LogConfig]
+ConfigOf = Callable[[str], TopicConfig]
 """The configuration of a topic by its name."""
 
 

@@ -21,8 +21,8 @@ from itertools import islice
 from typing import Final
 
 from barnabas.broker.base.pacing import Rests
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.appending import Appendable, ProducedBatches, parse_produced
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.protocol.compression import (
     MAX_EXPANSION,
     Buffer,
@@ -82,7 +82,7 @@ class RecordsRefused(BarnabasError):
         self.faults = faults
 
 
-def are_quickly_prepared(request: Sequence[tuple[ProducedBatches, LogConfig]]) -> bool:
+def are_quickly_prepared(request: Sequence[tuple[ProducedBatches, TopicConfig]]) -> bool:
     """Whether `prepare_records` takes a fraction of a millisecond only, for all partitions of a request.
 
     This answer takes no longer. Compressed batches that might hold anything are decompressed for it, up to a
@@ -94,7 +94,7 @@ def are_quickly_prepared(request: Sequence[tuple[ProducedBatches, LogConfig]]) -
     for produced, config in request:
         for position, header in produced.batches:
             code = header.attributes & COMPRESSION_MASK
-            if config.compression_type not in (None, code):
+            if config.compression not in (None, code):
                 return False
             if code:
                 compression = header.compression
@@ -129,7 +129,7 @@ def _decompressed_bytes(compression: Compression, packed: memoryview, limit: int
 
 
 def prepare_records(
-    name: TopicPartition, produced: ProducedBatches, config: LogConfig, *, now_ms: int, max_bytes: int
+    name: TopicPartition, produced: ProducedBatches, config: TopicConfig, *, now_ms: int, max_bytes: int
 ) -> ProducedBatches:
     """A producer's batches as they are to be stored: the same ones, or new ones where they must change.
 
@@ -162,7 +162,7 @@ def prepare_records(
             write_crc(batch)
             header = parse_header(batch)
         batches.append((position, header))
-        kept_in = config.compression_type
+        kept_in = config.compression
         if kept_in in (None, header.attributes & COMPRESSION_MASK):
             parts.append(batch)
         else:
@@ -191,7 +191,7 @@ def _walk(batch: memoryview, header: BatchHeader, max_bytes: int, pause: Callabl
 
 
 def _recompressed(
-    batch: memoryview, header: BatchHeader, compression: Compression, config: LogConfig, max_bytes: int
+    batch: memoryview, header: BatchHeader, compression: Compression, config: TopicConfig, max_bytes: int
 ) -> bytearray:
     plain = decompress(header.compression, batch[HEADER_BYTES:], max_bytes)
     packed = compress(compression, plain, config.compression_level)
@@ -220,7 +220,7 @@ def _check_demands(
     name: TopicPartition,
     batch: memoryview,
     header: BatchHeader,
-    config: LogConfig,
+    config: TopicConfig,
     now_ms: int,
     max_bytes: int,
 ) -> None:
@@ -232,8 +232,8 @@ def _check_demands(
         )
         _refuse_if_any(ErrorCode.INVALID_RECORD, faults)
     if config.limits_timestamps:
-        least = now_ms - config.message_timestamp_before_max_ms
-        most = now_ms + config.message_timestamp_after_max_ms
+        least = now_ms - config.timestamp_before_max_ms
+        most = now_ms + config.timestamp_after_max_ms
         faults = (
             RecordFault(
                 index, f"record {index} has timestamp {head.timestamp_ms}, allowed are {least} to {most}"

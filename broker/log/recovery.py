@@ -21,6 +21,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.batch_scan import BatchWalk, find_end_before, iter_headers
 from barnabas.broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
@@ -37,7 +38,6 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.interrupted_swaps import finish_swaps, has_files_of_cleanings, interrupted_swaps
 from barnabas.broker.log.log_bounds import Bound, LogBounds
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.log_transactions import LogTransactions
 from barnabas.broker.log.producer_snapshots import ProducerSnapshots
@@ -75,7 +75,7 @@ class LogLoader:
     """Opens the log in a folder, or creates it; the offsets are from the checkpoints."""
 
     folder: Path
-    config: LogConfig
+    config: TopicConfig
     _: KW_ONLY
     now_ms: int
     topic_id: TopicId | None = None

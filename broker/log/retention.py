@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from barnabas.broker.log.log_config import NO_LIMIT, LogConfig
+from barnabas.broker.config.topic_config import NO_LIMIT, TopicConfig
 
 
 class SegmentAge(NamedTuple):
@@ -24,7 +24,7 @@ class SegmentAge(NamedTuple):
 
 def count_expired(
     segments: Iterable[SegmentAge],
-    config: LogConfig,
+    config: TopicConfig,
     *,
     log_bytes: int,
     now_ms: int,

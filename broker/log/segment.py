@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.appending import Appendable
 from barnabas.broker.log.batch_scan import (
     READ_BUFFERS,
@@ -50,7 +51,6 @@ from barnabas.broker.log.indexes import (
     TimeIndex,
     TimestampOffset,
 )
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.retention import SegmentAge
@@ -117,7 +117,7 @@ class Segment:
         size: int,
         next_offset: int,
         created_ms: int,
-        config: LogConfig,
+        config: TopicConfig,
         files: FileSystem = FILE_SYSTEM,
         *,
         is_new: bool = False,
@@ -149,7 +149,7 @@ class Segment:
 
     @classmethod
     def create(
-        cls, folder: Path, base_offset: int, created_ms: int, config: LogConfig, files: FileSystem
+        cls, folder: Path, base_offset: int, created_ms: int, config: TopicConfig, files: FileSystem
     ) -> Segment:
         """Create an empty segment on disk. Raises LogDirFailure."""
         create_segment_file(folder / segment_name(base_offset), files)
@@ -412,7 +412,7 @@ class Segment:
         self._is_age_checked = True
 
     def should_roll(
-        self, added_bytes: int, batches: Sequence[Appendable], now_ms: int, config: LogConfig
+        self, added_bytes: int, batches: Sequence[Appendable], now_ms: int, config: TopicConfig
     ) -> bool:
         """Whether these batches need a new segment: by size, offset range, a full index, or age.
 
@@ -437,7 +437,7 @@ class Segment:
             is_due = age_ms > config.least_roll_ms and _is_old(age_ms, self.file.path, config)
         return is_due and not self.file.is_held_beyond_size()
 
-    def _are_indexes_full(self, added_bytes: int, batches: int, config: LogConfig) -> bool:
+    def _are_indexes_full(self, added_bytes: int, batches: int, config: TopicConfig) -> bool:
         entries = 1 if batches == 1 else min(batches, 1 + added_bytes // (self.index_interval_bytes + 1))
         offsets, times, limit_bytes = self.offset_index, self.time_index, config.segment_index_bytes
         # Sealing the segment may add an entry of time.
@@ -645,7 +645,7 @@ class Segment:
                 index.remove(gone)
 
 
-def _is_old(age_ms: int, segment: Path, config: LogConfig) -> bool:
+def _is_old(age_ms: int, segment: Path, config: TopicConfig) -> bool:
     """Whether a segment has reached the age at which it is rolled, which jitter makes lower.
 
     The jitter differs at random between segments, also of different partitions, so that not all are rolled at

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from barnabas.broker.base.clocks import wall_clock_ms
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import for_each
 from barnabas.broker.log.log_manager import LogManager
@@ -81,7 +81,7 @@ class RoleChanges:
         disk_failures: DiskFailures,
         fence: Fence,
         *,
-        topic_settings: TopicSettingsTable,
+        topic_settings: TopicConfigs,
         max_lag_ms: float,
         now_ms: Callable[[], float],
         role_changed: Callable[[TopicPartition], None],

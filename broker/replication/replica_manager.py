@@ -17,7 +17,7 @@ from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
 from barnabas.broker.base.purgatory import Cancel, Purgatory, Reaper
 from barnabas.broker.base.topic_metrics import Traffic
 from barnabas.broker.cluster.metadata_cache import MetadataCache
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
@@ -73,7 +73,7 @@ class ReplicaManager:
         isr_store: IsrStore,
         reaper: Reaper,
         *,
-        topic_settings: TopicSettingsTable,
+        topic_settings: TopicConfigs,
         make_fetchers: Callable[[ReplicaManager], FetcherManager],
         max_lag_ms: float,
         max_fetch_sessions: int,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from barnabas.broker.base.pacing import IoThrottle
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
@@ -63,6 +63,6 @@ class ReplicationQuota:
 class ReplicationQuotas:
     """The throttles of a broker: of its leaders towards followers, and of its followers."""
 
-    def __init__(self, broker_id: BrokerId, settings: TopicSettingsTable) -> None:
+    def __init__(self, broker_id: BrokerId, settings: TopicConfigs) -> None:
         self.leaders = ReplicationQuota(broker_id, lambda topic: settings.of(topic).throttled_leaders)
         self.followers = ReplicationQuota(broker_id, lambda topic: settings.of(topic).throttled_followers)

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES
-from barnabas.broker.config.settings import TOPIC_SETTINGS, topic_setting_names
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS
 from barnabas.client import ConfigResource
 from barnabas.client.blocking import Producer
 from barnabas.common.settings import LONG_MAX
@@ -120,8 +120,8 @@ def alter(cluster: LocalCluster, topic: ConfigResource, changes: Mapping[str, st
     settings=KILLED | {"log.retention.check.interval.ms": "100", "log.cleaner.backoff.ms": "100"}
 )
 def test_every_setting_is_changed_while_a_producer_writes(cluster: LocalCluster) -> None:
-    assert SMALL.keys() == set(topic_setting_names())
-    of_topics = {declared.name: SMALL[name][0] for name, (_, declared) in TOPIC_SETTINGS.items()}
+    assert SMALL.keys() == TOPIC_SETTINGS.keys()
+    of_topics = {declared.name: SMALL[name][0] for name, declared in TOPIC_SETTINGS.items() if declared.name}
     assert of_topics.keys() | OF_BROKERS.keys() | OF_LISTENERS == DYNAMIC_NAMES
     view = ClusterView(cluster)
     view.create_topic("t", 1, 3)

@@ -13,8 +13,8 @@ import pytest
 
 from barnabas.broker.config.describe import describe_broker, describe_topic
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
-from barnabas.broker.config.settings import SETTINGS, topic_setting
-from barnabas.broker.config.stored_settings import ReplicaList
+from barnabas.broker.config.settings import SETTINGS
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS, ReplicaList
 from barnabas.common.settings import DERIVED, AlwaysFalse, Boolean, Choice, Double, Integer, Kind, TextList
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.messages.configs import ConfigSource, DescribeConfigsResourceResult
@@ -159,8 +159,7 @@ def topic_differences(ours: Mapping[str, Entry], theirs: Mapping[str, Row]) -> I
         if name not in ours or name not in theirs:
             yield name, "name"
             continue
-        entry, row, declared = ours[name], theirs[name], topic_setting(name)
-        assert declared is not None
+        entry, row, declared = ours[name], theirs[name], TOPIC_SETTINGS[name]
         server = entry.synonyms[-1].name if entry.synonyms else "null"
         for field, is_same in (
             ("type", entry.config_type.name.lower() == row.cells["Type"]),
@@ -225,8 +224,7 @@ def test_the_settings_of_brokers_are_those_of_kafka(tool: Tool) -> None:
 
 def other_value(name: str) -> str:
     """A valid value that is not the default, except for features that cannot be enabled."""
-    declared = topic_setting(name)
-    assert declared is not None
+    declared = TOPIC_SETTINGS[name]
     kind, default = declared.kind, declared.default
     if isinstance(kind, AlwaysFalse):
         return "false"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
@@ -43,11 +43,9 @@ class SimBroker:
         """Down until all other brokers have returned."""
         self.config = world.config_of(broker_id)
         """The settings that the last process was given at its start."""
-        self.settings = TopicSettingsTable(self.config)
+        self.settings = TopicConfigs(self.config.topics)
         """The settings of topics that the last process knows."""
-        self.disk = Disk(
-            broker_id, world.folder / str(broker_id), lambda topic: self.settings.log_config(topic)
-        )
+        self.disk = Disk(broker_id, world.folder / str(broker_id), lambda topic: self.settings.of(topic))
         self.disk.on_slow = world.pass_time
         self._world = world
         self._clock_factor = 1.0
@@ -105,7 +103,7 @@ class SimBroker:
         # A starting process would wait for ZooKeeper without limit.
         world.doors[self.id] = Door.OPEN
         self.config = world.config_of(self.id)
-        self.settings = TopicSettingsTable(self.config)
+        self.settings = TopicConfigs(self.config.topics)
         self.member = SimMember(world, self.id)
         self.metadata = MetadataCache()
         self.metadata.on_deletion(self._topics_deleted)

@@ -24,10 +24,10 @@ from barnabas.broker.compaction.choice import assess
 from barnabas.broker.compaction.cleaner import figures_of
 from barnabas.broker.compaction.cleaning import clean
 from barnabas.broker.compaction.offset_map import OffsetMap
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.log.file_system import EPOCH_CHECKPOINT, FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CleanedFilesFailed, LogDirFailure
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -238,7 +238,7 @@ def _error(fault: Fault) -> OSError:
 class Disk:
     """One broker's log dir. It outlives the broker: `logs` is always open, ready for the next process."""
 
-    def __init__(self, broker: BrokerId, folder: Path, config_of: Callable[[str], LogConfig]) -> None:
+    def __init__(self, broker: BrokerId, folder: Path, config_of: Callable[[str], TopicConfig]) -> None:
         self.fault: Fault | None = None
         self.slow_ms = 0.0
         """The time that a write takes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.config.dynamic import LiveSettings
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.broker.membership import Membership
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller.controller import Controller
@@ -87,7 +87,7 @@ class SimMember:
             threads=self._threads,
         )
 
-    def start(self, replicas: ReplicaManager, config: BrokerConfig, table: TopicSettingsTable) -> None:
+    def start(self, replicas: ReplicaManager, config: BrokerConfig, table: TopicConfigs) -> None:
         """Connect, register and run for controller, in the order of `barnabas.broker.app`."""
         self.membership = Membership(self.store, replicas, on_fatal=raise_it)
         self.store.start()
@@ -99,9 +99,7 @@ class SimMember:
         self.membership.join(self._registration())
         self.controller.start()
 
-    def _watch_settings(
-        self, replicas: ReplicaManager, config: BrokerConfig, table: TopicSettingsTable
-    ) -> None:
+    def _watch_settings(self, replicas: ReplicaManager, config: BrokerConfig, table: TopicConfigs) -> None:
         """Read the settings and watch them; the logs that are open before in a simulation take them over."""
         live = self.live = LiveSettings(
             config,

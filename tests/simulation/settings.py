@@ -15,7 +15,7 @@ from kazoo.protocol.states import EventType
 
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.config.load import usable_topic_config
-from barnabas.broker.config.settings import SettingValue
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS, SettingValue
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.retention import SegmentAge
 from barnabas.protocol.ids import TopicPartition
@@ -91,7 +91,8 @@ class Settings:
         key = (*layers.all_brokers.items(),), topic, zxid
         if key not in self._in_force:
             overrides = {} if zxid < 0 else self._written[topic][zxid]
-            self._in_force[key] = {**layers.topic_defaults(), **overrides}
+            defaults = layers.topic_defaults()
+            self._in_force[key] = {name: defaults.value(name) for name in TOPIC_SETTINGS} | dict(overrides)
         return self._in_force[key]
 
     def _layers(self, broker: SimBroker) -> ConfigLayers:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.broker.log import log as log_module
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.become_leader_or_follower import RoleChanges
@@ -16,23 +16,23 @@ from tests.simulation.planted import SetAttr, found_in
 @found_in("settings", 0)
 def a_late_request_brings_settings_back(setattr_: SetAttr) -> None:
     """The settings of a request count also if later ones are known."""
-    update = TopicSettingsTable.update
+    update = TopicConfigs.update
 
-    def believing(self: TopicSettingsTable, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
+    def believing(self: TopicConfigs, topic: str, overrides: Mapping[str, str], zxid: int = -1) -> bool:
         self._by_topic.pop(topic, None)
         return update(self, topic, overrides, zxid)
 
-    setattr_(TopicSettingsTable, "update", believing)
+    setattr_(TopicConfigs, "update", believing)
 
 
 @found_in("settings", 1874)
 def a_late_deletion_forgets_newer_settings(setattr_: SetAttr) -> None:
     """A broker hears of a deletion after it has read the settings of the next topic of the name."""
 
-    def forgetting(self: TopicSettingsTable, topic: str) -> None:
+    def forgetting(self: TopicConfigs, topic: str) -> None:
         self._by_topic.pop(topic, None)
 
-    setattr_(TopicSettingsTable, "forget", forgetting)
+    setattr_(TopicConfigs, "forget", forgetting)
 
 
 @found_in("settings", 1221)

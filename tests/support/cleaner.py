@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError
@@ -29,7 +29,7 @@ SETTINGS = CleanerSettings(
 class CleanerRig:
     def __init__(self, folder: Path, files: FileSystem = FILE_SYSTEM) -> None:
         self.now_ms = NOW
-        self.configs: dict[str, LogConfig] = {}
+        self.configs: dict[str, TopicConfig] = {}
         self.stable_ends: dict[TopicPartition, int | None] = {}
         """For partitions whose high watermark is not the log's end; None: no role."""
         self.noted: list[ApiError] = []

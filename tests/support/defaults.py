@@ -5,8 +5,7 @@ from typing import Any
 
 from barnabas.broker.config.load import config_from
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.config.topic_settings import TopicSettingsTable
-from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.controller.term import ControllerSettings
 
 REQUIRED = {"broker.id": "1", "zookeeper.connect": "localhost:2181", "log.dirs": "/data"}
@@ -19,18 +18,16 @@ def make_config(**settings: object) -> BrokerConfig:
 
 CONFIG = make_config()
 
-_LOG_CONFIG = TopicSettingsTable(CONFIG).log_config("topic")
 
-
-def log_config(**changes: Any) -> LogConfig:
-    return replace(_LOG_CONFIG, **changes)
+def log_config(**changes: Any) -> TopicConfig:
+    return replace(CONFIG.topics, **changes)
 
 
 def controller_settings(**changes: Any) -> ControllerSettings:
     settings = ControllerSettings(
         inter_broker_listener_name=CONFIG.inter_broker_listener_name,
         delete_topic_enable=CONFIG.delete_topic_enable,
-        unclean_leader_election_enable=CONFIG.unclean_leader_election_enable,
+        unclean_leader_election_enable=CONFIG.topics.unclean_leader_election_enable,
         auto_leader_rebalance_enable=CONFIG.auto_leader_rebalance_enable,
         leader_imbalance_check_interval_seconds=CONFIG.leader_imbalance_check_interval_seconds,
         leader_imbalance_per_broker_percentage=CONFIG.leader_imbalance_per_broker_percentage,

@@ -8,6 +8,7 @@ from typing import Any
 
 from barnabas.broker.compaction.cleaning import clean
 from barnabas.broker.compaction.offset_map import OffsetMap
+from barnabas.broker.config.topic_config import COMPACT, TopicConfig
 from barnabas.broker.coordinators.groups.records import (
     GroupMetadataMember,
     GroupMetadataValue,
@@ -17,13 +18,12 @@ from barnabas.broker.coordinators.groups.records import (
     to_bytes,
 )
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import COMPACT, LogConfig
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.consumer_protocol import Subscription, encode_assignment, encode_subscription
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import TimestampType, stamp
+from barnabas.protocol.record_batch import stamp
 from barnabas.protocol.records import MarkerType, Record
 from tests.support.defaults import log_config
 from tests.support.gaps import follow as follow_gaps
@@ -34,7 +34,7 @@ SMALL = log_config(segment_bytes=2_000, index_interval_bytes=100)
 TIMESTAMP_MS = 1_700_000_000_000
 
 
-def opened(folder: Path, config: LogConfig = SMALL, **options: Any) -> Log:
+def opened(folder: Path, config: TopicConfig = SMALL, **options: Any) -> Log:
     return Log.open(TopicPartition("t", 0), LogLoader(folder, config, now_ms=0, **options))
 
 
@@ -84,7 +84,7 @@ def compressed_with_headers(folder: Path) -> Log:
 
 
 def stamped_by_the_broker(folder: Path) -> Log:
-    log = opened(folder, replace(SMALL, message_timestamp_type=TimestampType.LOG_APPEND_TIME))
+    log = opened(folder, replace(SMALL, message_timestamp_type="LogAppendTime"))
     for number in range(30):
         batch = build_batch([(b"k", b"v" * 50)] * 3, timestamp_ms=number)
         append_batches(log, batch, now_ms=TIMESTAMP_MS + number // 3)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.appending import AppendResult, parse_produced
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch, build_marker
 from barnabas.protocol.compression import Buffer
@@ -94,7 +94,7 @@ def index_entries(index: OffsetIndex | TimeIndex) -> list[tuple[int, int]]:
     return [index._as_entry(index.entry.unpack_from(buffer, at)) for at in range(0, count * size, size)]
 
 
-def open_dirs(*dirs: Path, config: LogConfig, broker_id: int = 1, now_ms: int = 0) -> LogManager:
+def open_dirs(*dirs: Path, config: TopicConfig, broker_id: int = 1, now_ms: int = 0) -> LogManager:
     """The logs of a broker, all with one configuration."""
     return LogManager.open(
         list(dirs),

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.file_system import segment_name
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.segment import Segment
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.record_batch import BatchHeader, parse_header, stamp, stamp_producer, write_crc
@@ -54,7 +54,7 @@ def write_segments(
     segment_bytes: int,
     *,
     ms_per_batch: int = 0,
-    sealed: LogConfig | None = None,
+    sealed: TopicConfig | None = None,
 ) -> tuple[int, int]:
     """Write the batch until the log has this size; returns its bytes and its log end offset.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.config import settings as config_settings
+from barnabas.broker.config import topic_config
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.load import (
     config_from,
@@ -16,7 +17,7 @@ from barnabas.broker.config.load import (
     validate_topic_config,
 )
 from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, BrokerConfig
-from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS
 from barnabas.common.settings import LONG_MAX, Integer
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
@@ -33,15 +34,16 @@ def test_every_setting_is_read_somewhere() -> None:
     """An accepted setting without effect is worse than a refused one."""
     declarations = Path(config_settings.__file__)
     broker = declarations.parents[1]
-    text = "".join(path.read_text() for path in broker.rglob("*.py") if path != declarations)
-    of_logs = {declared.name.replace("_", ".") for declared in fields(LogConfig)}
+    declaring = {declarations, Path(topic_config.__file__)}
+    text = "".join(path.read_text() for path in broker.rglob("*.py") if path not in declaring)
+    declared = Path(topic_config.__file__).read_text()
+    computed = declared[declared.index("def __post_init__") :]
     unread = [
-        name
-        for name, (attribute, row) in SETTINGS.items()
-        if row.topic_name not in of_logs
-        and not (isinstance(row.kind, Integer) and row.kind.because)
-        and "Without effect:" not in row.documentation
-        and not re.search(rf'\b{attribute}\b|"({re.escape(name)}|{re.escape(str(row.topic_name))})"', text)
+        row.name or row.topic_name
+        for row in {*SETTINGS.values(), *TOPIC_SETTINGS.values()}
+        if not (isinstance(row.kind, Integer) and row.kind.because)
+        and "Without effect" not in row.documentation
+        and not re.search(rf'\b{row.attribute}\b|"{re.escape(row.name or "-")}"', text + computed)
     ]
     assert unread == []
 
@@ -53,23 +55,23 @@ def test_the_defaults_are_kafkas() -> None:
     assert made.num_io_threads == 8
     assert made.queued_max_requests == 500
     assert made.socket_request_max_bytes == 104857600
-    assert made.log_segment_bytes == 1 << 30
-    assert made.log_retention_ms == 7 * 24 * 3600 * 1000
-    assert made.message_max_bytes == 1048588
+    assert made.topics.segment_bytes == 1 << 30
+    assert made.topics.retention_ms == 7 * 24 * 3600 * 1000
+    assert made.topics.max_message_bytes == 1048588
     assert made.replica_lag_time_max_ms == 10_000
     assert made.zookeeper_connection_timeout_ms == made.zookeeper_session_timeout_ms == 18_000
-    assert made.unclean_leader_election_enable is False
+    assert made.topics.unclean_leader_election_enable is False
     # Our own: metrics are off, and local if they are on.
     assert (made.metrics_port, made.metrics_host, made.metrics_max_series) == (-1, "127.0.0.1", 10_000)
 
 
 def test_every_default_is_valid_and_every_row_has_an_attribute_named_after_it() -> None:
-    for name, (attribute, row) in SETTINGS.items():
-        assert attribute == name.replace(".", "_")
+    for row in SETTINGS.values():
         assert row.documentation.endswith(".")
         if isinstance(row.default, bool | int):
             assert row.kind.parse(str(row.default).lower()) == row.default
-    assert len(SETTINGS) == len(fields(BrokerConfig)) - len(("given",))
+    of_topics = [name for name, row in SETTINGS.items() if row.topic_name]
+    assert len(SETTINGS) == len(fields(BrokerConfig)) - len(("given", "topics")) + len(of_topics)
 
 
 def test_a_missing_required_setting_is_named() -> None:
@@ -89,11 +91,11 @@ def test_one_error_names_all_problems_with_value_expectation_and_nearest_name() 
 
 
 def test_the_finer_unit_wins() -> None:
-    assert make_config(log_retention_hours="2").log_retention_ms == 7_200_000
-    assert make_config(log_retention_hours="2", log_retention_minutes="3").log_retention_ms == 180_000
-    assert make_config(log_retention_hours="2", log_retention_ms="5").log_retention_ms == 5
-    assert make_config(log_retention_hours="-1").log_retention_ms == -1
-    assert make_config(log_roll_hours="1").log_roll_ms == 3_600_000
+    assert make_config(log_retention_hours="2").topics.retention_ms == 7_200_000
+    assert make_config(log_retention_hours="2", log_retention_minutes="3").topics.retention_ms == 180_000
+    assert make_config(log_retention_hours="2", log_retention_ms="5").topics.retention_ms == 5
+    assert make_config(log_retention_hours="-1").topics.retention_ms == -1
+    assert make_config(log_roll_hours="1").topics.segment_ms == 3_600_000
     assert "log.roll.hours='-1': expected" in refusal({"log.roll.hours": "-1"})
 
 
@@ -196,23 +198,23 @@ def test_later_sources_win(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "given", "attribute", "expected"),
+    ("variable", "given", "name", "expected"),
     [
-        ("BARNABAS_LOG_RETENTION_MS", "log.retention.hours=2", "log_retention_ms", 7_200_000),
-        ("BARNABAS_LOG_RETENTION_MS", "log.retention.minutes=2", "log_retention_ms", 120_000),
-        ("BARNABAS_LOG_RETENTION_MINUTES", "log.retention.hours=2", "log_retention_ms", 7_200_000),
-        ("BARNABAS_LOG_ROLL_MS", "log.roll.hours=1", "log_roll_ms", 3_600_000),
-        ("BARNABAS_LOG_ROLL_JITTER_MS", "log.roll.jitter.hours=1", "log_roll_jitter_ms", 3_600_000),
-        ("BARNABAS_LOG_DIRS", "log.dir=/other", "log_dirs", ("/other",)),
+        ("BARNABAS_LOG_RETENTION_MS", "log.retention.hours=2", "log.retention.ms", 7_200_000),
+        ("BARNABAS_LOG_RETENTION_MS", "log.retention.minutes=2", "log.retention.ms", 120_000),
+        ("BARNABAS_LOG_RETENTION_MINUTES", "log.retention.hours=2", "log.retention.ms", 7_200_000),
+        ("BARNABAS_LOG_ROLL_MS", "log.roll.hours=1", "log.roll.ms", 3_600_000),
+        ("BARNABAS_LOG_ROLL_JITTER_MS", "log.roll.jitter.hours=1", "log.roll.jitter.ms", 3_600_000),
+        ("BARNABAS_LOG_DIRS", "log.dir=/other", "log.dirs", ("/other",)),
     ],
     ids=lambda value: value if isinstance(value, str) and "=" in value else "",
 )
 def test_a_later_source_wins_by_each_name_of_a_setting(
-    variable: str, given: str, attribute: str, expected: object
+    variable: str, given: str, name: str, expected: object
 ) -> None:
     value = "/a" if "DIR" in variable else "5"
     config = load_config(environment={variable: value}, overrides=[given], defaults=REQUIRED)
-    assert getattr(config, attribute) == expected
+    assert config.value(name) == expected
 
 
 def test_problems_of_all_sources_come_in_one_refusal(tmp_path: Path) -> None:
@@ -238,7 +240,8 @@ def test_every_known_name_can_come_from_the_environment() -> None:
 
 def test_topic_overrides_are_typed() -> None:
     assert validate_topic_config(
-        {"retention.ms": "5", "unclean.leader.election.enable": "TRUE", "segment.bytes": None}, {}
+        {"retention.ms": "5", "unclean.leader.election.enable": "TRUE", "segment.bytes": None},
+        make_config().topics,
     ) == {"retention.ms": 5, "unclean.leader.election.enable": True}
 
 
@@ -251,16 +254,16 @@ def test_a_similar_name_is_searched_for_the_first_unknown_override_only() -> Non
 
 def test_the_interval_of_the_flush_scheduler_is_the_default_of_flush_ms() -> None:
     """As in Kafka."""
-    assert make_config().log_flush_interval_ms == LONG_MAX
+    assert make_config().topics.flush_ms == LONG_MAX
     made = make_config(log_flush_scheduler_interval_ms="3000")
-    assert made.topic_defaults()["flush.ms"] == 3_000
+    assert made.topics.flush_ms == 3_000
     made = make_config(log_flush_scheduler_interval_ms="3000", log_flush_interval_ms="500")
-    assert made.topic_defaults()["flush.ms"] == 500
+    assert made.topics.flush_ms == 500
 
 
 def test_jitter_may_be_given_in_hours() -> None:
-    assert make_config(log_roll_jitter_hours="2").topic_defaults()["segment.jitter.ms"] == 7_200_000
-    assert make_config(log_roll_jitter_hours="0").topic_defaults()["segment.jitter.ms"] == 0
+    assert make_config(log_roll_jitter_hours="2").topics.segment_jitter_ms == 7_200_000
+    assert make_config(log_roll_jitter_hours="0").topics.segment_jitter_ms == 0
     assert "log.roll.jitter.hours='-1': expected a whole number, at least 0" in refusal(
         {"log.roll.jitter.hours": "-1"}
     )
@@ -277,7 +280,9 @@ def test_jitter_may_be_given_in_hours() -> None:
         ("listeners=PLAINTEXT://h:1", {"listeners": "PLAINTEXT://h:1"}),
         ("a=1,\\\n   2,\\\n   3\nb=4", {"a": "1,2,3", "b": "4"}),
         ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
-        ("a=\\u0041\\t\\x", {"a": "A\tx"}),
+        ("a=C\\:\\\\logs\\ x", {"a": "C:\\logs x"}),
+        ("# a \\\nb=2", {"b": "2"}),
+        ("a=1,\\\n# 2", {"a": "1,# 2"}),
         ("a\\=b=c", {"a=b": "c"}),
         ("a = = b", {"a": "= b"}),
         ("a=x\\", {"a": "x"}),
@@ -287,9 +292,10 @@ def test_properties_are_read_as_java_reads_them(text: str, expected: dict[str, s
     assert parse_properties(text) == expected
 
 
-def test_a_broken_escape_is_refused_with_its_line() -> None:
-    with pytest.raises(ValueError, match="line 2"):
-        parse_properties("a=1\nb=\\u00g1")
+@pytest.mark.parametrize("value", ["\\u0041", "a\\tb", "C:\\logs", "\\\\\\n"])
+def test_a_backslash_before_a_letter_is_refused_with_its_line(value: str) -> None:
+    with pytest.raises(ValueError, match=r"line 2 has .*: write two backslashes for one"):
+        parse_properties(f"a=1\nb={value}")
 
 
 def test_a_value_without_a_name_is_refused() -> None:

@@ -16,17 +16,8 @@ from barnabas.broker.config.describe import (
 )
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
 from barnabas.broker.config.load import validate_topic_config
-from barnabas.broker.config.settings import (
-    SETTINGS,
-    TOPIC_SETTINGS,
-    topic_setting,
-    topic_setting_names,
-)
-from barnabas.broker.config.stored_settings import (
-    STORED_TOPIC_SETTINGS,
-    TOPIC_ONLY_SETTINGS,
-    ReplicaList,
-)
+from barnabas.broker.config.settings import SETTINGS
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS, ReplicaList
 from barnabas.common.settings import Double, Integer, NoDefault
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
@@ -92,7 +83,7 @@ def test_a_value_given_by_another_name_has_that_name_as_source() -> None:
 
 def test_every_setting_is_described_with_its_type_and_a_text_that_parses_to_it() -> None:
     made = layers()
-    for name, (_, row) in SETTINGS.items():
+    for name, row in SETTINGS.items():
         found = one(describe_broker(made), name)
         assert found.documentation is not None
         assert row.kind.expected in found.documentation
@@ -112,9 +103,7 @@ def test_every_setting_is_described_with_its_type_and_a_text_that_parses_to_it()
     assert types["auto.create.topics.enable"] == ConfigType.BOOLEAN
     assert one(describe_broker(made), "log.dirs").value == "/a,/b"
     assert one(describe_broker(made), "listeners").value == "PLAINTEXT://:9092"
-    assert {result.name for result in describe_topic({}, made)} == set(TOPIC_SETTINGS) | set(
-        TOPIC_ONLY_SETTINGS
-    )
+    assert {result.name for result in describe_topic({}, made)} == TOPIC_SETTINGS.keys()
 
 
 # org.apache.kafka.common.config.TopicConfig of Apache Kafka 3.9, with the types of LogConfig and a value that
@@ -175,7 +164,7 @@ def test_every_topic_setting_of_kafka_is_accepted_and_shown() -> None:
         assert (result.value, result.config_source) == (given[result.name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
         assert result.synonyms[0].source == ConfigSource.DYNAMIC_TOPIC_CONFIG
         is_stored = "Without effect so far" in (result.documentation or "")
-        assert is_stored == (result.name in STORED_TOPIC_SETTINGS)
+        assert is_stored == result.name.startswith("remote.")
 
 
 @pytest.mark.parametrize(
@@ -199,8 +188,8 @@ def test_a_setting_without_effect_is_checked_too(name: str, value: str) -> None:
 
 def limits() -> Iterator[tuple[ConfigResourceType, str, str, bool]]:
     """Texts at and outside the limits of all settings that can be altered: (kind, name, text, is valid)."""
-    topic = ((TOPIC, name, declared) for name in topic_setting_names() if (declared := topic_setting(name)))
-    broker = ((BROKER, name, SETTINGS[name][1]) for name in sorted(DYNAMIC_NAMES))
+    topic = ((TOPIC, name, declared) for name, declared in TOPIC_SETTINGS.items())
+    broker = ((BROKER, name, SETTINGS[name]) for name in sorted(DYNAMIC_NAMES))
     for kind, name, declared in (*topic, *broker):
         numbers = declared.kind
         if isinstance(numbers, Integer):

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity
 from barnabas.zookeeper.znodes import StoredConfig
@@ -21,7 +21,7 @@ def topics(**configs: StoredConfig) -> dict[Entity, StoredConfig]:
 class Desk:
     def __init__(self) -> None:
         config = make_config()
-        self.table = TopicSettingsTable(config)
+        self.table = TopicConfigs(config.topics)
         self.changed: list[Collection[str] | None] = []
         self.written: list[list[str]] = []
         self.layers: list[ConfigLayers] = []
@@ -44,7 +44,7 @@ def test_topics_with_changed_settings_are_named_once() -> None:
     desk.live.take(found)
     assert desk.changed == [{"a"}]
     assert desk.written == [["a", "b"], ["a", "b"]]
-    assert desk.table.log_config("a").retention_ms == 5
+    assert desk.table.of("a").retention_ms == 5
 
 
 def test_a_brokers_own_setting_wins_over_that_of_all_brokers() -> None:
@@ -55,7 +55,7 @@ def test_a_brokers_own_setting_wins_over_that_of_all_brokers() -> None:
     desk.live.take({OWN: StoredConfig({"min.insync.replicas": "3"}, 11, 0)})
     assert desk.written == []
     assert desk.table.of("any").min_insync_replicas == 3
-    assert desk.table.log_config("any").segment_bytes == 100
+    assert desk.table.of("any").segment_bytes == 100
     assert desk.changed == [None, None]
     assert desk.layers[-1].value("min.insync.replicas") == 3
     desk.live.take({OWN: StoredConfig({})})
@@ -69,7 +69,7 @@ def test_unusable_settings_are_logged_and_ignored(caplog: pytest.LogCaptureFixtu
     desk.live.take(
         {OWN: StoredConfig({"num.io.threads": "1", "min.insync.replicas": "many", "log.retention.ms": "7"})}
     )
-    assert desk.table.log_config("any").retention_ms == 7
+    assert desk.table.of("any").retention_ms == 7
     assert desk.table.of("any").min_insync_replicas == 1
     assert "num.io.threads cannot be changed while the broker runs" in caplog.text
     assert "min.insync.replicas='many': expected" in caplog.text

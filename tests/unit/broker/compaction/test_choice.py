@@ -14,7 +14,7 @@ from barnabas.broker.compaction.choice import (
     assess,
     filthiest_first,
 )
-from barnabas.broker.log.log_config import LogConfig
+from barnabas.broker.config.topic_config import TopicConfig
 from tests.support.defaults import log_config
 
 HOUR = 3_600_000
@@ -170,7 +170,7 @@ configs = st.builds(
 
 
 @given(figures=logs(), config=configs)
-def test_every_range_keeps_the_rules(figures: LogFigures, config: LogConfig) -> None:
+def test_every_range_keeps_the_rules(figures: LogFigures, config: TopicConfig) -> None:
     seen = assess(figures, config, NOW)
     assert figures.log_start_offset <= seen.dirty_start <= seen.dirty_end
     bases = [segment.base_offset for segment in figures.sealed] + [figures.active_base_offset]
@@ -193,7 +193,7 @@ def test_every_range_keeps_the_rules(figures: LogFigures, config: LogConfig) -> 
 
 
 @given(figures=logs(), config=configs)
-def test_a_later_stable_end_never_shortens_the_range(figures: LogFigures, config: LogConfig) -> None:
+def test_a_later_stable_end_never_shortens_the_range(figures: LogFigures, config: TopicConfig) -> None:
     further = figures._replace(stable_end_offset=figures.log_end_offset)
     assert assess(further, config, NOW).dirty_end >= assess(figures, config, NOW).dirty_end
 

@@ -140,7 +140,7 @@ def test_a_rewritten_batch_is_compressed_at_the_level_of_the_topic(open_log: Ope
     records = [(b"a", b"1"), (b"b", words)]
 
     def size(compression: Compression, level: int) -> int:
-        log = open_log(compression_type=compression, compression_gzip_level=level)
+        log = open_log(compression_type=compression.name.lower(), compression_gzip_level=level)
         compact(write(log, records, [(b"a", b"2")], compression=Compression.GZIP))
         return len(batches_in(log)[0][1])
 

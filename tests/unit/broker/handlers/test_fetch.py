@@ -10,7 +10,6 @@ import pytest
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.network.request import Lane
 from barnabas.protocol.batch_builder import build_batch
-from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.fetch import ForgottenTopic, ReplicaState
@@ -196,7 +195,7 @@ def test_of_a_partition_that_is_named_twice_the_last_entry_counts(
 
 
 def test_old_clients_are_refused_topics_that_are_kept_in_zstd(leading: Serving) -> None:
-    set_topic(leading, compression_type=Compression.ZSTD)
+    set_topic(leading, compression_type="zstd")
     produce(leading, batch(b"a"))
     catch_up(leading)
     assert fetched(fetch(leading, 0, version=9)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE

@@ -187,7 +187,7 @@ def test_other_acks_are_refused(leading: Serving, acks: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "lane"),
     [
-        ({"compression_type": Compression.GZIP}, Lane.RECORDS),
+        ({"compression_type": "gzip"}, Lane.RECORDS),
         ({"flush_messages": 1}, Lane.DISK),
         ({"preallocate": True}, Lane.DISK),
     ],
@@ -295,7 +295,7 @@ def test_records_that_a_compacted_topic_refuses_are_named(leading: Serving, vers
 
 
 def test_a_topic_may_stamp_the_brokers_time(leading: Serving) -> None:
-    set_topic(leading, message_timestamp_type=TimestampType.LOG_APPEND_TIME)
+    set_topic(leading, message_timestamp_type="LogAppendTime")
     answer = produced(produce(leading, batch(b"a", b"b", timestamp_ms=5)))
     catch_up(leading)
     header = parse_header(fetched(fetch(leading, 0)).records)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.ids import BrokerId, TopicPartition
@@ -23,7 +23,7 @@ def open_log(tmp_path: Path) -> Iterator[OpenLog]:
     """Open (again) the one log of the test: ``open_log(log_config(…), is_clean=True, recovery_point=…)``."""
     opened: list[Log] = []
 
-    def open_it(config: LogConfig | None = None, **options: Any) -> Log:
+    def open_it(config: TopicConfig | None = None, **options: Any) -> Log:
         log = Log.open(
             TopicPartition("topic", 0),
             LogLoader(tmp_path / "topic-0", config or log_config(), now_ms=0, **options),
@@ -41,7 +41,7 @@ class Managers:
 
     def __init__(self, folder: Path) -> None:
         self.paths = [folder / "a", folder / "b"]
-        self.configs: dict[str, LogConfig] = {}
+        self.configs: dict[str, TopicConfig] = {}
         self._opened: list[LogManager] = []
 
     def open(

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.checkpoints import OffsetCheckpoint
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.segment_swap import replace_segments
@@ -90,7 +90,7 @@ class Life:
     """Logs in the log dirs of one disk. Deterministic for a seed."""
 
     def __init__(
-        self, disk: PowerCutDisk, seed: int, config: LogConfig, dirs: Sequence[str] = ("logs",)
+        self, disk: PowerCutDisk, seed: int, config: TopicConfig, dirs: Sequence[str] = ("logs",)
     ) -> None:
         self.dirs = dirs
         self.disk = disk

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.file_system import FLUSH_TIMES, FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.reading import ReadRequest
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
@@ -87,7 +87,7 @@ def test_an_invalid_produce_is_refused_and_changes_nothing(
 
 
 def test_the_brokers_time_is_stamped_where_the_topic_says_so(open_log: OpenLog) -> None:
-    log = open_log(log_config(message_timestamp_type=TimestampType.LOG_APPEND_TIME))
+    log = open_log(log_config(message_timestamp_type="LogAppendTime"))
     result = append_batches(log, batch(2, timestamp_ms=5) + batch(1, timestamp_ms=9), 0, 12345)
     assert result.log_append_time_ms == 12345
     data = log.read(0, 1 << 20).records
@@ -139,7 +139,7 @@ def test_a_fetch_larger_than_a_segment_is_spread_over_several(open_log: OpenLog)
     ids=["size", "age of the timestamps", "clock without timestamps"],
 )
 def test_segments_roll_by_size_and_age(
-    open_log: OpenLog, config: LogConfig, timestamps: list[int], clock: list[int]
+    open_log: OpenLog, config: TopicConfig, timestamps: list[int], clock: list[int]
 ) -> None:
     log = open_log(config)
     for timestamp_ms, now_ms in zip(timestamps, clock, strict=True):

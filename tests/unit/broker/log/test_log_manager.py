@@ -12,12 +12,11 @@ import pytest
 
 from barnabas.broker.log.file_system import FileSystem, parse_partition_name
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, LogGone, StorageCallFailed
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
-from tests.support.defaults import CONFIG, log_config
+from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import TOPIC_ID, append_batches, batch, crash, failing, online, spy
 
@@ -424,20 +423,6 @@ def test_a_new_configuration_reaches_the_logs(managers: Managers, manager: LogMa
 )
 def test_only_names_of_partitions_are_parsed(name: str, expected: tuple[str, int] | None) -> None:
     assert parse_partition_name(name) == expected
-
-
-def test_topic_settings_become_a_log_config() -> None:
-    config = LogConfig.from_settings(
-        {
-            **CONFIG.topic_defaults(),
-            "max.producer.ids": 5,
-            "segment.bytes": 10,
-            "retention.ms": -1,
-            "message.timestamp.type": "LogAppendTime",
-            "min.insync.replicas": 2,
-        }
-    )
-    assert (config.segment_bytes, config.retention_ms, int(config.message_timestamp_type)) == (10, -1, 1)
 
 
 @pytest.mark.parametrize("is_crash_between", [True, False])

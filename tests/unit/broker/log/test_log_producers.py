@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log import log_segments, producer_snapshots
 from barnabas.broker.log.batch_scan import iter_produced
 from barnabas.broker.log.file_system import SNAPSHOT_SUFFIX, FileSystem, segment_name
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.segment_file import SegmentFile
@@ -43,7 +43,7 @@ def snapshots(log: Log) -> list[int]:
     return sorted(int(path.stem) for path in log.folder.glob("*.snapshot"))
 
 
-def filled(open_log: OpenLog, count: int, config: LogConfig = SMALL) -> Log:
+def filled(open_log: OpenLog, count: int, config: TopicConfig = SMALL) -> Log:
     log = open_log(config)
     for sequence in range(count):
         append(log, sequence)
@@ -73,7 +73,7 @@ def test_of_a_request_that_begins_with_duplicates_only_the_rest_is_written(open_
     ids=["message", "segment"],
 )
 def test_a_duplicate_is_answered_even_if_it_is_too_large_for_new_limits(
-    open_log: OpenLog, lowered: LogConfig
+    open_log: OpenLog, lowered: TopicConfig
 ) -> None:
     """Or its producer would cut it up, and write its records a second time under other numbers."""
     log = filled(open_log, 2, log_config())

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log import open_files
 from barnabas.broker.log.batch_scan import iter_headers
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.indexes import OffsetIndex
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.segment import Segment
 from barnabas.protocol.batch_builder import build_batch
@@ -131,7 +131,7 @@ def test_readers_do_not_check_the_index_of_a_log_that_was_empty_at_the_start(
     assert log.read(1, 1).start_offset == 1
 
 
-def filled(open_log: OpenLog, config: LogConfig, **options: Any) -> Log:
+def filled(open_log: OpenLog, config: TopicConfig, **options: Any) -> Log:
     """Twenty records, each younger by 10 ms, of a log that was closed: reads look into the files."""
     before = open_log(config)
     for offset in range(20):

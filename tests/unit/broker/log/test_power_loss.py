@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log import log_manager, producer_snapshots, producer_state, recovery, segment_swap
 from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.file_system import FileSystem, SyncState
 from barnabas.broker.log.log_bounds import LogBounds
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.log_dir import for_each
 from barnabas.broker.log.producer_state import NONE, ProducerImage, entries_of
 from barnabas.broker.log.segment import Segment
@@ -61,7 +61,7 @@ class CrashPoints:
 def lived(
     folder: Path,
     script: Callable[[Life], None],
-    config: LogConfig = CONFIG,
+    config: TopicConfig = CONFIG,
     dirs: Sequence[str] = ("logs",),
 ) -> CrashPoints:
     root = folder / "disk"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log import open_files
 from barnabas.broker.log.batch_scan import LARGE_BYTES
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.protocol.batch_builder import build_batch
@@ -27,7 +27,7 @@ from .conftest import OpenLog
 CONFIG = log_config(segment_bytes=1 << 20, index_interval_bytes=512)
 
 
-def filled(open_log: OpenLog, sizes: list[int], config: LogConfig = CONFIG) -> Log:
+def filled(open_log: OpenLog, sizes: list[int], config: TopicConfig = CONFIG) -> Log:
     log = open_log(config)
     for number, size in enumerate(sizes):
         records = [(None, b"v" * size)] * (1 + number % 3)

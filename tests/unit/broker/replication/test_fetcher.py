@@ -12,13 +12,13 @@ import pytest
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.registry import HANDLERS, Handler
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_config import LogConfig
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication import fetcher_state as following
@@ -108,7 +108,7 @@ class Follower:
     """Broker 2, with its fetchers' thread."""
 
     def __init__(
-        self, folder: Path, config: LogConfig | None = None, files: FileSystem = FILE_SYSTEM
+        self, folder: Path, config: TopicConfig | None = None, files: FileSystem = FILE_SYSTEM
     ) -> None:
         folder.mkdir()
         self.metadata = MetadataCache()

@@ -2,70 +2,70 @@
 
 import pytest
 
-from barnabas.broker.config import topic_settings
-from barnabas.broker.config.topic_settings import TopicSettingsTable
+from barnabas.broker.config import topic_configs
+from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError
 from tests.support.defaults import make_config
 
 
 @pytest.fixture
-def table() -> TopicSettingsTable:
-    return TopicSettingsTable(make_config(min_insync_replicas=2, log_segment_bytes=1 << 20))
+def table() -> TopicConfigs:
+    return TopicConfigs(make_config(min_insync_replicas=2, log_segment_bytes=1 << 20).topics)
 
 
-def test_overrides_replace_the_defaults_of_their_names_only(table: TopicSettingsTable) -> None:
+def test_overrides_replace_the_defaults_of_their_names_only(table: TopicConfigs) -> None:
     leaders = {"leader.replication.throttled.replicas": "0:1,1:2"}
     assert table.update("topic", {"min.insync.replicas": "3", "retention.ms": "5000"} | leaders)
     assert table.of("topic").min_insync_replicas == 3
-    assert table.log_config("topic").retention_ms == 5_000
-    assert table.log_config("topic").segment_bytes == 1 << 20
+    assert table.of("topic").retention_ms == 5_000
+    assert table.of("topic").segment_bytes == 1 << 20
     settings, default = table.of("topic"), table.of("other")
     assert (settings.throttled_leaders, settings.throttled_followers) == ({"0:1", "1:2"}, frozenset())
     assert (default.min_insync_replicas, default.throttled_leaders) == (2, frozenset())
 
 
-def test_an_update_returns_whether_the_settings_are_new(table: TopicSettingsTable) -> None:
+def test_an_update_returns_whether_the_settings_are_new(table: TopicConfigs) -> None:
     overrides = {"retention.ms": "5000"}
     assert table.update("topic", overrides)
     assert not table.update("topic", dict(overrides))
     assert table.update("topic", {})
-    assert table.log_config("topic") == table.log_config("another")
+    assert table.of("topic") == table.of("another")
     assert not table.update("topic", {}, 7)
     table.forget("topic")
     assert table.update("topic", {})
 
 
-def test_a_late_notice_of_a_deletion_does_not_bring_older_settings_back(table: TopicSettingsTable) -> None:
+def test_a_late_notice_of_a_deletion_does_not_bring_older_settings_back(table: TopicConfigs) -> None:
     table.update("topic", {"retention.ms": "1"}, 10)
     # The next topic of the name was created at 20 and changed at 30; its deletion is the former one's.
     table.update("topic", {"retention.ms": "3"}, 30)
     table.forget("topic")
     assert table.update("topic", {"retention.ms": "2"}, 20)
-    assert table.log_config("topic").retention_ms == 3
+    assert table.of("topic").retention_ms == 3
     table.forget("topic")
     table.update("topic", {"retention.ms": "4"}, 40)
-    assert table.log_config("topic").retention_ms == 4
+    assert table.of("topic").retention_ms == 4
 
 
-def test_few_forgotten_topics_are_kept(table: TopicSettingsTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_settings, "_MOST_FORGOTTEN", 2)
+def test_few_forgotten_topics_are_kept(table: TopicConfigs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_configs, "_MOST_FORGOTTEN", 2)
     for topic in ("a", "b", "c"):
         table.update(topic, {"retention.ms": "9"}, 9)
         table.forget(topic)
-        assert table.log_config(topic) == table.log_config("another")
+        assert table.of(topic) == table.of("another")
     for topic in ("a", "b", "c"):
         table.update(topic, {"retention.ms": "8"}, 8)
-    assert [table.log_config(topic).retention_ms for topic in ("a", "b", "c")] == [8, 9, 9]
+    assert [table.of(topic).retention_ms for topic in ("a", "b", "c")] == [8, 9, 9]
 
 
 @pytest.mark.parametrize("wrong", [{"min.insync.replicas": "many"}, {"no.such.setting": "1"}])
 def test_unusable_overrides_are_logged_and_the_others_applied(
-    table: TopicSettingsTable, wrong: dict[str, str], caplog: pytest.LogCaptureFixture
+    table: TopicConfigs, wrong: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert table.update("topic", {"retention.ms": "-1"} | wrong)
     assert table.of("topic").min_insync_replicas == 2
-    assert table.log_config("topic").retention_ms == -1
+    assert table.of("topic").retention_ms == -1
     assert next(iter(wrong)) in caplog.text
 
 
@@ -80,39 +80,37 @@ def test_unusable_overrides_are_logged_and_the_others_applied(
     ],
 )
 def test_the_former_limit_of_timestamps_counts_for_the_limits_that_are_not_set(
-    table: TopicSettingsTable, overrides: dict[str, str], before_ms: int, after_ms: int
+    table: TopicConfigs, overrides: dict[str, str], before_ms: int, after_ms: int
 ) -> None:
     """As in Kafka 3.9."""
     table.update("topic", overrides)
-    config = table.log_config("topic")
-    assert config.message_timestamp_before_max_ms == before_ms
-    assert config.message_timestamp_after_max_ms == after_ms
+    config = table.of("topic")
+    assert config.timestamp_before_max_ms == before_ms
+    assert config.timestamp_after_max_ms == after_ms
     assert config.limits_timestamps == bool(overrides)
 
 
 @pytest.mark.parametrize(("name", "level"), [("gzip", 7), ("zstd", -3), ("snappy", None)])
-def test_the_level_is_that_of_the_compression(
-    table: TopicSettingsTable, name: str, level: int | None
-) -> None:
+def test_the_level_is_that_of_the_compression(table: TopicConfigs, name: str, level: int | None) -> None:
     levels = {
         "compression.gzip.level": "7",
         "compression.lz4.level": "12",
         "compression.zstd.level": "-3",
     }
     table.update("topic", levels | {"compression.type": name})
-    assert table.log_config("topic").compression_level == level
+    assert table.of("topic").compression_level == level
 
 
-def test_a_new_topic_is_checked_against_the_defaults_in_force(table: TopicSettingsTable) -> None:
+def test_a_new_topic_is_checked_against_the_defaults_in_force(table: TopicConfigs) -> None:
     overrides = {"max.compaction.lag.ms": "10"}
     table.validate(overrides)
-    defaults = make_config(log_cleaner_min_compaction_lag_ms=11).topic_defaults()
+    defaults = make_config(log_cleaner_min_compaction_lag_ms=11).topics
     table.set_defaults(defaults)
     with pytest.raises(ApiError, match=r"min\.compaction\.lag\.ms=11: expected at most max\."):
         table.validate(overrides)
 
 
-def test_a_forgotten_topic_has_the_defaults_again(table: TopicSettingsTable) -> None:
+def test_a_forgotten_topic_has_the_defaults_again(table: TopicConfigs) -> None:
     table.update("topic", {"min.insync.replicas": "3"}, zxid=7)
     table.forget("topic")
     table.forget("topic")
@@ -120,7 +118,7 @@ def test_a_forgotten_topic_has_the_defaults_again(table: TopicSettingsTable) -> 
     assert table.update("topic", {"min.insync.replicas": "4"}, zxid=1)
 
 
-def test_overrides_with_a_lower_zxid_are_ignored(table: TopicSettingsTable) -> None:
+def test_overrides_with_a_lower_zxid_are_ignored(table: TopicConfigs) -> None:
     assert table.update("topic", {"min.insync.replicas": "4"}, zxid=20)
     assert not table.update("topic", {"min.insync.replicas": "3"}, zxid=10)
     assert not table.update("topic", {"min.insync.replicas": "5"})
@@ -129,12 +127,12 @@ def test_overrides_with_a_lower_zxid_are_ignored(table: TopicSettingsTable) -> N
     assert table.of("topic").min_insync_replicas == 2
 
 
-def test_new_defaults_apply_to_every_topic_without_an_override(table: TopicSettingsTable) -> None:
+def test_new_defaults_apply_to_every_topic_without_an_override(table: TopicConfigs) -> None:
     table.update("own", {"min.insync.replicas": "3"}, zxid=1)
     table.update("plain", {"retention.ms": "7"}, zxid=2)
-    defaults = make_config(min_insync_replicas=5).topic_defaults()
+    defaults = make_config(min_insync_replicas=5).topics
     assert table.set_defaults(defaults)
     assert not table.set_defaults(defaults)
     found = {name: table.of(name).min_insync_replicas for name in ("own", "plain", "unknown")}
     assert found == {"own": 3, "plain": 5, "unknown": 5}
-    assert table.log_config("plain").retention_ms == 7
+    assert table.of("plain").retention_ms == 7
