@@ -37,7 +37,6 @@ FENCED_RETRY_MS: Final = 500
 """The shortest time after which an overdue machine checks again whether the broker is fenced."""
 
 
-AnyEffects = Effects[Any, Any]
 Flush = Callable[[], None]
 """A method of the log, which has the queued records written as the caller's thread may."""
 
@@ -59,15 +58,15 @@ class Machine(Protocol):
         """By the monotonic clock; infinite without a deadline. Nothing need be due at that time."""
         ...
 
-    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> AnyEffects:
+    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
         """Take the outcome of an append, once, and return the effects."""
         ...
 
-    def tick(self, now: Moment) -> AnyEffects:
+    def tick(self, now: Moment) -> Effects:
         """Act on the deadlines that have passed. A tick that is early or repeated has no effect."""
         ...
 
-    def unload(self, now: Moment) -> AnyEffects:
+    def unload(self, now: Moment) -> Effects:
         """Answer all waiting requests with NOT_COORDINATOR; returned as effects."""
         ...
 
@@ -158,7 +157,7 @@ class MachineShard(ABC, Generic[M]):
         """True if the machine is dead, or equal to a new one, and can be forgotten."""
 
     @abstractmethod
-    def _started(self, machine: M, now: Moment) -> AnyEffects:
+    def _started(self, machine: M, now: Moment) -> Effects:
         """The first event of a machine that was loaded, before all others."""
 
     @abstractmethod
@@ -225,7 +224,7 @@ class MachineShard(ABC, Generic[M]):
     def apply(
         self,
         key: str,
-        event: Callable[[M, Moment], AnyEffects],
+        event: Callable[[M, Moment], Effects],
         *,
         create: bool = True,
         removed: Removed | None = None,
@@ -256,7 +255,7 @@ class MachineShard(ABC, Generic[M]):
         with self._lock:
             return [hosted.machine for hosted in self._hosted.values()]
 
-    def apply_to_all(self, event: Callable[[M, Moment], AnyEffects]) -> None:
+    def apply_to_all(self, event: Callable[[M, Moment], Effects]) -> None:
         with self._lock:
             all_hosted = list(self._hosted.values())
         for hosted in all_hosted:
@@ -286,7 +285,7 @@ class MachineShard(ABC, Generic[M]):
     def _apply(
         self,
         hosted: Hosted[M],
-        event: Callable[[M, Moment], AnyEffects],
+        event: Callable[[M, Moment], Effects],
         removed: Removed | None = None,
         flush: Flush | None = None,
     ) -> bool:
@@ -321,7 +320,7 @@ class MachineShard(ABC, Generic[M]):
         self._carry_out(hosted, effects, refused, flush)
 
     def _enqueue(
-        self, hosted: Hosted[M], appends: Sequence[Append[Any]], removed: Removed | None
+        self, hosted: Hosted[M], appends: Sequence[Append], removed: Removed | None
     ) -> list[Callable[[], None]]:
         """Queue the appends; returns the calls that report the refused ones, to be made without the lock."""
         refused: list[Callable[[], None]] = []
@@ -352,7 +351,7 @@ class MachineShard(ABC, Generic[M]):
     def _carry_out(
         self,
         hosted: Hosted[M],
-        effects: AnyEffects,
+        effects: Effects,
         refused: list[Callable[[], None]],
         flush: Flush | None,
     ) -> None:
@@ -394,7 +393,7 @@ class MachineShard(ABC, Generic[M]):
             self._postpone(hosted)
             return
 
-        def tick(machine: M, now: Moment) -> AnyEffects:
+        def tick(machine: M, now: Moment) -> Effects:
             # A timer that expired before it could be cancelled finds its successor here and leaves it.
             if hosted.timer is not None and hosted.timer.is_completed:
                 hosted.timer = None

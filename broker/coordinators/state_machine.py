@@ -10,18 +10,14 @@ time, for the callers of the machines.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import invariant
-
-R = TypeVar("R")
-"""The records that a machine appends."""
-Q = TypeVar("Q")
-"""The requests to others that a machine makes."""
 
 MAX_CLOCK_SKEW_MS: Final = 600_000
 """By so much two brokers' wall clocks may differ, or one be set, before a time-out or an expiry is early."""
@@ -92,7 +88,7 @@ class TransactionalProducer(NamedTuple):
     guard: VerificationGuard | None = None
 
 
-class Append(NamedTuple, Generic[R]):
+class Append(NamedTuple):
     """Records to append as one batch, with acks=all, and in the transaction of the ``producer``.
 
     Pass the outcome with the ``number`` to the machine's ``appended`` exactly once. Without a number the
@@ -101,20 +97,20 @@ class Append(NamedTuple, Generic[R]):
     """
 
     number: int | None
-    records: tuple[R, ...]
+    records: tuple[Any, ...]
     producer: TransactionalProducer | None = None
 
 
 @dataclass(slots=True)
-class Effects(Generic[R, Q]):
+class Effects:
     """The consequences of an event. Each request to others is answered by another event, if at all."""
 
     answers: list[Answer] = field(default_factory=list)
-    appends: list[Append[R]] = field(default_factory=list)
-    requests: list[Q] = field(default_factory=list)
+    appends: list[Append] = field(default_factory=list)
+    requests: list[Any] = field(default_factory=list)
 
 
-class Outbox(Generic[R, Q]):
+class Outbox:
     """Collects the effects of one machine's events, and keeps what has to happen when an append is settled.
 
     An idle outbox has no collections: a broker may load a hundred thousand machines at once.
@@ -124,18 +120,18 @@ class Outbox(Generic[R, Q]):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._effects: Effects[R, Q] | None = None
+        self._effects: Effects | None = None
         self._unsettled: dict[int, Settled] | None = None
         self._next_number = 1
 
     def answer(self, token: Token, response: Any) -> None:
         self._pending().answers.append(Answer(token, response))
 
-    def request(self, request: Q) -> None:
+    def request(self, request: object) -> None:
         self._pending().requests.append(request)
 
     def append(
-        self, records: Sequence[R], settled: Settled, producer: TransactionalProducer | None = None
+        self, records: Sequence[Any], settled: Settled, producer: TransactionalProducer | None = None
     ) -> None:
         if self._unsettled is None:
             self._unsettled = {}
@@ -143,7 +139,7 @@ class Outbox(Generic[R, Q]):
         self._pending().appends.append(Append(self._next_number, tuple(records), producer))
         self._next_number += 1
 
-    def append_tombstones(self, records: Sequence[R]) -> None:
+    def append_tombstones(self, records: Sequence[Any]) -> None:
         if records:
             self._pending().appends.append(Append(None, tuple(records)))
 
@@ -153,35 +149,35 @@ class Outbox(Generic[R, Q]):
         if settled is not None:
             settled(error, base_offset, now)
 
-    def take(self) -> Effects[R, Q]:
+    def take(self) -> Effects:
         effects, self._effects = self._effects, None
         return effects or Effects()
 
-    def _pending(self) -> Effects[R, Q]:
+    def _pending(self) -> Effects:
         if self._effects is None:
             self._effects = Effects()
         return self._effects
 
 
-APPEND_ERRORS: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-}
 TOO_LARGE: Final = (
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE,
     ErrorCode.INVALID_FETCH_SIZE,
 )
-_WRITE_ERRORS: Final = {
-    **APPEND_ERRORS,
-    **dict.fromkeys(TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
+_ANSWERS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    **dict.fromkeys(TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR),
 }
+"""Error of the log → error of the answer to the request whose record was not appended."""
 
 
-def append_error(error: ErrorCode) -> ErrorCode:
-    """The answer to a request whose record could not be appended, without an API's exceptions."""
-    return _WRITE_ERRORS.get(error, error)
+def append_error(
+    error: ErrorCode, exceptions: Mapping[ErrorCode, ErrorCode] = MappingProxyType({})
+) -> ErrorCode:
+    """The answer to a request whose record could not be appended; ``exceptions`` are those of its API."""
+    return exceptions.get(error) or _ANSWERS.get(error, error)

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from barnabas.broker.coordinators.groups.effects import Client, Effects, JoinOptions, removal_error
-from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.group import Group, JoinOptions
+from barnabas.broker.coordinators.groups.members import Client
 from barnabas.broker.coordinators.groups.shard import GroupShard
-from barnabas.broker.coordinators.state_machine import Moment
+from barnabas.broker.coordinators.state_machine import Effects, Moment, append_error
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.known_errors import known_error, refuse
 from barnabas.broker.handlers.services import Services
@@ -189,7 +189,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
     def deleted(result: DeletableGroupResult, error: ErrorCode) -> None:
         nonlocal unanswered
         if error != ErrorCode.NONE:
-            result.error_code = removal_error(error)
+            result.error_code = append_error(error)
         with lock:
             unanswered -= 1
             is_last = not unanswered

@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from typing import Final
 
-from barnabas.broker.coordinators.groups.effects import (
-    Commit,
-    CommitResponse,
-    Effects,
-    commit_error,
-    removal_error,
-)
 from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.offsets import Commit, CommitResponse, commit_error
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata
-from barnabas.broker.coordinators.state_machine import Moment, TransactionalProducer
+from barnabas.broker.coordinators.state_machine import Effects, Moment, TransactionalProducer, append_error
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.known_errors import known_error
 from barnabas.broker.handlers.services import Services
@@ -219,7 +213,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
             return
         if error != ErrorCode.NONE:
             deleted = [partition for partition in existing if outcomes[partition] == ErrorCode.NONE]
-            outcomes.update(dict.fromkeys(deleted, removal_error(error)))
+            outcomes.update(dict.fromkeys(deleted, append_error(error)))
         request.respond(OffsetDeleteResponse(topics=outcomes_in_topics(OffsetDeleteResponseTopic, outcomes)))
 
     try:

@@ -6,14 +6,14 @@ See `mutations` for their form.
 from typing import Any
 
 from barnabas.broker.coordinators import topic_coordinator
-from barnabas.broker.coordinators.groups.effects import Effects, TransactionEnd
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.members import Member, Members
-from barnabas.broker.coordinators.groups.offsets import GroupOffsets
+from barnabas.broker.coordinators.groups.offsets import GroupOffsets, TransactionEnd
 from barnabas.broker.coordinators.groups.rebalance import Rebalance
 from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.loading import last_records
 from barnabas.broker.coordinators.machine_shard import ShardState
+from barnabas.broker.coordinators.state_machine import Effects
 from barnabas.broker.coordinators.topic_coordinator import TopicCoordinator
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import iter_batches

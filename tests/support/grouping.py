@@ -8,11 +8,12 @@ import dataclasses
 import itertools
 from typing import Any
 
-from barnabas.broker.coordinators.groups.effects import Append, Client, Commit, Effects, JoinOptions
-from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.group import Group, JoinOptions
+from barnabas.broker.coordinators.groups.members import Client
+from barnabas.broker.coordinators.groups.offsets import Commit
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.coordinators.groups.records import GroupMetadataValue, GroupRecord, OffsetAndMetadata
-from barnabas.broker.coordinators.state_machine import Clock
+from barnabas.broker.coordinators.state_machine import Append, Clock, Effects
 from barnabas.broker.coordinators.topic_coordinator import TopicCoordinator
 from barnabas.protocol.consumer_protocol import Subscription, encode_subscription
 from barnabas.protocol.errors import ErrorCode

@@ -4,13 +4,11 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from barnabas.broker.coordinators.state_machine import Clock, Moment
+from barnabas.broker.coordinators.state_machine import Append, Clock, Effects, Moment
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
 from barnabas.broker.coordinators.transactions.requests import (
     WAIT_MS,
     AddPartitions,
-    Append,
-    Effects,
     Ended,
     EndTransaction,
     InitProducerId,

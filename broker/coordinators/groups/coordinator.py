@@ -13,13 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from barnabas.broker.coordinators.groups.effects import Effects, TransactionEnd
-from barnabas.broker.coordinators.groups.group import Group
-from barnabas.broker.coordinators.groups.memory import GroupMemory
+from barnabas.broker.coordinators.groups.group import Group, GroupMemory
+from barnabas.broker.coordinators.groups.offsets import TransactionEnd
 from barnabas.broker.coordinators.groups.records import headers_of, to_bytes
 from barnabas.broker.coordinators.groups.shard import GroupShard, groups_of
 from barnabas.broker.coordinators.loading import LastRecords
-from barnabas.broker.coordinators.state_machine import Moment
+from barnabas.broker.coordinators.state_machine import Effects, Moment
 from barnabas.broker.coordinators.topic_coordinator import Host, TopicCoordinator
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError

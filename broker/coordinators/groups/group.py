@@ -25,28 +25,25 @@ static leader that skips the assignment).
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from barnabas.broker.base.limits import MAX_GROUP_METADATA_BYTES, MAX_MEMBER_PROTOCOLS
+from barnabas.broker.base.limits import MAX_GROUP_METADATA_BYTES, MAX_GROUPS_BYTES, MAX_MEMBER_PROTOCOLS
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.groups.effects import (
-    Client,
+from barnabas.broker.coordinators.groups.members import Client, Member, Members
+from barnabas.broker.coordinators.groups.offsets import (
     Commit,
-    Effects,
-    JoinOptions,
-    Outbox,
+    CommittedOffset,
+    GroupOffsets,
+    OpenTransactions,
     TransactionEnd,
 )
-from barnabas.broker.coordinators.groups.members import Member, Members
-from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, GroupMemory
-from barnabas.broker.coordinators.groups.offsets import CommittedOffset, GroupOffsets, OpenTransactions
 from barnabas.broker.coordinators.groups.rebalance import GroupState, Rebalance, join_refused
 from barnabas.broker.coordinators.groups.records import GroupMetadataValue, GroupRecord, Record
-from barnabas.broker.coordinators.groups.static_members import StaticMembers
-from barnabas.broker.coordinators.state_machine import Moment, Token
+from barnabas.broker.coordinators.state_machine import Effects, Moment, Outbox, Token
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -66,10 +63,47 @@ from barnabas.protocol.messages.groups import (
 )
 from barnabas.protocol.messages.offsets import OffsetFetchResponsePartition
 
+GROUP_BYTES: Final = 3_000
+"""About what a group takes without its members."""
 GROUP_TYPE: Final = "classic"
-_LATEST: Final = JoinOptions()
 _NAME_CHARS_IN_ID: Final = 255
 """How many characters of the client's or the instance's name a member id begins with."""
+
+
+class JoinOptions(NamedTuple):
+    """The options that the version of a JoinGroup request implies.
+
+    ``requires_known_member_id``: a dynamic member first gets an id to join with (version 4, KIP-394).
+    ``can_skip_assignment``: a leader understands that the current assignment stays (version 9, KIP-814).
+    """
+
+    requires_known_member_id: bool = True
+    can_skip_assignment: bool = True
+
+
+class GroupMemory:
+    """The memory that all groups of a broker take, their offsets apart: those are in the log as well.
+
+    A shard counts each of its groups after every event; a group asks before it takes more. Any thread. Events
+    that run at the same time may exceed the bound, each by what its request brings.
+    """
+
+    def __init__(self, max_bytes: int = MAX_GROUPS_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        self._lock = threading.Lock()
+
+    def has_room(self, added_bytes: int) -> bool:
+        """Whether a group may take so much more; it may always give up some."""
+        return added_bytes <= 0 or self.held_bytes + added_bytes <= self.max_bytes
+
+    def change(self, added_bytes: int) -> None:
+        if added_bytes:
+            with self._lock:
+                self.held_bytes += added_bytes
+
+
+_LATEST: Final = JoinOptions()
 
 
 class OffsetDeletion(NamedTuple):
@@ -103,7 +137,6 @@ class Group:
         self._outbox = Outbox(group_id)
         self._members = Members()
         self._rebalance = Rebalance(group_id, config, self._members, self._outbox, now)
-        self._static_members = StaticMembers(group_id, self._members, self._rebalance, self._outbox)
         self.offsets = GroupOffsets(
             group_id,
             config.offset_metadata_max_bytes,
@@ -334,7 +367,8 @@ class Group:
         if former_id is None:
             self._admit(candidate, new_id, protocol_type, now)
         else:
-            self._static_members.replace(self._members[former_id], new_id, candidate, options, now)
+            member = self._members[former_id]
+            self._rebalance.replace(member, new_id, candidate, options.can_skip_assignment, now)
 
     # ---- SyncGroup, Heartbeat, LeaveGroup
 

@@ -11,17 +11,25 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.groups.effects import Client
-from barnabas.broker.coordinators.groups.memory import MEMBER_BYTES, PROTOCOL_BYTES
 from barnabas.broker.coordinators.state_machine import Token
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.groups import JoinGroupRequestProtocol, JoinGroupResponseMember
 
+MEMBER_BYTES: Final = 2_000
+"""About what a member takes without the bytes that it sends, or a member id that is assigned and not used."""
+PROTOCOL_BYTES: Final = 200
 MAX_PENDING_MEMBERS: Final = 10_000
 """The most member ids that are assigned and not used; one more drops the oldest."""
+
+
+class Client(NamedTuple):
+    """The client of a member, for people to read."""
+
+    client_id: str
+    client_host: str
 
 
 @dataclass(slots=True, eq=False)

@@ -15,19 +15,58 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.groups.effects import (
-    CommitResponse,
-    Outbox,
-    TransactionEnd,
-    commit_error,
-)
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, OffsetRecord, Record
-from barnabas.broker.coordinators.state_machine import Moment, Token, TransactionalProducer
+from barnabas.broker.coordinators.state_machine import (
+    TOO_LARGE,
+    Moment,
+    Outbox,
+    Token,
+    TransactionalProducer,
+    append_error,
+)
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 from barnabas.protocol.messages.offsets import OffsetFetchResponsePartition
+
+CommitResponse = dict[TopicPartition, ErrorCode]
+"""The outcome of each partition of a commit."""
+_ERRORS: Final = {
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REQUEST_TIMED_OUT,
+    # The confirmation of a transaction can fail so. Clients then retry here, without looking for the
+    # coordinator.
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    **dict.fromkeys(TOO_LARGE, ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+}
+
+
+def commit_error(error: ErrorCode) -> ErrorCode:
+    """The answer to a commit that could not be appended."""
+    return append_error(error, _ERRORS)
+
+
+class TransactionEnd(NamedTuple):
+    """The marker that ends a transaction in a partition of the offsets topic."""
+
+    producer_id: int
+    marker_offset: int
+    is_commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Offsets to commit, by a member or by a client outside the group (generation -1, no member id).
+
+    With a ``producer`` they are committed in its transaction.
+    """
+
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    member_id: str = NO_MEMBER
+    instance_id: str | None = None
+    generation_id: int = NO_GENERATION
+    producer: TransactionalProducer | None = None
 
 
 class CommittedOffset(NamedTuple):

@@ -15,23 +15,23 @@ events.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Mapping
 from enum import Enum
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.groups.effects import Client, Outbox, generation_error
-from barnabas.broker.coordinators.groups.members import Member, Members
+from barnabas.broker.coordinators.groups.members import Client, Member, Members
 from barnabas.broker.coordinators.groups.records import (
     NO_TIMESTAMP,
     GroupMetadataMember,
     GroupMetadataValue,
     GroupRecord,
 )
-from barnabas.broker.coordinators.state_machine import Moment, Settled, Token
+from barnabas.broker.coordinators.state_machine import Moment, Outbox, Settled, Token, append_error
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation, invariant
@@ -54,6 +54,8 @@ A coordinator that does not know yet that it is deposed begins generations too. 
 its members must not pass for members of another generation with the same number: the leader would assign to
 members that do not exist. (Kafka continues with the next number, and may store such an assignment.)
 """
+_GENERATION_ERRORS: Final = {ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS}
+"""The answer to members whose generation was not appended, where that is special."""
 _MIN_RETRY_MS: Final = 1_000
 """The shortest time after which a rebalance that no member joined is checked again."""
 
@@ -99,6 +101,18 @@ def moved(group_id: str, state: GroupState, target: GroupState) -> GroupState:
 
 def join_refused(error: ErrorCode, member_id: str) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=error, protocol_name=None, member_id=member_id)
+
+
+class _Replacement(NamedTuple):
+    """A static member that came back under a new id, in a generation that continues."""
+
+    generation_id: int
+    member: Member
+    token: Token
+    former: Member
+    """A copy from before the return."""
+    former_leader_id: str | None
+    can_skip_assignment: bool
 
 
 class Rebalance:
@@ -195,7 +209,7 @@ class Rebalance:
         if former is not None:
             self._outbox.answer(former, join_refused(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
 
-    def refuse_waiting(self, member: Member, error: ErrorCode, member_id: str) -> None:
+    def _refuse_waiting(self, member: Member, error: ErrorCode, member_id: str) -> None:
         """Answer the member's waiting requests with an error."""
         token = self._members.set_join_token(member, None)
         if token is not None:
@@ -265,11 +279,11 @@ class Rebalance:
 
     def drop(self, member: Member) -> None:
         """Remove a member and refuse its waiting requests; the caller decides about the rebalance."""
-        self.refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER)
+        self._refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER)
         self._members.remove(member.member_id)
         self._has_synced(member)
 
-    def rename(self, member: Member, new_id: str) -> None:
+    def _rename(self, member: Member, new_id: str) -> None:
         """Continue with a static member under another id."""
         if member.member_id in self.awaited_syncs:
             self.awaited_syncs.remove(member.member_id)
@@ -346,7 +360,7 @@ class Rebalance:
             self.protocol_name = None
             self._move(GroupState.EMPTY, now)
             self._find_subscribed_topics()
-            self.store({}, partial(self._empty_generation_stored, self.generation_id))
+            self._store({}, partial(self._empty_generation_stored, self.generation_id))
 
     def _begin_generation(self, now: Moment) -> None:
         self.protocol_name = self._members.choose_protocol()
@@ -377,6 +391,95 @@ class Rebalance:
             name = self.protocol_name
             self.subscribed_topics = subscribed_topics(member.metadata(name) for member in self._members)
 
+    # ---- static members that come back (KIP-345)
+
+    def replace(
+        self, member: Member, new_id: str, candidate: Member, can_skip_assignment: bool, now: Moment
+    ) -> None:
+        """Give the place of a member to the ``candidate`` with its instance id, under a new member id.
+
+        In a Stable group the generation continues if the assignment still fits, so the other members need not
+        know. The replacement is valid when its record is replicated, and is undone if the log refuses it.
+        """
+        former_id, token = member.member_id, candidate.join_token
+        logger.info(
+            "group %s: member %s replaces %s of instance %s",
+            self._group_id,
+            new_id,
+            former_id,
+            member.instance_id,
+        )
+        replacement = _Replacement(
+            self.generation_id,
+            member,
+            token,
+            dataclasses.replace(member),
+            self._members.leader_id,
+            can_skip_assignment,
+        )
+        self._refuse_waiting(member, ErrorCode.FENCED_INSTANCE_ID, former_id)
+        self._rename(member, new_id)
+        self._members.update(member, candidate)
+        self.keep_alive(member, now)
+        self.wait_for_join(member, token)
+        if self.state is GroupState.STABLE and self._fits_assignment(member, replacement.former):
+            assignment = {each.member_id: each.assignment for each in self._members}
+            self._store(assignment, partial(self._replacement_stored, replacement))
+        else:
+            # A leader that got the former id in this generation would assign to that id.
+            self.prepare(f"instance {member.instance_id} came back as {new_id}", now)
+
+    def _fits_assignment(self, member: Member, former: Member) -> bool:
+        """True if the current assignment suits a member that came back.
+
+        It does not if the group would choose another protocol now, or if the member reads other topics.
+        (Kafka ignores the topics, so that such a member never gets the new ones.) The rest of the metadata
+        lists the partitions that a member owns, and differs after every restart.
+        """
+        name = self._members.choose_protocol()
+        if name != self.protocol_name:
+            return False
+        return self.protocol_type != CONSUMER_PROTOCOL_TYPE or subscribed_topics(
+            protocol.metadata for protocol in former.protocols if protocol.name == name
+        ) == subscribed_topics(protocol.metadata for protocol in member.protocols if protocol.name == name)
+
+    def _replacement_stored(
+        self, replacement: _Replacement, error: ErrorCode, base_offset: int, now: Moment
+    ) -> None:
+        """Answer the member, or undo the replacement if it could not be stored.
+
+        If a rebalance has begun meanwhile, the member's JoinGroup waits for that one like all others.
+        """
+        member, token = replacement.member, replacement.token
+        is_waiting = (
+            self.state is GroupState.STABLE
+            and self.generation_id == replacement.generation_id
+            and member.join_token is token
+        )
+        if not is_waiting:
+            return
+        self._members.set_join_token(member, None)
+        self.keep_alive(member, now)
+        if error is not ErrorCode.NONE:
+            former = replacement.former
+            logger.warning(
+                "group %s: member %s could not be stored (%s); %s stays",
+                self._group_id,
+                member.member_id,
+                error.name,
+                former.member_id,
+            )
+            self._rename(member, former.member_id)
+            self._members.update(member, former)
+            self._outbox.answer(token, join_refused(append_error(error, _GENERATION_ERRORS), NO_MEMBER))
+        elif replacement.can_skip_assignment:
+            is_leader = self._members.leader_id == member.member_id
+            self._outbox.answer(token, self.joined(member, skip_assignment=is_leader))
+        else:
+            # An older client that leads would send an assignment, which a Stable group ignores. So it gets
+            # another leader's id.
+            self._outbox.answer(token, self.joined(member, leader_id=replacement.former_leader_id))
+
     # ---- assignments
 
     def sync(self, member: Member, given: Mapping[str, bytes], token: Token, now: Moment) -> None:
@@ -392,14 +495,14 @@ class Rebalance:
         if self._members.leader_id == member.member_id and not self.is_assigned:
             self.is_assigned = True
             assignment = {each.member_id: given.get(each.member_id, b"") for each in self._members}
-            self.store(assignment, partial(self._assignment_stored, self.generation_id, assignment))
+            self._store(assignment, partial(self._assignment_stored, self.generation_id, assignment))
 
     def _has_synced(self, member: Member) -> None:
         self.awaited_syncs.discard(member.member_id)
         if not self.awaited_syncs:
             self._sync_deadline_ms = math.inf
 
-    def store(self, assignment: Mapping[str, bytes], settled: Settled) -> None:
+    def _store(self, assignment: Mapping[str, bytes], settled: Settled) -> None:
         """Append this generation with an assignment for each member."""
         protocol_name = self.protocol_name
         members = [
@@ -438,7 +541,7 @@ class Rebalance:
         if error is ErrorCode.NONE:
             self._hand_out(assignment, now)
         else:
-            self._refuse_syncs(generation_error(error), now)
+            self._refuse_syncs(append_error(error, _GENERATION_ERRORS), now)
             self._prepare(f"its assignment was not stored: {error.name}", now)
 
     def _empty_generation_stored(
@@ -487,7 +590,7 @@ class Rebalance:
             return
         self._move(GroupState.DEAD, now)
         for member in self._members:
-            self.refuse_waiting(member, error, member.member_id)
+            self._refuse_waiting(member, error, member.member_id)
             self._members.remove(member.member_id)
         self._members.pending.clear()
         self._members.find_deadline()

@@ -10,10 +10,13 @@ from types import MappingProxyType
 
 from barnabas.broker.base.limits import MAX_NEW_GROUPS
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.groups.effects import Effects, TransactionEnd
-from barnabas.broker.coordinators.groups.group import Group
-from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, GroupMemory
-from barnabas.broker.coordinators.groups.offsets import CommittedOffset, OpenTransactions, is_of_earlier_topic
+from barnabas.broker.coordinators.groups.group import GROUP_BYTES, Group, GroupMemory
+from barnabas.broker.coordinators.groups.offsets import (
+    CommittedOffset,
+    OpenTransactions,
+    TransactionEnd,
+    is_of_earlier_topic,
+)
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.coordinators.groups.records import (
     GroupMetadataValue,
@@ -25,7 +28,7 @@ from barnabas.broker.coordinators.groups.records import (
 )
 from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.machine_shard import Leadership, MachineShard, ShardState
-from barnabas.broker.coordinators.state_machine import Moment
+from barnabas.broker.coordinators.state_machine import Effects, Moment
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 

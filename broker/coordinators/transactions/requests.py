@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators import state_machine as effects
-from barnabas.broker.coordinators.transactions.records import NO_EPOCH, TransactionRecord
+from barnabas.broker.coordinators.transactions.records import NO_EPOCH
 from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
@@ -143,6 +142,3 @@ class ProducerIdWanted:
 
 
 ToOthers = MarkersToWrite | ProducerIdWanted
-Append = effects.Append[TransactionRecord]
-Effects = effects.Effects[TransactionRecord, ToOthers]
-Outbox = effects.Outbox[TransactionRecord, ToOthers]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.machine_shard import Hosted, Leadership, MachineShard, ShardState
-from barnabas.broker.coordinators.state_machine import Moment
+from barnabas.broker.coordinators.state_machine import Effects, Moment
 from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
 from barnabas.broker.coordinators.transactions.records import (
     TransactionMetadata,
@@ -21,7 +21,6 @@ from barnabas.broker.coordinators.transactions.records import (
     read_value,
 )
 from barnabas.broker.coordinators.transactions.requests import (
-    Effects,
     InitProducerId,
     MarkersToWrite,
     ProducerIdWanted,

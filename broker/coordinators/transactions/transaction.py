@@ -28,15 +28,13 @@ import math
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.state_machine import TOO_LARGE, Moment, Token, append_error
+from barnabas.broker.coordinators.state_machine import TOO_LARGE, Effects, Moment, Outbox, Token, append_error
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord
 from barnabas.broker.coordinators.transactions.requests import (
     MAX_WAITING,
     WAIT_MS,
     AddPartitions,
-    Effects,
     MarkersToWrite,
-    Outbox,
     ProducerIdWanted,
     Request,
     Response,

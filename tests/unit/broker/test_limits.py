@@ -7,7 +7,8 @@ import pytest
 from barnabas.broker.base import limits
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.config.settings import SETTINGS
-from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, MEMBER_BYTES
+from barnabas.broker.coordinators.groups.group import GROUP_BYTES
+from barnabas.broker.coordinators.groups.members import MEMBER_BYTES
 from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES
 from barnabas.controller.assignment import MAX_PARTITIONS
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH

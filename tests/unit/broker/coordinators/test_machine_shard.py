@@ -27,21 +27,21 @@ class FakeMachine:
         self.next_deadline_ms = math.inf
         self.events: list[Any] = []
         self.is_done = False
-        self.next_appends: list[Append[Any]] = []
+        self.next_appends: list[Append] = []
 
-    def _took(self, event: object) -> Effects[Any, Any]:
+    def _took(self, event: object) -> Effects:
         self.events.append(event)
         appends, self.next_appends = self.next_appends, []
         return Effects(appends=appends)
 
-    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects[Any, Any]:
+    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
         return self._took((number, error))
 
-    def tick(self, now: Moment) -> Effects[Any, Any]:
+    def tick(self, now: Moment) -> Effects:
         self.next_deadline_ms = math.inf
         return self._took("tick")
 
-    def unload(self, now: Moment) -> Effects[Any, Any]:
+    def unload(self, now: Moment) -> Effects:
         return self._took("unload")
 
 
@@ -93,7 +93,7 @@ class FakeShard(MachineShard[FakeMachine]):
     def _is_done(self, machine: FakeMachine) -> bool:
         return machine.is_done
 
-    def _started(self, machine: FakeMachine, now: Moment) -> Effects[Any, Any]:
+    def _started(self, machine: FakeMachine, now: Moment) -> Effects:
         return machine._took("started")
 
     def _postponed(self, machine: FakeMachine, now: Moment) -> None:
@@ -119,10 +119,8 @@ class Rig:
         )
         assert self.shard.serve(machines or {})
 
-    def apply(
-        self, key: str = "a", *appends: Append[Any], deadline_ms: float = math.inf, **options: Any
-    ) -> bool:
-        def event(machine: FakeMachine, now: Moment) -> Effects[Any, Any]:
+    def apply(self, key: str = "a", *appends: Append, deadline_ms: float = math.inf, **options: Any) -> bool:
+        def event(machine: FakeMachine, now: Moment) -> Effects:
             machine.next_deadline_ms = deadline_ms
             return Effects(appends=list(appends))
 

@@ -6,7 +6,8 @@ The rules of groups and of their coordinator are tested in `tests/unit/broker/co
 import pytest
 
 from barnabas.broker.coordinators.groups import shard as group_shard
-from barnabas.broker.coordinators.groups.memory import GROUP_BYTES, MEMBER_BYTES
+from barnabas.broker.coordinators.groups.group import GROUP_BYTES
+from barnabas.broker.coordinators.groups.members import MEMBER_BYTES
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, OffsetRecord
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition

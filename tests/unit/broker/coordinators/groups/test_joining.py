@@ -4,7 +4,7 @@ import pytest
 
 from barnabas.broker.base.limits import MAX_MEMBER_PROTOCOLS
 from barnabas.broker.coordinators.groups import group
-from barnabas.broker.coordinators.groups.effects import JoinOptions
+from barnabas.broker.coordinators.groups.group import JoinOptions
 from barnabas.broker.coordinators.groups.members import MAX_PENDING_MEMBERS
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.protocol.errors import ErrorCode

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.groups.effects import Append, TransactionEnd
 from barnabas.broker.coordinators.groups.group import Group
-from barnabas.broker.coordinators.groups.offsets import OpenTransactions
+from barnabas.broker.coordinators.groups.offsets import OpenTransactions, TransactionEnd
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.coordinators.groups.records import OffsetRecord
-from barnabas.broker.coordinators.state_machine import TransactionalProducer
+from barnabas.broker.coordinators.state_machine import Append, TransactionalProducer
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.grouping import GroupRig

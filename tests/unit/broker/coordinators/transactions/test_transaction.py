@@ -4,12 +4,7 @@ import pytest
 
 from barnabas.broker.coordinators.state_machine import MAX_CLOCK_SKEW_MS
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata, read_value, to_bytes
-from barnabas.broker.coordinators.transactions.requests import (
-    MAX_WAITING,
-    WAIT_MS,
-    Ended,
-    ProducerGiven,
-)
+from barnabas.broker.coordinators.transactions.requests import MAX_WAITING, WAIT_MS, Ended, ProducerGiven
 from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH
 from barnabas.broker.coordinators.transactions.state import IllegalTransition, TransactionState
 from barnabas.broker.coordinators.transactions.transaction import APPEND_RETRY_MS
