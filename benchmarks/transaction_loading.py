@@ -86,7 +86,7 @@ def _load(log: Log, ids: int) -> list[Hosted[Transaction]]:
         raise RuntimeError("the records were not wanted")
     limits = TransactionLimits()
     loaded = [
-        Hosted(transactional_id, Transaction.load(transactional_id, stored, LeaderEpoch(1), limits))
+        Hosted(transactional_id, Transaction(transactional_id, LeaderEpoch(1), limits, stored))
         for transactional_id, stored in transactions_of(records, _PARTITION).stored.items()
     ]
     if len(loaded) != ids:

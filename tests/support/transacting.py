@@ -57,7 +57,7 @@ class TransactionRig:
 
     def load(self, stored: TransactionMetadata) -> None:
         self._clock = self._make_clock()
-        self.machine = Transaction.load("id", stored, LeaderEpoch(7), self.limits)
+        self.machine = Transaction("id", LeaderEpoch(7), self.limits, stored)
         self.do(self.machine.resume(self.now))
 
     def _make_clock(self) -> Clock:

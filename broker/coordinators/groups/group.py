@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from barnabas.broker.base.limits import MAX_GROUP_METADATA_BYTES, MAX_GROUPS_BYTES, MAX_MEMBER_PROTOCOLS
@@ -106,6 +107,18 @@ class GroupMemory:
 _LATEST: Final = JoinOptions()
 
 
+@dataclass(slots=True)
+class LoadedGroup:
+    """The records of one group in the log; ``stored`` is None if the log only has offsets."""
+
+    stored: GroupMetadataValue | None = None
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    pending: dict[int, dict[TopicPartition, CommittedOffset]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """The offsets of transactions without a marker, by producer id."""
+
+
 class OffsetDeletion(NamedTuple):
     """The result of OffsetDelete: an ``error`` for the request, or else one for each partition."""
 
@@ -144,35 +157,19 @@ class Group:
             OpenTransactions() if transactions is None else transactions,
         )
 
-    @classmethod
-    def load(
-        cls,
-        group_id: str,
-        stored: GroupMetadataValue | None,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        coordinator_epoch: int,
-        config: BrokerConfig,
-        now: Moment,
-        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
-        pending: Mapping[int, Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({}),
-        transactions: OpenTransactions | None = None,
-        memory: GroupMemory | None = None,
-    ) -> Group:
-        """A group from the log; ``stored`` is None if the log only has offsets. All sessions restart.
+    def load(self, loaded: LoadedGroup, coordinator_epoch: int, now: Moment) -> None:
+        """Continue with the state in the log; all sessions restart.
 
-        ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic. ``pending`` are the
-        offsets of transactions without a marker, by producer id.
+        ``coordinator_epoch`` is the leader epoch of the partition of the offsets topic.
         """
-        group = cls(group_id, config, now, new_id, transactions, memory)
-        for partition, committed in offsets.items():
-            group.offsets.load(partition, committed)
-        for producer_id, of_producer in pending.items():
+        for partition, committed in loaded.offsets.items():
+            self.offsets.load(partition, committed)
+        for producer_id, of_producer in loaded.pending.items():
             for partition, committed in of_producer.items():
-                group.offsets.load_pending(producer_id, partition, committed)
-        group.offsets.loaded(now)
-        if stored is not None:
-            group._rebalance.load(stored, coordinator_epoch, now)
-        return group
+                self.offsets.load_pending(producer_id, partition, committed)
+        self.offsets.loaded(now)
+        if loaded.stored is not None:
+            self._rebalance.load(loaded.stored, coordinator_epoch, now)
 
     @property
     def state(self) -> GroupState:

@@ -12,6 +12,7 @@ Sources: KIP-98 (transactions), KIP-211 (expiry), KIP-447 (stable offsets), KIP-
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
@@ -152,8 +153,8 @@ class GroupOffsets:
         """No set is empty."""
         self._open: dict[int, _OpenTransaction] = {}
         """By producer id."""
-        self._pending: dict[TopicPartition, dict[int, CommittedOffset]] = {}
-        """The same pending offsets, by partition and producer id; no dictionary in it is empty."""
+        self._pending: Counter[TopicPartition] = Counter()
+        """How many of them have a pending offset of a partition; without zeros."""
         self._loaded_at = Moment(0.0, 0)
         self._loaded_end = 0
         """The records before this offset were stamped by other brokers' clocks."""
@@ -184,8 +185,14 @@ class GroupOffsets:
     def _values(self, partition: TopicPartition) -> list[CommittedOffset]:
         """The committed offset and the pending ones."""
         committed = self._committed.get(partition)
-        pending = self._pending.get(partition, {}).values()
-        return [*pending] if committed is None else [committed, *pending]
+        pending = [self._open[producer_id].pending[partition] for producer_id in self._producers(partition)]
+        return pending if committed is None else [committed, *pending]
+
+    def _producers(self, partition: TopicPartition) -> list[int]:
+        """The producers with a pending offset of a partition."""
+        if partition not in self._pending:
+            return []
+        return [producer_id for producer_id, each in self._open.items() if partition in each.pending]
 
     def of_deleted_topics(
         self, deleted: Set[str], recreated: Mapping[str, TopicId], end: int
@@ -238,7 +245,7 @@ class GroupOffsets:
         former = pending.get(partition)
         if former is None or former.record_offset <= committed.record_offset:
             pending[partition] = committed
-            self._pending.setdefault(partition, {})[producer_id] = committed
+            self._pending[partition] += former is None
 
     def loaded(self, now: Moment) -> None:
         """The last offset from the log has been added."""
@@ -334,9 +341,8 @@ class GroupOffsets:
 
     def _drop_pending(self, partition: TopicPartition, producer_id: int) -> None:
         del self._open[producer_id].pending[partition]
-        producers = self._pending[partition]
-        del producers[producer_id]
-        if not producers:
+        self._pending[partition] -= 1
+        if not self._pending[partition]:
             del self._pending[partition]
 
     # ---- removal
@@ -346,7 +352,7 @@ class GroupOffsets:
         tombstones: list[Record] = []
         for partition in partitions:
             in_flight = self._in_flight.pop(partition, None)
-            producers = list(self._pending.get(partition, ()))
+            producers = self._producers(partition)
             for producer_id in producers:
                 self._drop_pending(partition, producer_id)
                 self._close_if_done(producer_id)

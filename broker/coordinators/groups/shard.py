@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from barnabas.broker.base.limits import MAX_NEW_GROUPS
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.groups.group import GROUP_BYTES, Group, GroupMemory
+from barnabas.broker.coordinators.groups.group import GROUP_BYTES, Group, GroupMemory, LoadedGroup
 from barnabas.broker.coordinators.groups.offsets import (
     CommittedOffset,
     OpenTransactions,
@@ -19,7 +18,6 @@ from barnabas.broker.coordinators.groups.offsets import (
 )
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.coordinators.groups.records import (
-    GroupMetadataValue,
     GroupRecord,
     from_bytes,
     is_offset_key,
@@ -35,16 +33,6 @@ from barnabas.protocol.ids import TopicId, TopicPartition
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class LoadedGroup:
-    """The records of one group; ``stored`` is None if the log only has offsets."""
-
-    stored: GroupMetadataValue | None = None
-    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    pending: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
-    """The offsets of transactions without a marker, by producer id."""
-
-
 def groups_of(
     records: LastRecords,
     partition: TopicPartition,
@@ -56,34 +44,23 @@ def groups_of(
     """
     groups: dict[str, LoadedGroup] = {}
     unreadable = UnreadableRecords(partition)
-    for key, (offset, value, headers) in records.by_key.items():
-        try:
-            if is_offset_key(key):
-                group_id, name = read_offset_key(key)
-                committed = CommittedOffset(read_offset_value(value, headers), offset)
-                if is_of_earlier_topic(name, committed.value, topic_ids):
-                    continue
-                group = groups.get(group_id)
-                if group is None:
-                    group = groups[group_id] = LoadedGroup()
-                group.offsets[name] = committed
-            else:
-                record = from_bytes(key, value)
-                if isinstance(record, GroupRecord):
-                    groups.setdefault(record.group_id, LoadedGroup()).stored = record.value
-        except MalformedFrame as error:
-            unreadable.report(offset, error)
-    for producer_id, pending in records.pending.items():
-        for key, (offset, value, headers) in pending.items():
+    for producer_id, by_key in ((None, records.by_key), *records.pending.items()):
+        for key, (offset, value, headers) in by_key.items():
             try:
-                group_id, name = read_offset_key(key)
-                committed = CommittedOffset(read_offset_value(value, headers), offset)
+                if is_offset_key(key):
+                    group_id, name = read_offset_key(key)
+                    committed = CommittedOffset(read_offset_value(value, headers), offset)
+                    if is_of_earlier_topic(name, committed.value, topic_ids):
+                        continue
+                    group = groups.get(group_id)
+                    if group is None:
+                        group = groups[group_id] = LoadedGroup()
+                    offsets = group.offsets if producer_id is None else group.pending[producer_id]
+                    offsets[name] = committed
+                elif isinstance(record := from_bytes(key, value), GroupRecord) and producer_id is None:
+                    groups.setdefault(record.group_id, LoadedGroup()).stored = record.value
             except MalformedFrame as error:
                 unreadable.report(offset, error)
-                continue
-            if not is_of_earlier_topic(name, committed.value, topic_ids):
-                group = groups.setdefault(group_id, LoadedGroup())
-                group.pending.setdefault(producer_id, {})[name] = committed
     unreadable.report_count()
     return groups
 
@@ -106,21 +83,14 @@ class GroupShard(MachineShard[Group]):
     def load(self, records: Mapping[str, LoadedGroup]) -> bool:
         """Serve these groups from now on; False if the shard was closed meanwhile."""
         now = self._now()
-        groups = {
-            group_id: Group.load(
-                group_id,
-                of.stored,
-                of.offsets,
-                self.since,
-                self._config,
-                now,
-                pending=of.pending,
-                transactions=self._transactions,
-                memory=self._memory,
-            )
-            for group_id, of in records.items()
-        }
+        groups: dict[str, Group] = {}
+        for group_id, loaded in records.items():
+            group = groups[group_id] = self._new_group(group_id, now)
+            group.load(loaded, self.since, now)
         return self.serve(groups)
+
+    def _new_group(self, group_id: str, now: Moment) -> Group:
+        return Group(group_id, self._config, now, transactions=self._transactions, memory=self._memory)
 
     def _finish_loading(self, machines: Mapping[str, Group]) -> None:
         # Before the first request: the producers may commit offsets in their next transactions then.
@@ -156,7 +126,7 @@ class GroupShard(MachineShard[Group]):
                 f"the groups of this broker take {self._memory.held_bytes} bytes already",
             )
         self._new.add(key)
-        return Group(key, self._config, now, transactions=self._transactions, memory=self._memory)
+        return self._new_group(key, now)
 
     def _is_done(self, machine: Group) -> bool:
         is_done = self._is_dead_or_blank(machine)

@@ -86,7 +86,7 @@ class TransactionShard(MachineShard[Transaction]):
         self._unreadable = loaded.unreadable
         return self.serve(
             {
-                transactional_id: Transaction.load(transactional_id, stored, self.since, self._limits)
+                transactional_id: Transaction(transactional_id, self.since, self._limits, stored)
                 for transactional_id, stored in loaded.stored.items()
             }
         )

@@ -6,7 +6,7 @@ How to drive it (under one lock per id; nothing here blocks, reads a clock or do
   each append to `appended` exactly once, send the answers, and carry out the requests to others.
 - A request without an answer in the effects waits in the machine, at most until its deadline.
 - `next_deadline_ms` is the time of the next `tick`; read it again after every event. A tick that is early or
-  repeated does no harm. After `load`, apply `resume` once.
+  repeated does no harm. A loaded one gets `resume` first.
 - When `is_droppable`, drop the object: the log has no record of this id, and no request waits.
 
 It guarantees:
@@ -135,7 +135,10 @@ class _Markers:
 
 
 class Transaction:
-    """``coordinator_epoch`` is the leader epoch of the partition of the transaction topic."""
+    """``coordinator_epoch`` is the leader epoch of the partition of the transaction topic.
+
+    ``stored`` is the state of an id from the log: apply `resume` before anything else.
+    """
 
     __slots__ = (
         "_change",
@@ -181,17 +184,6 @@ class Transaction:
         self._used_ms = stored.last_update_timestamp_ms
         """The last change, by the wall clock of this broker."""
         self.next_deadline_ms = math.inf
-
-    @classmethod
-    def load(
-        cls,
-        transactional_id: str,
-        stored: TransactionMetadata,
-        coordinator_epoch: LeaderEpoch,
-        limits: TransactionLimits,
-    ) -> Transaction:
-        """An id from the log. Apply `resume` before anything else."""
-        return cls(transactional_id, coordinator_epoch, limits, stored)
 
     def resume(self, now: Moment) -> Effects:
         """Restart the time-out of an ongoing transaction, and complete a decided transaction.

@@ -45,7 +45,7 @@ def stored(state: TransactionState, age_ms: int, **fields: int) -> TransactionMe
 
 
 def loaded(metadata: TransactionMetadata) -> Transaction:
-    return Transaction.load("id", metadata, LeaderEpoch(0), TransactionLimits())
+    return Transaction("id", LeaderEpoch(0), TransactionLimits(), metadata)
 
 
 def collect(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.group import LoadedGroup
 from barnabas.broker.coordinators.groups.rebalance import NEXT_STATES, GroupState, IllegalTransition, moved
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.groups import MemberIdentity
@@ -269,7 +269,7 @@ def test_a_group_that_all_members_left_is_stored_as_empty(state: GroupState) -> 
 def loaded(rig: GroupRig, epoch: int = 0, **settings: Any) -> GroupRig:
     again = GroupRig(**settings)
     again.ids = rig.ids
-    again.group = Group.load("g", rig.stored(), {}, epoch, again.config, again.moment(), again.new_id)
+    again.group.load(LoadedGroup(rig.stored()), epoch, again.moment())
     again.do(again.group.restart_sessions(again.moment()))
     return again
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.group import Group, LoadedGroup
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.coordinators.groups.records import GroupMetadataValue, OffsetAndMetadata, OffsetRecord
 from barnabas.broker.coordinators.state_machine import MAX_CLOCK_SKEW_MS
@@ -172,7 +172,9 @@ class Moving:
     def move(self, ahead_ms: float = 0) -> None:
         rig = self.rig
         rig.now_ms += ahead_ms
-        rig.group = Group.load("g", self._stored, rig.group.offsets.copy(), 1, rig.config, rig.moment())
+        loaded = LoadedGroup(self._stored, rig.group.offsets.copy())
+        rig.group = Group("g", rig.config, rig.moment())
+        rig.group.load(loaded, 1, rig.moment())
 
 
 @pytest.mark.parametrize("ahead_ms", [-MAX_CLOCK_SKEW_MS, MAX_CLOCK_SKEW_MS])

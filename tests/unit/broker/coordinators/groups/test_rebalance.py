@@ -5,7 +5,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from barnabas.broker.coordinators.groups.group import Group
+from barnabas.broker.coordinators.groups.group import LoadedGroup
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.coordinators.groups.records import NO_TIMESTAMP, GroupMetadataValue
 from barnabas.protocol.errors import ErrorCode
@@ -162,7 +162,7 @@ def stored_group(**changes: object) -> GroupMetadataValue:
 def loaded(stored: GroupMetadataValue, epoch: int = 0, **settings: int) -> GroupRig:
     rig = GroupRig(**settings)
     rig.ids = {name: saved.member_id for name, saved in zip("mns", stored.members, strict=True)}
-    rig.group = Group.load("g", stored, {}, epoch, rig.config, rig.moment(), rig.new_id)
+    rig.group.load(LoadedGroup(stored), epoch, rig.moment())
     return rig
 
 
