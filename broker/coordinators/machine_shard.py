@@ -19,12 +19,13 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.broker.base.contained import contained
-from barnabas.broker.base.purgatory import DelayedOperation, Reaper
+from barnabas.broker.base.purgatory import DelayedCall, Reaper
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Removed
 from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
 from barnabas.protocol.errors import ErrorCode, api_error
@@ -75,38 +76,18 @@ M = TypeVar("M", bound=Machine)
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class Hosted(Generic[M]):
-    """A machine with its lock and its timer."""
+    """A machine with its lock and its timer. The fields change under the lock."""
 
-    __slots__ = ("is_gone", "is_started", "key", "lock", "machine", "timer")
-
-    def __init__(self, key: str, machine: M, *, is_started: bool = True) -> None:
-        self.key = key
-        # Set under the lock. False for a loaded machine before its first event.
-        self.is_started = is_started
-        self.machine = machine
-        self.lock = threading.Lock()
-        # Under the lock. Then the machine is in no table, and a caller that waited for the lock looks again.
-        self.is_gone = False
-        self.timer: MachineTimer | None = None
-
-
-class MachineTimer(DelayedOperation):
-    """Calls ``expired`` at a deadline unless it is cancelled before by `force_complete`."""
-
-    def __init__(self, deadline_ms: float, reaper: Reaper, expired: Callable[[], None]) -> None:
-        super().__init__(deadline_ms)
-        self._reaper = reaper
-        self._expired = expired
-
-    def try_complete(self) -> bool:
-        return False
-
-    def on_expiration(self) -> None:
-        self._expired()
-
-    def on_complete(self) -> None:
-        self._reaper.completed()
+    key: str
+    machine: M
+    is_started: bool = True
+    """False for a loaded machine before its first event."""
+    is_gone: bool = False
+    """Then the machine is in no table, and a caller that waited for the lock looks again."""
+    timer: DelayedCall | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Leadership(NamedTuple):
@@ -289,35 +270,54 @@ class MachineShard(ABC, Generic[M]):
         removed: Removed | None = None,
         flush: Flush | None = None,
     ) -> bool:
-        """Apply an event and carry out its effects; False if the machine is gone.
+        """Apply an event, after the first one of a loaded machine; False if the machine is gone.
 
         Without ``flush`` the caller's thread may wait for the disk.
         """
         if not hosted.is_started:
             self._start(hosted, flush)
-        with hosted.lock:
-            if hosted.is_gone:
-                return False
-            effects = event(hosted.machine, self._now())
-            refused = self._enqueue(hosted, effects.appends, removed)
-            self._set_timer(hosted)
-            self._drop_if_done(hosted)
-        self._carry_out(hosted, effects, refused, flush)
-        if removed is not None and all(append.number is not None for append in effects.appends):
-            removed(ErrorCode.NONE)
-        return True
+        return self._handle(hosted, event, removed, flush)
 
     def _start(self, hosted: Hosted[M], flush: Flush | None = None) -> None:
         """Give a loaded machine its first event, unless it has had it."""
-        with hosted.lock:
+
+        def first(machine: M, now: Moment) -> Effects:
             if hosted.is_started:
-                return
+                return Effects()
             hosted.is_started = True
-            effects = self._started(hosted.machine, self._now())
-            refused = self._enqueue(hosted, effects.appends, None)
-            self._set_timer(hosted)
-            self._drop_if_done(hosted)
-        self._carry_out(hosted, effects, refused, flush)
+            return self._started(machine, now)
+
+        self._handle(hosted, first, None, flush)
+
+    def _handle(
+        self,
+        hosted: Hosted[M],
+        event: Callable[[M, Moment], Effects],
+        removed: Removed | None,
+        flush: Flush | None,
+        *,
+        is_outcome: bool = False,
+    ) -> bool:
+        """Apply an event and carry out its effects. A machine that is gone takes only outcomes of appends."""
+        with hosted.lock:
+            if hosted.is_gone and not is_outcome:
+                return False
+            effects = event(hosted.machine, self._now())
+            refused = self._enqueue(hosted, effects.appends, removed)
+            if not hosted.is_gone:
+                self._set_timer(hosted)
+                self._drop_if_done(hosted)
+        for token, response in effects.answers:
+            token(response)
+        for report in refused:
+            report()
+        if effects.appends:
+            (flush or self._log.flush)()
+        for request in effects.requests:
+            self._request(hosted, request)
+        if removed is not None and all(append.number is not None for append in effects.appends):
+            removed(ErrorCode.NONE)
+        return True
 
     def _enqueue(
         self, hosted: Hosted[M], appends: Sequence[Append], removed: Removed | None
@@ -335,34 +335,16 @@ class MachineShard(ABC, Generic[M]):
 
     def _settled(self, hosted: Hosted[M], number: int, error: ErrorCode, offset: int) -> None:
         """Pass the outcome of an append on, also to a machine that is gone: its clients wait."""
-        with hosted.lock:
-            effects = hosted.machine.appended(number, error, offset, self._now())
-            refused = self._enqueue(hosted, effects.appends, None)
-            if not hosted.is_gone:
-                self._set_timer(hosted)
-                self._drop_if_done(hosted)
+
+        def outcome(machine: M, now: Moment) -> Effects:
+            return machine.appended(number, error, offset, now)
+
         # Usually the batch is still in flight, and what its outcome causes is written after it.
-        self._carry_out(hosted, effects, refused, self._log.flush_aside)
+        self._handle(hosted, outcome, None, self._log.flush_aside, is_outcome=True)
 
     def _removed(self, error: ErrorCode) -> None:
         if error != ErrorCode.NONE and self.state is ShardState.SERVING:
             logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
-
-    def _carry_out(
-        self,
-        hosted: Hosted[M],
-        effects: Effects,
-        refused: list[Callable[[], None]],
-        flush: Flush | None,
-    ) -> None:
-        for token, response in effects.answers:
-            token(response)
-        for report in refused:
-            report()
-        if effects.appends:
-            (flush or self._log.flush)()
-        for request in effects.requests:
-            self._request(hosted, request)
 
     def _drop_if_done(self, hosted: Hosted[M]) -> None:
         if not self._is_done(hosted.machine):
@@ -385,7 +367,8 @@ class MachineShard(ABC, Generic[M]):
             return
         if timer is not None:
             timer.force_complete()
-        hosted.timer = MachineTimer(deadline_ms, self._reaper, partial(self._timer_expired, hosted))
+        expired = partial(self._timer_expired, hosted)
+        hosted.timer = DelayedCall(deadline_ms, lambda: False, self._reaper.completed, expired)
         self._reaper.schedule(hosted.timer)
 
     def _timer_expired(self, hosted: Hosted[M]) -> None:

@@ -110,19 +110,17 @@ class Effects:
     requests: list[Any] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
 class Outbox:
     """Collects the effects of one machine's events, and keeps what has to happen when an append is settled.
 
     An idle outbox has no collections: a broker may load a hundred thousand machines at once.
     """
 
-    __slots__ = ("_effects", "_name", "_next_number", "_unsettled")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._effects: Effects | None = None
-        self._unsettled: dict[int, Settled] | None = None
-        self._next_number = 1
+    _name: str
+    _effects: Effects | None = None
+    _unsettled: dict[int, Settled] | None = None
+    _next_number: int = 1
 
     def answer(self, token: Token, response: Any) -> None:
         self._pending().answers.append(Answer(token, response))

@@ -81,7 +81,7 @@ def a_transaction_is_complete_with_the_first_marker(setattr_: SetAttr) -> None:
     written = Transaction.markers_written
 
     def hasty(self: Transaction, number: int, partitions: Any, now: Any) -> Any:
-        if self._markers is not None and self._markers.number == number:
+        if self._missing_markers is not None and self._markers_number == number:
             partitions = self.stored.partitions
         return written(self, number, partitions, now)
 
@@ -321,9 +321,9 @@ def pending_offsets_are_shown(setattr_: SetAttr) -> None:
     fetch = GroupOffsets.fetch
 
     def hasty(self: GroupOffsets, partition: Any, require_stable: bool) -> Any:
-        committed, pending = dict(self._committed), self._pending.get(partition)
-        if pending:
-            self._committed[partition] = [*pending.values()][-1]
+        committed, producers = dict(self._committed), self._producers(partition)
+        if producers:
+            self._committed[partition] = self._open[producers[-1]].pending[partition]
         answer = fetch(self, partition, require_stable)
         self._committed = committed
         return answer

@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from barnabas.broker.coordinators.state_machine import TOO_LARGE, Effects, Moment, Outbox, Token, append_error
@@ -91,99 +92,52 @@ class _Asker(NamedTuple):
     response: Response
 
 
+@dataclass(slots=True, eq=False)
 class _Change:
     """A record that is being appended; ``target`` None is a tombstone."""
 
-    __slots__ = (
-        "askers",
-        "completion",
-        "is_in_doubt",
-        "must_succeed",
-        "retry_at_ms",
-        "retry_ms",
-        "target",
-    )
-
-    def __init__(
-        self,
-        target: TransactionMetadata | None,
-        askers: list[_Asker],
-        *,
-        must_succeed: bool,
-        completion: TransactionMetadata | None = None,
-    ) -> None:
-        self.target = target
-        self.askers = askers
-        self.must_succeed = must_succeed
-        self.completion = completion
-        """The end of the transaction before, if the target begins the next one: first in the same batch."""
-        self.is_in_doubt = False
-        """The log may have the record."""
-        self.retry_at_ms = math.inf
-        """Infinite while an append is in flight."""
-        self.retry_ms = APPEND_RETRY_MS
+    target: TransactionMetadata | None
+    askers: list[_Asker] = field(default_factory=list)
+    must_succeed: bool = False
+    completion: TransactionMetadata | None = None
+    """The end of the transaction before, if the target begins the next one: first in the same batch."""
+    is_in_doubt: bool = False
+    """The log may have the record."""
+    retry_at_ms: float = math.inf
+    """Infinite while an append is in flight."""
+    retry_ms: int = APPEND_RETRY_MS
 
 
-class _Markers:
-    """The partitions that do not have the markers of the decision yet."""
-
-    __slots__ = ("missing", "number")
-
-    def __init__(self, number: int, partitions: Iterable[TopicPartition]) -> None:
-        self.number = number
-        self.missing = set(partitions)
-
-
+@dataclass(slots=True, eq=False)
 class Transaction:
-    """``coordinator_epoch`` is the leader epoch of the partition of the transaction topic.
+    """One transactional id; `resume` is the first event of one from the log."""
 
-    ``stored`` is the state of an id from the log: apply `resume` before anything else.
-    """
+    transactional_id: str
+    _coordinator_epoch: LeaderEpoch
+    """The leader epoch of the partition of the transaction topic."""
+    _limits: TransactionLimits
+    _stored: TransactionMetadata = BLANK
+    next_deadline_ms: float = field(init=False, default=math.inf)
+    _outbox: Outbox = field(init=False)
+    _is_confirmed: bool = field(init=False)
+    """False after loading: the record may be above the high watermark."""
+    # Invariant: at most one of these two is set.
+    _change: _Change | None = field(init=False, default=None)
+    _missing_markers: set[TopicPartition] | None = field(init=False, default=None)
+    """The partitions that do not have the markers of the decision yet."""
+    _markers_number: int = field(init=False, default=0)
+    _waiting: list[_Waiting] | None = field(init=False, default=None)
+    _wants_producer_id: bool = field(init=False, default=False)
+    _new_producer_id: ProducerId | None = field(init=False, default=None)
+    _timeout_ms: float = field(init=False, default=math.inf)
+    """The end of the ongoing transaction, by the monotonic clock."""
+    _used_ms: int = field(init=False)
+    """The last change, by the wall clock of this broker."""
 
-    __slots__ = (
-        "_change",
-        "_coordinator_epoch",
-        "_is_confirmed",
-        "_limits",
-        "_markers",
-        "_markers_number",
-        "_new_producer_id",
-        "_outbox",
-        "_stored",
-        "_timeout_ms",
-        "_used_ms",
-        "_waiting",
-        "_wants_producer_id",
-        "next_deadline_ms",
-        "transactional_id",
-    )
-
-    def __init__(
-        self,
-        transactional_id: str,
-        coordinator_epoch: LeaderEpoch,
-        limits: TransactionLimits,
-        stored: TransactionMetadata = BLANK,
-    ) -> None:
-        self.transactional_id = transactional_id
-        self._coordinator_epoch = coordinator_epoch
-        self._limits = limits
-        self._outbox = Outbox(transactional_id)
-        self._stored = stored
-        # False after loading: the record may be above the high watermark.
-        self._is_confirmed = stored is BLANK
-        # Invariant: at most one of these two is set.
-        self._change: _Change | None = None
-        self._markers: _Markers | None = None
-        self._markers_number = 0
-        self._waiting: list[_Waiting] | None = None
-        self._wants_producer_id = False
-        self._new_producer_id: ProducerId | None = None
-        self._timeout_ms = math.inf
-        """The end of the ongoing transaction, by the monotonic clock."""
-        self._used_ms = stored.last_update_timestamp_ms
-        """The last change, by the wall clock of this broker."""
-        self.next_deadline_ms = math.inf
+    def __post_init__(self) -> None:
+        self._outbox = Outbox(self.transactional_id)
+        self._is_confirmed = self._stored is BLANK
+        self._used_ms = self._stored.last_update_timestamp_ms
 
     def resume(self, now: Moment) -> Effects:
         """Restart the time-out of an ongoing transaction, and complete a decided transaction.
@@ -193,10 +147,10 @@ class Transaction:
         """
         stored = self._stored
         if stored.state in DECIDED:
-            self._append(_Change(stored, [], must_succeed=True))
+            self._append(_Change(stored, must_succeed=True))
         elif stored.state is TransactionState.PREPARE_EPOCH_FENCE:
             ongoing = stored._replace(state=TransactionState.ONGOING)
-            self._append(_Change(fenced(ongoing, now), [], must_succeed=True))
+            self._append(_Change(fenced(ongoing, now), must_succeed=True))
         self._used_ms = now.latest(stored.last_update_timestamp_ms)
         self._set_timeout(now, now.latest(stored.start_timestamp_ms))
         return self._take(now)
@@ -282,8 +236,8 @@ class Transaction:
 
     def markers_written(self, number: int, partitions: Iterable[TopicPartition], now: Moment) -> Effects:
         """These partitions have the markers. A late or repeated report does no harm."""
-        if self._markers is not None and self._markers.number == number:
-            self._markers.missing.difference_update(partitions)
+        if self._missing_markers is not None and self._markers_number == number:
+            self._missing_markers.difference_update(partitions)
             self._complete_if_all_have_markers(now)
         return self._take(now)
 
@@ -310,16 +264,16 @@ class Transaction:
 
     def expire(self, now: Moment) -> Effects:
         """Remove the id from the log if it has not been used for transactional.id.expiration.ms."""
-        is_busy = self._change is not None or self._markers is not None or self._waiting is not None
+        is_busy = self._change is not None or self._missing_markers is not None or self._waiting is not None
         if is_busy or self._stored is BLANK:
             return Effects()
         if has_expired(self._stored, self._limits, self._used_ms, now):
-            self._append(_Change(None, [], must_succeed=False))
+            self._append(_Change(None))
         return self._take(now)
 
     def unload(self, now: Moment) -> Effects:
         """This broker is no longer the coordinator: all that wait get NOT_COORDINATOR."""
-        change, self._change, self._markers = self._change, None, None
+        change, self._change, self._missing_markers = self._change, None, None
         if change is not None:
             self._refuse_askers(change, ErrorCode.NOT_COORDINATOR)
         self._stored = self._stored._replace(state=TransactionState.DEAD)
@@ -348,11 +302,11 @@ class Transaction:
             case Reply(response, is_promise):
                 if is_promise and not self._is_confirmed:
                     self._wait(waiting)
-                    self._append(_Change(self._stored, [], must_succeed=False))
+                    self._append(_Change(self._stored))
                 else:
                     self._outbox.answer(token, response)
             case Move(target, response):
-                self._append(_Change(target, [_Asker(request, token, response)], must_succeed=False))
+                self._append(_Change(target, [_Asker(request, token, response)]))
             case Fence(target):
                 self._wait(waiting)
                 self._fence(target)
@@ -389,7 +343,7 @@ class Transaction:
         if self._change is None and self.state is not TransactionState.DEAD:
             target, askers = self._with_additions(self._stored, now)
             if askers:
-                self._append(_Change(target, askers, must_succeed=False))
+                self._append(_Change(target, askers))
         for waiting in self._take_waiting():
             self._handle(waiting, now)
 
@@ -430,7 +384,7 @@ class Transaction:
         """Abort the ongoing transaction. From now on it cannot be committed or prepared."""
         check_move(self.transactional_id, self.state, TransactionState.PREPARE_EPOCH_FENCE)
         self._stored = self._stored._replace(state=TransactionState.PREPARE_EPOCH_FENCE)
-        self._append(_Change(target, [], must_succeed=True))
+        self._append(_Change(target, must_succeed=True))
 
     def _append(self, change: _Change) -> None:
         stored = [change.target] if change.completion is None else [change.completion, change.target]
@@ -505,7 +459,7 @@ class Transaction:
 
     def _request_markers(self, decision: TransactionMetadata) -> None:
         self._markers_number += 1
-        self._markers = _Markers(self._markers_number, decision.partitions)
+        self._missing_markers = set(decision.partitions)
         if not decision.partitions:
             return
         marker = TransactionMarker(
@@ -519,15 +473,13 @@ class Transaction:
         self._outbox.request(MarkersToWrite(self._markers_number, marker))
 
     def _complete_if_all_have_markers(self, now: Moment) -> None:
-        if self._markers is None or self._markers.missing:
+        if self._missing_markers is None or self._missing_markers:
             return
-        self._markers = None
+        self._missing_markers = None
         completion = completed(self._stored, now)
         target, askers = self._with_additions(completion, now)
         is_followed = target is not completion
-        self._append(
-            _Change(target, askers, must_succeed=True, completion=completion if is_followed else None)
-        )
+        self._append(_Change(target, askers, True, completion if is_followed else None))
 
     # ---- time
 

@@ -6,13 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.broker.base.purgatory import Reaper
+from barnabas.broker.base.purgatory import DelayedCall, Reaper
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog
 from barnabas.broker.coordinators.machine_shard import (
     FENCED_RETRY_MS,
     Leadership,
     MachineShard,
-    MachineTimer,
     ShardState,
 )
 from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
@@ -69,10 +68,10 @@ class FakeLog:
 
 class FakeReaper:
     def __init__(self) -> None:
-        self.timers: list[MachineTimer] = []
+        self.timers: list[DelayedCall] = []
         self.completed_count = 0
 
-    def schedule(self, timer: MachineTimer) -> None:
+    def schedule(self, timer: DelayedCall) -> None:
         self.timers.append(timer)
 
     def completed(self) -> None:
