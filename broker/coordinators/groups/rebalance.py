@@ -402,13 +402,7 @@ class Rebalance:
         know. The replacement is valid when its record is replicated, and is undone if the log refuses it.
         """
         former_id, token = member.member_id, candidate.join_token
-        logger.info(
-            "group %s: member %s replaces %s of instance %s",
-            self._group_id,
-            new_id,
-            former_id,
-            member.instance_id,
-        )
+        logger.info("group %s: member %s replaces %s", self._group_id, new_id, former_id)
         replacement = _Replacement(
             self.generation_id,
             member,
