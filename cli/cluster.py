@@ -40,44 +40,29 @@ def _run(options: argparse.Namespace) -> None:
     name: str = options.process
     if name != ZOOKEEPER:
         check_broker(cluster, int(name))
+    server = cluster.server(name)
     match options.command:
         case "kill":
-            _running_process(cluster, name).kill()
+            server.kill()
             done = "killed"
         case "stop":
-            in_time = _running_process(cluster, name).terminate(STOP_TIMEOUT_S)
+            in_time = server.running_process.terminate(STOP_TIMEOUT_S)
             done = "stopped" if in_time else f"killed: it had not stopped within {STOP_TIMEOUT_S:g} s"
         case "pause":
-            _running_process(cluster, name).pause()
+            server.pause()
             done = "paused"
         case "resume":
-            _running_process(cluster, name).resume()
+            server.resume()
             done = "running again"
         case _:
             _restart(cluster, name)
-            cluster = open_running_cluster(options)
+            server = open_running_cluster(options).server(name)
             done = "started again"
-    process = _process(cluster, name)
-    state = "gone" if process is None else process.state
-    pid = None if process is None or state == "gone" else process.pid
+    state = server.state
+    pid = server.process.pid if server.process is not None and state != "gone" else None
     named: dict[str, object] = {"zookeeper": True} if name == ZOOKEEPER else {"broker": int(name)}
     value = named | {"state": state, "pid": pid}
-    answer(options, value, f"{_label(name)}: {done}" + (f" (pid {pid})" if pid else ""))
-
-
-def _process(cluster: RunningCluster, name: str) -> ManagedProcess | None:
-    return cluster.own_zookeeper.process if name == ZOOKEEPER else cluster.broker(int(name)).process
-
-
-def _running_process(cluster: RunningCluster, name: str) -> ManagedProcess:
-    process = _process(cluster, name)
-    if process is None or not process.is_alive:
-        raise CommandError(f"{_label(name)} is not running")
-    return process
-
-
-def _label(name: str) -> str:
-    return "ZooKeeper" if name == ZOOKEEPER else f"broker {name}"
+    answer(options, value, f"{server.name}: {done}" + (f" (pid {pid})" if pid else ""))
 
 
 def _restart(cluster: RunningCluster, name: str) -> None:

@@ -178,7 +178,7 @@ class LocalCluster(RunningCluster):
         for broker in self.brokers:
             broker.release_ports()
         if isinstance(self.zookeeper, ZooKeeper):
-            self.zookeeper.release_port()
+            self.zookeeper.release_ports()
         self._lock.release()
 
     def __enter__(self) -> Self:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from barnabas.deploy.ports import ReservedPort, is_free
+from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.preloaded import fork_broker
-from barnabas.deploy.process import DeployError, ManagedProcess, size_bytes_of, tail
+from barnabas.deploy.process import DeployError, ManagedProcess
+from barnabas.deploy.server import LocalServer, number_of
 from barnabas.deploy.state import BrokerRecord
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, Endpoint
@@ -120,7 +121,7 @@ def child_environment(environment: Mapping[str, str], *, metrics: bool = False) 
     return {name: value for name, value in environment.items() if name not in dropped}
 
 
-class LocalBroker:
+class LocalBroker(LocalServer):
     def __init__(
         self,
         broker_id: BrokerId,
@@ -138,19 +139,22 @@ class LocalBroker:
 
         Without `metrics_port` it serves metrics only if the settings say so.
         """
+        super().__init__(
+            f"broker {broker_id}",
+            directory,
+            host=host,
+            ports=(port, metrics_port),
+            log_file="broker.log",
+            process=process,
+            die_with_parent=die_with_parent,
+        )
         self.id = broker_id
-        self.directory = directory
-        self.host = host
-        self._reserved = [reserved for reserved in (port, metrics_port) if isinstance(reserved, ReservedPort)]
-        self.port = port.port if isinstance(port, ReservedPort) else port
-        self.metrics_port = metrics_port.port if isinstance(metrics_port, ReservedPort) else metrics_port
-        self.process = process
+        self.port = number_of(port)
+        self.metrics_port = None if metrics_port is None else number_of(metrics_port)
         self.log_dirs = [
             directory / ("data" if not index else f"data-{index + 1}") for index in range(log_dirs)
         ]
         self._command = command
-        self._die_with_parent = die_with_parent
-        self._output_start = 0
 
     @classmethod
     def of_record(cls, record: BrokerRecord, host: str) -> LocalBroker:
@@ -177,33 +181,13 @@ class LocalBroker:
         return None if self.metrics_port is None else f"http://{self.host}:{self.metrics_port}/metrics"
 
     @property
-    def log_file(self) -> Path:
-        """The output of the broker's process: warnings and worse; `server_log` has the rest."""
-        return self.directory / "broker.log"
-
-    @property
     def server_log(self) -> Path:
+        """The broker's own log; `log_file` has only warnings and worse."""
         return self.directory / "logs" / "server.log"
 
     @property
     def settings_file(self) -> Path:
         return self.directory / "server.properties"
-
-    @property
-    def state(self) -> str:
-        """``running``, ``paused`` or ``gone``."""
-        return "gone" if self.process is None else self.process.state
-
-    @property
-    def is_alive(self) -> bool:
-        return self.state != "gone"
-
-    @property
-    def running_process(self) -> ManagedProcess:
-        """The process; raises DeployError if it does not run."""
-        if self.process is None or not self.process.is_alive:
-            raise DeployError(f"broker {self.id} is not running")
-        return self.process
 
     def write_settings(self, settings: Mapping[str, str]) -> None:
         """Write the settings file."""
@@ -224,23 +208,16 @@ class LocalBroker:
 
     def launch(self) -> None:
         """Start the process without waiting for it; raises DeployError (running already, port in use)."""
-        if self.is_alive:
-            raise DeployError(f"broker {self.id} is already running (pid {self.running_process.pid})")
-        for port in (self.port, self.metrics_port):
-            if port is not None and not is_free(port, self.host):
-                raise DeployError(
-                    f"broker {self.id} cannot listen on {Endpoint(self.host, port)}: the port is in use"
-                )
-        self._output_start = size_bytes_of(self.log_file)
-        name, command = f"broker {self.id}", self._command(self.settings_file)
+        self._check_can_start()
+        command = self._command(self.settings_file)
         environment = child_environment(os.environ, metrics=self.metrics_port is not None)
-        if self._die_with_parent and command[:3] == _BARNABAS:
+        if self.die_with_parent and command[:3] == _BARNABAS:
             child = fork_broker(command[3:], log_file=self.log_file, environment=environment)
             if child is not None:
-                self.process = ManagedProcess.of_child(name, child)
+                self.process = ManagedProcess.of_child(self.name, child)
                 return
         self.process = ManagedProcess.spawn(
-            name, command, log_file=self.log_file, env=environment, die_with_parent=self._die_with_parent
+            self.name, command, log_file=self.log_file, env=environment, die_with_parent=self.die_with_parent
         )
 
     def check_alive(self) -> None:
@@ -248,13 +225,8 @@ class LocalBroker:
         if self.process is not None and not self.process.is_alive:
             raise DeployError(
                 f"broker {self.id} ended with exit code {self.process.exit_code}; "
-                f"the end of {self.log_file}:\n{tail(self.log_file, start=self._output_start)}"
+                f"the end of {self.log_file}:\n{self._output()}"
             )
-
-    def release_ports(self) -> None:
-        """Release the reservations, once this program will not start the broker again."""
-        while self._reserved:
-            self._reserved.pop().close()
 
     def record(self) -> BrokerRecord:
         return BrokerRecord(

@@ -18,7 +18,8 @@ from typing import Any, Final
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, wait_until
-from barnabas.deploy.state import ClusterConfiguration, ClusterRecord, read_record, write_record
+from barnabas.deploy.server import LocalServer
+from barnabas.deploy.state import ZOOKEEPER, ClusterConfiguration, ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.ids import BrokerId, Endpoint
 
@@ -94,6 +95,10 @@ class RunningCluster:
             existing = ", ".join(map(str, self.broker_ids))
             raise DeployError(f"there is no broker {broker_id!r} in {self.directory}; there are {existing}")
         return broker
+
+    def server(self, name: str) -> LocalServer:
+        """ZooKeeper by that name, or a broker by its id. Raises DeployError if it does not exist."""
+        return self.own_zookeeper if name == ZOOKEEPER else self.broker(int(name))
 
     @property
     def brokers(self) -> list[LocalBroker]:
@@ -179,14 +184,14 @@ class RunningCluster:
 
     def kill(self, broker_id: int) -> None:
         """SIGKILL a broker; on return it is gone. Raises DeployError if it does not run."""
-        self.broker(broker_id).running_process.kill()
+        self.broker(broker_id).kill()
 
     def pause(self, broker_id: int) -> None:
         """SIGSTOP a broker: its sockets stay open, but it does not answer."""
-        self.broker(broker_id).running_process.pause()
+        self.broker(broker_id).pause()
 
     def resume(self, broker_id: int) -> None:
-        self.broker(broker_id).running_process.resume()
+        self.broker(broker_id).resume()
 
     def stop_broker(self, broker_id: int, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """SIGTERM a broker: controlled shutdown. False if it had to be killed after the time-out."""
@@ -203,16 +208,11 @@ class RunningCluster:
         A broker that does not become ready is killed, and DeployError says why.
         """
         self.launch_broker(broker_id)
-        self.wait_started(broker_id, timeout_s)
-
-    def wait_started(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait as `start_broker` does after `launch_broker`."""
-        broker = self.broker(broker_id)
         try:
             self.wait_ready(timeout_s, must_run=(broker_id,))
         except BaseException:
-            if broker.process is not None:
-                broker.process.kill()
+            if (process := self.broker(broker_id).process) is not None:
+                process.kill()
             raise
 
     def restart(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:

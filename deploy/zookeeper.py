@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.deploy.ports import ReservedPort, is_free
-from barnabas.deploy.process import DeployError, ManagedProcess, size_bytes_of, tail, wait_until
+from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
+from barnabas.deploy.server import LocalServer, number_of
 from barnabas.protocol.ids import Endpoint
 
 ENVIRONMENT_VARIABLE: Final = "BARNABAS_ZOOKEEPER"
@@ -156,7 +157,7 @@ class ExistingZooKeeper:
             )
 
 
-class ZooKeeper:
+class ZooKeeper(LocalServer):
     """A ZooKeeper server that this program runs, with its files in one folder."""
 
     def __init__(
@@ -172,26 +173,27 @@ class ZooKeeper:
     ) -> None:
         """A server in `directory`, not yet started.
 
-        `port`: None picks a free one at the first start. `sync`: whether transactions are forced to disk
+        `port`: None picks a free one. `sync`: whether transactions are forced to disk
         before they are acknowledged; without it they survive the crash of a process, but not a power cut.
         `log_level`: ``info``, ``debug``… turns on ZooKeeper's own log, in the same file (0.2 s and 16 MB).
         """
-        self.directory = directory
-        self.host = host
-        self._reserved = port if isinstance(port, ReservedPort) else None
-        self.port = port.port if isinstance(port, ReservedPort) else port
+        self._picks_port = port is None
+        port = ReservedPort.pick(host) if port is None else port
+        super().__init__(
+            "ZooKeeper",
+            directory,
+            host=host,
+            ports=(port,),
+            log_file="zookeeper.log",
+            die_with_parent=die_with_parent,
+        )
+        self.port = number_of(port)
         self.tick_time_ms = tick_time_ms
         self.sync = sync
         self.log_level = log_level
-        self.die_with_parent = die_with_parent
-        self.process: ManagedProcess | None = None
-        self._output_start = 0
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it listens; raises DeployError before the first start picked a port."""
-        if self.port is None:
-            raise DeployError("ZooKeeper has no port yet: it was never started")
         return Endpoint("127.0.0.1" if self.host == "0.0.0.0" else self.host, self.port)
 
     @property
@@ -199,37 +201,23 @@ class ZooKeeper:
         """Its connect string, ``host:port``."""
         return str(self.endpoint)
 
-    @property
-    def log_file(self) -> Path:
-        return self.directory / "zookeeper.log"
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process is not None and self.process.is_alive
-
     def is_serving(self) -> bool:
         """Whether it answers now."""
         return is_serving(self.endpoint)
 
     def launch(self) -> None:
         """Start the process without waiting for it; raises DeployError (no Java, no jars, port in use)."""
-        if self.is_alive:
-            raise DeployError(f"ZooKeeper is already running (pid {self.running_process.pid})")
-        if self.port is None:
-            self._reserved = ReservedPort.pick(self.host)
-            self.port = self._reserved.port
         # Checked first: the answers of another ZooKeeper at this port would pass for our server's.
-        if not is_free(self.port, self.host):
-            raise DeployError(f"ZooKeeper cannot listen on {self.endpoint}: the port is in use")
-        command = self.command()
-        self._output_start = size_bytes_of(self.log_file)
+        self._check_can_start()
         self.process = ManagedProcess.spawn(
-            "ZooKeeper", command, log_file=self.log_file, die_with_parent=self.die_with_parent
+            self.name, self.command(), log_file=self.log_file, die_with_parent=self.die_with_parent
         )
 
     def wait_ready(self, timeout_s: float = 20.0) -> None:
         """Wait until it accepts requests; raises DeployError with the end of its output if it does not."""
-        process = self.running_process
+        process = self.process
+        if process is None:
+            raise DeployError("ZooKeeper was never started")
 
         def settled() -> bool:
             return not process.is_alive or self.is_serving()
@@ -237,11 +225,10 @@ class ZooKeeper:
         if not wait_until(settled, timeout_s):
             process.kill()
             raise DeployError(
-                f"ZooKeeper did not answer on {self.endpoint} within {timeout_s:g} s:\n"
-                f"{tail(self.log_file, start=self._output_start)}"
+                f"ZooKeeper did not answer on {self.endpoint} within {timeout_s:g} s:\n{self._output()}"
             )
         if not process.is_alive:
-            raise DeployError(self._why_it_ended())
+            raise DeployError(self._why_it_ended(process.exit_code))
 
     def start(self, timeout_s: float = 20.0) -> None:
         """Start it and wait until it accepts requests.
@@ -249,52 +236,30 @@ class ZooKeeper:
         If we picked the port and another program took it meanwhile, another one is tried, twice. Raises
         DeployError otherwise.
         """
-        picks_port = self.port is None
         for attempts_left in (2, 1, 0):
             try:
                 self.launch()
                 self.wait_ready(timeout_s)
+                self._picks_port = False
                 return
             except DeployError:
                 # A port that is free again was not the reason for the failure.
-                if not attempts_left or not picks_port or is_free(self.endpoint.port, self.host):
+                if not attempts_left or not self._picks_port or is_free(self.port, self.host):
                     raise
-                self.release_port()
-                self.port = None
+                self.release_ports()
+                picked = ReservedPort.pick(self.host)
+                self._listen_on(picked)
+                self.port = picked.port
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End it (SIGTERM, then SIGKILL); nothing to do if it does not run."""
         if self.process is not None:
             self.process.terminate(timeout_s)
 
-    def kill(self) -> None:
-        self.running_process.kill()
-
-    def pause(self) -> None:
-        """SIGSTOP: it is alive, but does not answer."""
-        self.running_process.pause()
-
-    def resume(self) -> None:
-        self.running_process.resume()
-
     def restart(self, timeout_s: float = 20.0) -> None:
         """Stop it if it runs, and start it on the same port and data."""
         self.stop()
-        self.launch()
-        self.wait_ready(timeout_s)
-
-    @property
-    def running_process(self) -> ManagedProcess:
-        """The process; raises DeployError if it was never started."""
-        if self.process is None:
-            raise DeployError("ZooKeeper was never started")
-        return self.process
-
-    def release_port(self) -> None:
-        """Release the reservation of the port, once this program will not start the server again."""
-        if self._reserved is not None:
-            self._reserved.close()
-            self._reserved = None
+        self.start(timeout_s)
 
     def command(self) -> list[str]:
         """Write the server's configuration, and return the command that runs it."""
@@ -322,19 +287,17 @@ class ZooKeeper:
             flags.append(f"-Dlog4j2.configurationFile={log4j}")
         return [java, *flags, "-cp", ":".join(map(str, jars)), _MAIN_CLASS, str(configuration)]
 
-    def _why_it_ended(self) -> str:
+    def _why_it_ended(self, exit_code: int | None) -> str:
         java = find_java()
         version = java_version(java)
-        code = self.running_process.exit_code
         if version is not None and version < MINIMUM_JAVA:
             return f"ZooKeeper cannot run on Java {version} ({java}); Java 17 is needed (set JAVA_HOME)"
         if not is_free(self.endpoint.port, self.host):
             return f"ZooKeeper cannot listen on {self.endpoint}: the port is in use"
         self._run_once_more_with_log()
-        output = tail(self.log_file, 60, start=self._output_start)
-        said = [line for line in output.splitlines() if not line.startswith("\tat ")]
+        said = [line for line in self._output(60).splitlines() if not line.startswith("\tat ")]
         return "\n".join(
-            [f"ZooKeeper ended at start with exit code {code}; {self.log_file} says:", *said[-8:]]
+            [f"ZooKeeper ended at start with exit code {exit_code}; {self.log_file} says:", *said[-8:]]
         )
 
     def _run_once_more_with_log(self) -> None:

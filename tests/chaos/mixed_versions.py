@@ -95,7 +95,7 @@ class UpgradingNemesis(MovingNemesis):
 
     def _choices(self) -> list[Choice]:
         found = super()._choices()
-        if self._zookeeper.is_alive and self._zookeeper.running_process.state == "running":
+        if self._zookeeper.state == "running":
             for broker in self._cluster.brokers:
                 if broker.state == "running":
                     restart = (f"restart broker {broker.id}", lambda id=broker.id: self._restart(id))

@@ -86,7 +86,7 @@ class Nemesis(RandomFaults):
         """Mend the links, start or resume ZooKeeper and all brokers; return when the cluster is healthy."""
         if self._links is not None:
             self._links.mend()
-        if self._zookeeper.running_process.state == "paused":
+        if self._zookeeper.state == "paused":
             self._zookeeper.resume()
         if not self._zookeeper.is_alive:
             self._zookeeper.restart()
@@ -105,7 +105,7 @@ class Nemesis(RandomFaults):
             text = " ".join((name, *map(str, arguments)))
             found.append((text, lambda: act(*arguments)))
 
-        state = "gone" if not self._zookeeper.is_alive else self._zookeeper.running_process.state
+        state = self._zookeeper.state
         if state == "running":
             offer("delete /controller", self._delete_controller)
             offer("delete admin paths", self._delete_admin_path)

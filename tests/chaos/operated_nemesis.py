@@ -117,7 +117,7 @@ class OperatedNemesis(Nemesis):
             ("grow", operator.grow, 2),
             ("throttle", operator.throttle, 3),
         ]
-        if self._zookeeper.is_alive and self._zookeeper.running_process.state == "running":
+        if self._zookeeper.state == "running":
             work.append(("move through zookeeper", operator.move_through_zookeeper, 2))
             work.append(("elect through zookeeper", operator.elect_through_zookeeper, 1))
         if operator.draining is not None:

@@ -1,0 +1,92 @@
+"""One server of a local cluster, ZooKeeper or a broker: its folder, the ports it keeps, its process.
+
+Any thread; calls block and are bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from barnabas.deploy.ports import ReservedPort, is_free
+from barnabas.deploy.process import DeployError, ManagedProcess, size_bytes_of, tail
+from barnabas.protocol.ids import Endpoint
+
+
+class LocalServer:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        host: str,
+        ports: Sequence[ReservedPort | int | None],
+        log_file: str,
+        process: ManagedProcess | None = None,
+        die_with_parent: bool = True,
+    ) -> None:
+        """`ports`: all on which it listens. `process`: its process, if it already runs."""
+        self.name = name
+        self.directory = directory
+        self.host = host
+        self.log_file = directory / log_file
+        """The output of the process."""
+        self.process = process
+        self.die_with_parent = die_with_parent
+        self._listen_on(*ports)
+        self._output_start = 0
+
+    def _listen_on(self, *ports: ReservedPort | int | None) -> None:
+        self._reserved = [port for port in ports if isinstance(port, ReservedPort)]
+        self._ports = [number_of(port) for port in ports if port is not None]
+
+    @property
+    def state(self) -> str:
+        """``running``, ``paused`` or ``gone``."""
+        return "gone" if self.process is None else self.process.state
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state != "gone"
+
+    @property
+    def running_process(self) -> ManagedProcess:
+        """The process; raises DeployError if it does not run."""
+        if self.process is None or not self.process.is_alive:
+            raise DeployError(f"{self.name} is not running")
+        return self.process
+
+    def kill(self) -> None:
+        """SIGKILL; on return it is gone. This and the next two raise DeployError if it does not run."""
+        self.running_process.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP: its sockets stay open, but it does not answer."""
+        self.running_process.pause()
+
+    def resume(self) -> None:
+        self.running_process.resume()
+
+    def release_ports(self) -> None:
+        """Release the reservations, once this program will not start the server again."""
+        while self._reserved:
+            self._reserved.pop().close()
+
+    def _check_can_start(self) -> None:
+        """Raise DeployError if it runs already, or a port is in use."""
+        if self.is_alive:
+            raise DeployError(f"{self.name} is already running (pid {self.running_process.pid})")
+        for port in self._ports:
+            if not is_free(port, self.host):
+                raise DeployError(
+                    f"{self.name} cannot listen on {Endpoint(self.host, port)}: the port is in use"
+                )
+        self._output_start = size_bytes_of(self.log_file)
+
+    def _output(self, lines: int = 12) -> str:
+        """The last lines of output since the start."""
+        return tail(self.log_file, lines, start=self._output_start)
+
+
+def number_of(port: ReservedPort | int) -> int:
+    return port.port if isinstance(port, ReservedPort) else port
