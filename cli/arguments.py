@@ -13,7 +13,6 @@ import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,10 +20,11 @@ from barnabas.cli.action import Action, Argument, arg, flag, repeated
 from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
 from barnabas.client.config import ClientConfig
 from barnabas.common.settings import INT_MAX, Double, Integer, parse_key_values
+from barnabas.common.threads import new_event_loop
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.deploy.state import STATE_FILE, ZOOKEEPER, read_record
-from barnabas.protocol.ids import Endpoint, TopicPartition, parse_endpoints
+from barnabas.deploy.state import STATE_FILE, ZOOKEEPER
+from barnabas.protocol.ids import TopicPartition, parse_endpoints
 
 if TYPE_CHECKING:
     from barnabas.client.admin.admin import Admin
@@ -185,8 +185,16 @@ def chosen_bootstrap(options: argparse.Namespace) -> str:
 
     Prints a warning if the cluster's ZooKeeper is down here: most requests would wait for it in silence.
     """
-    bootstrap = named_bootstrap(options) or _local_bootstrap(options)
+    bootstrap = named_bootstrap(options)
     cluster = local_cluster(options, bootstrap)
+    if bootstrap is None:
+        if cluster is None or not cluster.is_running:
+            raise CommandError(
+                f"no cluster is running in {chosen_dir(options)}; start one with "
+                f"`barnabas up{dir_words(options)}`, or name its brokers with --bootstrap-server",
+                NOT_FOUND,
+            )
+        bootstrap = cluster.bootstrap
     process = None if cluster is None else cluster.zookeeper_process
     problem = None if process is None else zookeeper_problem(process.state, dir_words(options))
     if problem is not None and options.command != "status":
@@ -194,8 +202,8 @@ def chosen_bootstrap(options: argparse.Namespace) -> str:
     return bootstrap
 
 
-def local_cluster(options: argparse.Namespace, bootstrap: str) -> RunningCluster | None:
-    """The cluster in the chosen directory if these are brokers of it, else None."""
+def local_cluster(options: argparse.Namespace, bootstrap: str | None) -> RunningCluster | None:
+    """The cluster in the chosen directory; None if there is none, or it has none of these brokers."""
     directory = chosen_dir(options)
     if not (directory / STATE_FILE).exists():
         return None
@@ -206,7 +214,9 @@ def local_cluster(options: argparse.Namespace, bootstrap: str) -> RunningCluster
         if named_bootstrap(options) is not None:
             return None
         raise
-    return cluster if set(cluster.bootstrap.split(",")).intersection(bootstrap.split(",")) else None
+    if bootstrap is None or set(cluster.bootstrap.split(",")).intersection(bootstrap.split(",")):
+        return cluster
+    return None
 
 
 def zookeeper_problem(state: str, dir_words: str) -> str | None:
@@ -217,26 +227,9 @@ def zookeeper_problem(state: str, dir_words: str) -> str | None:
     }.get(state)
 
 
-def _local_bootstrap(options: argparse.Namespace) -> str:
-    directory = chosen_dir(options)
-    record = read_record(directory)
-    if record is None or not record.is_running:
-        raise CommandError(
-            f"no cluster is running in {directory}; start one with `barnabas up{dir_words(options)}`, "
-            "or name its brokers with --bootstrap-server",
-            NOT_FOUND,
-        )
-    return ",".join(str(Endpoint(record.host, broker.port)) for broker in record.brokers)
-
-
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run the asyncio part of a command, on uvloop where it is installed."""
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    with suppress(ImportError):
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)
 
 

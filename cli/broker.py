@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from pathlib import Path
-from typing import Final
 
 from barnabas.broker.config.load import load_config
 from barnabas.cli.action import arg, command, flag
 from barnabas.cli.exit_codes import NOT_REACHABLE, CommandError
 from barnabas.protocol.ids import Endpoint, parse_endpoints
-
-_POLL_INTERVAL_S: Final = 0.01
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -36,14 +32,12 @@ def await_zookeeper(servers: list[Endpoint], timeout_s: float) -> None:
 
     An open port is not enough: a client that connects before the server is ready hangs for a session timeout.
     """
+    from barnabas.deploy.process import wait_until
     from barnabas.deploy.zookeeper import is_serving
 
-    deadline = time.monotonic() + timeout_s
-    while not any(is_serving(server) for server in servers):
-        if time.monotonic() >= deadline:
-            addresses = ", ".join(map(str, servers))
-            raise CommandError(f"no ZooKeeper answered at {addresses} within {timeout_s:g} s", NOT_REACHABLE)
-        time.sleep(_POLL_INTERVAL_S)
+    if not wait_until(lambda: any(map(is_serving, servers)), timeout_s):
+        addresses = ", ".join(map(str, servers))
+        raise CommandError(f"no ZooKeeper answered at {addresses} within {timeout_s:g} s", NOT_REACHABLE)
 
 
 add_arguments = command(
