@@ -33,6 +33,8 @@ class Kind(ABC):
 
     expected: str
     """A valid value, to complete "expected …"."""
+    config_type = "STRING"
+    """What Kafka's DescribeConfigs calls the type."""
 
     def parse(self, text: str) -> Any:
         """The value of a text, as in a properties file. Raises ValueError."""
@@ -54,6 +56,7 @@ class Integer(Kind):
         self.because = because
         self.but = but
         """A refused number within the range."""
+        self.config_type = "SHORT" if at_most == 2**15 - 1 else "INT" if at_most <= INT_MAX else "LONG"
         if because:
             self.expected = f"{at_least}, as {because}"
         elif at_most in (INT_MAX, LONG_MAX):
@@ -77,6 +80,8 @@ class Integer(Kind):
 
 class Double(Kind):
     """A finite number within an inclusive range."""
+
+    config_type = "DOUBLE"
 
     def __init__(self, at_least: float = 0, at_most: float = sys.float_info.max) -> None:
         self.at_least = at_least
@@ -102,6 +107,7 @@ class Boolean(Kind):
     """True or false, as text in any case."""
 
     expected = "true or false"
+    config_type = "BOOLEAN"
 
     def parse(self, text: str) -> bool:
         return self.check({"true": True, "false": False}.get(text.strip().lower()))
@@ -163,6 +169,8 @@ class TextList(Kind):
         choices: tuple[str, ...] = (),
     ) -> None:
         self.choices = choices
+        # In Kafka log.dirs is a text, to which nothing can be appended.
+        self.config_type = "LIST" if choices else "STRING"
         self.expected = f"a comma separated list of {', '.join(choices)}" if choices else expected
 
     def parse(self, text: str) -> tuple[str, ...]:

@@ -7,22 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, PER_BROKER, ConfigLayers, Layer
 from barnabas.broker.config.load import conflicts, parse_setting, usable_topic_config
 from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS
-from barnabas.broker.config.topic_config import TOPIC_SETTINGS, ReplicaList
-from barnabas.common.settings import (
-    INT_MAX,
-    Boolean,
-    Double,
-    Integer,
-    Kind,
-    Setting,
-    TextList,
-    setting_text,
-)
+from barnabas.broker.config.topic_config import TOPIC_SETTINGS
+from barnabas.common.settings import Setting, setting_text
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.messages.configs import (
@@ -33,8 +24,6 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsSynonym,
 )
-
-_SHORT_MAX: Final = 2**15 - 1
 
 
 class Alteration(NamedTuple):
@@ -124,28 +113,9 @@ def _described(
         synonyms=[
             DescribeConfigsSynonym(name=layer.name, value=layer.text, source=layer.source) for layer in layers
         ],
-        config_type=_type_of(declared.kind),
+        config_type=ConfigType[declared.kind.config_type],
         documentation=f"{declared.documentation} Expected: {declared.kind.expected}.",
     )
-
-
-def _is_list(kind: Kind) -> bool:
-    """Whether Kafka calls the setting a list, so that APPEND works; ``log.dirs`` is a text there."""
-    return isinstance(kind, ReplicaList) or (isinstance(kind, TextList) and bool(kind.choices))
-
-
-def _type_of(kind: Kind) -> ConfigType:
-    if isinstance(kind, Boolean):
-        return ConfigType.BOOLEAN
-    if isinstance(kind, Double):
-        return ConfigType.DOUBLE
-    if _is_list(kind):
-        return ConfigType.LIST
-    if isinstance(kind, Integer):
-        if kind.at_most == _SHORT_MAX:
-            return ConfigType.SHORT
-        return ConfigType.INT if kind.at_most <= INT_MAX else ConfigType.LONG
-    return ConfigType.STRING
 
 
 # Altering
@@ -162,8 +132,28 @@ def altered(
     Raises INVALID_CONFIG with the first unknown setting, or with each invalid value, and INVALID_REQUEST if
     the request contradicts itself or names a setting that is not dynamic.
     """
+    return _applied(kind, current, dict(current), alterations, layers)
+
+
+def replacing(
+    kind: ConfigResourceType,
+    settings: Sequence[tuple[str, str | None]],
+    current: Mapping[str, str],
+    layers: ConfigLayers,
+) -> dict[str, str]:
+    """The settings of an AlterConfigs, which replace the current ones. Raises as `altered`."""
+    alterations = [Alteration(name, ConfigOperation.SET, value) for name, value in settings]
+    return _applied(kind, current, {}, alterations, layers)
+
+
+def _applied(
+    kind: ConfigResourceType,
+    current: Mapping[str, str],
+    result: dict[str, str],
+    alterations: Sequence[Alteration],
+    layers: ConfigLayers,
+) -> dict[str, str]:
     _check_request(alterations)
-    result = dict(current)
     for alteration in alterations:
         name, operation = alteration.name, ConfigOperation(alteration.operation)
         if operation is ConfigOperation.DELETE:
@@ -175,22 +165,6 @@ def altered(
         if operation is not ConfigOperation.SET:
             text = _changed_list(kind, operation, name, text, result, layers)
         result[name] = text
-    check(kind, result, layers)
-    return result
-
-
-def replacing(
-    kind: ConfigResourceType,
-    settings: Sequence[tuple[str, str | None]],
-    current: Mapping[str, str],
-    layers: ConfigLayers,
-) -> dict[str, str]:
-    """The settings of an AlterConfigs, which replace the current ones. Raises as `altered`."""
-    alterations = [Alteration(name, ConfigOperation.SET, value) for name, value in settings]
-    _check_request(alterations)
-    for name, _ in settings:
-        _check_name(kind, name, current)
-    result = {name: value for name, value in settings if value is not None}
     check(kind, result, layers)
     return result
 
@@ -276,7 +250,7 @@ def _changed_list(
         raise api_error(
             ErrorCode.INVALID_CONFIG, f"{operation.name} of {name}, which this broker does not know"
         )
-    if not _is_list(declared.kind):
+    if declared.kind.config_type != "LIST":
         raise api_error(
             ErrorCode.INVALID_CONFIG,
             f"{operation.name} is only for settings that are lists, and {name} is not",

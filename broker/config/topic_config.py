@@ -62,6 +62,7 @@ class ReplicaList(TextList):
 
     def __init__(self) -> None:
         super().__init__("nothing, * or a comma separated list of partition:broker")
+        self.config_type = "LIST"
 
     def parse(self, text: str) -> tuple[str, ...]:
         words = tuple(word.strip() for word in text.split(",")) if text.strip() else ()
