@@ -8,6 +8,7 @@ sum of all never falls.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from barnabas.protocol.errors import ErrorCode
@@ -34,32 +35,21 @@ _FORESEEN_IN_FETCH: Final = frozenset(
 """As in Kafka, a request that gets one of these errors has not failed: its client knows what to do."""
 
 
+@dataclass(slots=True)
 class TopicTraffic:
     """The counts of one topic. A request counts once for each of its partitions.
 
     ``bytes_out`` is what consumers got; the bytes that followers got are in `Traffic`.
     """
 
-    __slots__ = (
-        "bytes_in",
-        "bytes_out",
-        "bytes_rejected",
-        "failed_fetch_requests",
-        "failed_produce_requests",
-        "fetch_requests",
-        "messages_in",
-        "produce_requests",
-    )
-
-    def __init__(self) -> None:
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.bytes_rejected = 0
-        self.failed_fetch_requests = 0
-        self.failed_produce_requests = 0
-        self.fetch_requests = 0
-        self.messages_in = 0
-        self.produce_requests = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    bytes_rejected: int = 0
+    failed_fetch_requests: int = 0
+    failed_produce_requests: int = 0
+    fetch_requests: int = 0
+    messages_in: int = 0
+    produce_requests: int = 0
 
     def note_append(self, size_bytes: int, messages: int) -> None:
         self.produce_requests += 1
