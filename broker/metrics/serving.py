@@ -35,7 +35,7 @@ from barnabas.broker.metrics.groups import all_group_metrics
 from barnabas.broker.metrics.logs import cleaner_metrics, log_metrics
 from barnabas.broker.metrics.replicas import replica_metrics, topic_metrics
 from barnabas.broker.metrics.requests import NetworkCollector, purgatory_metrics, request_metrics
-from barnabas.broker.metrics.transactions import LATE_AFTER_MS, coordinator_metrics, log_transaction_metrics
+from barnabas.broker.metrics.transactions import coordinator_metrics, log_transaction_metrics
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.common.time_histogram import TimeHistogram
@@ -114,9 +114,9 @@ class MeasuredBroker:
         yield from all_group_metrics(groups, replicas, self.metadata.current, max_series)
         now_ms = wall_clock_ms()
         yield from coordinator_metrics(self.transactions, now_ms)
-        late_before_ms = now_ms - self.config.transaction_max_timeout_ms - LATE_AFTER_MS
+        max_timeout_ms = self.config.transaction_max_timeout_ms
         yield from log_transaction_metrics(
-            replicas.partitions(), late_before_ms=late_before_ms, max_series=max_series
+            replicas.partitions(), now_ms, max_timeout_ms=max_timeout_ms, max_series=max_series
         )
         yield from request_metrics(thread.times for thread in self.server.network_threads)
         text = "1 starting, 3 running, 6 stopping."

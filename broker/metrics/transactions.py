@@ -65,10 +65,9 @@ def coordinator_metrics(coordinator: TransactionCoordinator, now_ms: int) -> Ite
 
 
 def log_transaction_metrics(
-    replicas: Iterable[Partition], *, late_before_ms: int, max_series: int
+    replicas: Iterable[Partition], now_ms: int, *, max_timeout_ms: int, max_series: int
 ) -> Iterator[Metric]:
-    """A transaction whose last record is older than ``late_before_ms`` is late."""
-    late = 0
+    late, late_before_ms = 0, now_ms - max_timeout_ms - LATE_AFTER_MS
     lags: list[tuple[list[str], float]] = []
     for partition in replicas:
         log = partition.log

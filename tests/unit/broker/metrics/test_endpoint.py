@@ -3,6 +3,7 @@
 import http.client
 import itertools
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from email.message import Message
@@ -144,7 +145,9 @@ def test_a_client_that_does_not_read_is_closed(make: Make, monkeypatch: pytest.M
         assert get(endpoint, "/other").status == 404
 
 
-def test_a_failed_accept_is_retried(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_accept_is_logged_and_retried(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     endpoint, failures = make(), [OSError(24, "too many open files")]
     accept = socket.socket.accept
 
@@ -157,6 +160,7 @@ def test_a_failed_accept_is_retried(make: Make, monkeypatch: pytest.MonkeyPatch)
     # The thread is in the original call still.
     assert [get(endpoint).status for _ in range(3)] == [200, 200, 200]
     assert failures == []
+    assert "cannot accept a scrape: [Errno 24] too many open files" in caplog.text
 
 
 def test_the_error_for_a_taken_port_names_the_settings(make: Make) -> None:
@@ -178,6 +182,7 @@ def test_stopping_closes_the_port_and_the_scrape_in_progress(fatal: Fatal) -> No
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert client.recv(10)
         endpoint.stop()
+        assert "metrics" not in {thread.name for thread in threading.enumerate()}
         received_bytes = 0
         with suppress(ConnectionResetError):
             while received := client.recv(1 << 20):

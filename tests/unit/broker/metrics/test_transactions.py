@@ -60,10 +60,9 @@ def collect(
         markers=SimpleNamespace(queued=5, delayed=2),
         longest_load_ms=12.5,
     )
-    late_before_ms = now_ms - 900_000 - LATE_AFTER_MS
     metrics = [
         *coordinator_metrics(cast(TransactionCoordinator, coordinator), now_ms),
-        *log_transaction_metrics(replicas, late_before_ms=late_before_ms, max_series=max_series),
+        *log_transaction_metrics(replicas, now_ms, max_timeout_ms=900_000, max_series=max_series),
     ]
     return {
         " ".join([sample.name, *sample.labels.values()]): sample.value
