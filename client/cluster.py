@@ -18,6 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from barnabas.client.config import ClientConfig
@@ -542,6 +543,7 @@ class Cluster:
             raise ClientClosed("the client is closed")
 
 
+@dataclass
 class HedgeDelay:
     """The time to wait for a broker before the next is asked too: twice the slowest recent answer time.
 
@@ -549,9 +551,8 @@ class HedgeDelay:
     multiply the load of a slow cluster, because every request would go to all brokers.
     """
 
-    def __init__(self, least_s: float) -> None:
-        self._least_s = least_s
-        self._slowest_s = 0.0
+    _least_s: float
+    _slowest_s: float = 0.0
 
     @property
     def seconds(self) -> float:

@@ -172,7 +172,6 @@ class ClientConfig:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The bootstrap servers."""
         return cast("tuple[Endpoint, ...]", self.bootstrap_servers)
 
     def make_retry_backoff(self) -> Backoff:
@@ -194,8 +193,6 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
-    """Settings of the producer."""
-
     acks: int | str = setting(
         _Acks(), "all", "How many replicas must have a record: 0, 1 (the leader), all in-sync ones."
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -17,7 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args
 
 from barnabas.client.client import Client
 from barnabas.client.errors import ClientClosed
@@ -150,7 +151,16 @@ if hasattr(os, "register_at_fork"):
 
 
 class BlockingClient(Generic[C_co]):
-    """A client for threads, which runs an asyncio client on a thread of its own. Connects when it is made."""
+    """A client for threads, which runs an asyncio client on a thread of its own. Connects when it is made.
+
+    A method without a docstring is documented where the asyncio client has it.
+    """
+
+    def __init_subclass__(cls) -> None:
+        (twin,) = get_args(vars(cls)["__orig_bases__"][0])
+        for name, member in vars(cls).items():
+            if inspect.isfunction(member) and member.__doc__ is None and hasattr(twin, name):
+                member.__doc__ = getattr(twin, name).__doc__
 
     def __init__(self, client: C_co) -> None:
         self._client = client

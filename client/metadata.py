@@ -48,8 +48,6 @@ LEADERSHIP_ERRORS: Final = frozenset(
 
 
 class Leader(NamedTuple):
-    """The broker that leads a partition, and its epoch."""
-
     node_id: BrokerId
     epoch: LeaderEpoch
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from barnabas.client.admin.base import error_of
 from barnabas.client.admin.configs import Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
 from barnabas.client.admin.groups import GroupAdmin, GroupDescription, GroupListing, MemberDescription
 from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas, LogDirAdmin, TopicPartitionReplica
@@ -31,7 +32,7 @@ from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, nodes_of
 from barnabas.client.offsets import ListedOffset, OffsetSpecs, checked_specs, list_offsets
 from barnabas.common.dialects import SOFTWARE_NAME, SOFTWARE_VERSION
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.errors import raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.elections import ElectionType
@@ -127,8 +128,7 @@ class Admin(TransactionAdmin, GroupAdmin, PlacementAdmin, LogDirAdmin, PeekAdmin
             client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )
         node_id, response = await self._open().ask_any_node(request)
-        if response.error_code != ErrorCode.NONE:
-            raise api_error(response.error_code, f"broker {node_id}")
+        raise_for(response.error_code, f"broker {node_id}")
         finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
         features = {
             feature.name: FeatureLevels(
@@ -162,6 +162,5 @@ class Admin(TransactionAdmin, GroupAdmin, PlacementAdmin, LogDirAdmin, PeekAdmin
             validate_only=validate_only,
         )
         for result in (await self._ask_controller(request, timeout_ms)).response.results:
-            if result.error_code != ErrorCode.NONE:
-                text = result.error_message or f"the level of {result.feature} was not changed"
-                raise api_error(result.error_code, text)
+            if error := error_of(result, f"the level of {result.feature} was not changed"):
+                raise error

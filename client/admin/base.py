@@ -48,11 +48,17 @@ class AdminBase(Client):
         timed.timeout_ms = min(self._timeout(timeout_ms), self.config.request_timeout_ms) * 9 // 10
         route = ToController(self._open())
         answered = await ask(route, request, retries or self.config.make_retries(self._timeout(timeout_ms)))
-        answer: Any = answered.response
-        if (code := getattr(answer, "error_code", ErrorCode.NONE)) != ErrorCode.NONE:
-            text = getattr(answer, "error_message", None)
-            raise api_error(code, text or "the controller refused the request")
+        answer, text = answered.response, "the controller refused the request"
+        if hasattr(answer, "error_code") and (error := error_of(answer, text)):
+            raise error
         return answered
+
+
+def error_of(result: Any, text: str) -> ApiError | None:
+    """The error of one topic, resource or partition in an answer; the broker's own text comes first."""
+    if result.error_code == ErrorCode.NONE:
+        return None
+    return api_error(result.error_code, getattr(result, "error_message", None) or text)
 
 
 def raise_errors(errors: Mapping[str, ApiError], results: Mapping[str, object], count: int) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from barnabas.client.admin.base import AdminBase, raise_errors
+from barnabas.client.admin.base import AdminBase, error_of, raise_errors
 from barnabas.client.arguments import check_mapping, several
 from barnabas.client.ask import ToBroker
-from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
+from barnabas.protocol.errors import ApiError, InvalidConfiguration
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.configs import (
     ConfigOperation,
@@ -128,9 +128,8 @@ class ConfigAdmin(AdminBase):
             )
             for result in (await self._ask(route, request, timeout_ms)).response.results:
                 resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
-                if result.error_code != ErrorCode.NONE:
-                    text = result.error_message or str(resource)
-                    errors[str(resource)] = api_error(result.error_code, text)
+                if error := error_of(result, str(resource)):
+                    errors[str(resource)] = error
                 else:
                     configs[resource] = {item.name: _entry(item) for item in result.configs}
         raise_errors(errors, {str(resource): entries for resource, entries in configs.items()}, len(chosen))
@@ -166,10 +165,9 @@ class ConfigAdmin(AdminBase):
             )
             # Changes are idempotent, so a retry is harmless.
             for result in (await self._ask(route, request, timeout_ms)).response.responses:
-                if result.error_code != ErrorCode.NONE:
-                    resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
-                    text = result.error_message or str(resource)
-                    errors[str(resource)] = api_error(result.error_code, text)
+                resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                if error := error_of(result, str(resource)):
+                    errors[str(resource)] = error
         done = {str(resource): None for resource in changes if str(resource) not in errors}
         raise_errors(errors, done, len(changes))
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from barnabas.client.admin.base import AdminBase
+from barnabas.client.admin.base import AdminBase, error_of
 from barnabas.client.arguments import check_mapping, several
 from barnabas.client.ask import check_alive
 from barnabas.client.metadata import Node
@@ -26,6 +26,9 @@ from barnabas.protocol.messages.replicas import (
     DescribeReplicasRequest,
     ReplicaDescription,
 )
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
 
 
 class TopicPartitionReplica(NamedTuple):
@@ -92,20 +95,12 @@ class LogDirAdmin(AdminBase):
         Raises BROKER_NOT_AVAILABLE for an id that no live broker has.
         """
         chosen = None if brokers is None else several("brokers", brokers, int)
-        cluster = self._open()
-        await cluster.refresh()
-        check_alive(cluster, chosen or ())
-        nodes = [node for node in sorted(cluster.nodes.values()) if chosen is None or node.node_id in chosen]
-
-        async def describe(node: Node) -> BrokerLogDirs:
-            try:
-                response = await cluster.request(node.node_id, DescribeLogDirsRequest(topics=None))
-                raise_for(response.error_code, f"broker {node.node_id}")
-            except BarnabasError as error:
-                return BrokerLogDirs(node, [], error)
-            return BrokerLogDirs(node, [_description(result) for result in response.results])
-
-        return await asyncio.gather(*map(describe, nodes))
+        return [
+            BrokerLogDirs(node, [], answer)
+            if isinstance(answer, BarnabasError)
+            else BrokerLogDirs(node, [_description(result) for result in answer.results])
+            for node, answer in await self._ask_live(DescribeLogDirsRequest(topics=None), chosen)
+        ]
 
     async def alter_replica_log_dirs(
         self, assignment: Mapping[TopicPartitionReplica, str]
@@ -146,13 +141,8 @@ class LogDirAdmin(AdminBase):
                 names = [name for named in by_path.values() for name in named]
                 return {TopicPartitionReplica(*name, broker_id): error for name in names}
             return {
-                TopicPartitionReplica(topic.topic_name, result.partition_index, broker_id): (
-                    None
-                    if not result.error_code
-                    else api_error(
-                        result.error_code,
-                        f"{topic.topic_name}-{result.partition_index} on broker {broker_id}",
-                    )
+                TopicPartitionReplica(topic.topic_name, result.partition_index, broker_id): error_of(
+                    result, f"{topic.topic_name}-{result.partition_index} on broker {broker_id}"
                 )
                 for topic in response.results
                 for result in topic.partitions
@@ -172,23 +162,39 @@ class LogDirAdmin(AdminBase):
         All brokers are asked at once, so that one that does not answer costs one request time-out.
         """
         chosen = None if topics is None else several("topics", topics, str)
-        cluster = self._open()
-        await cluster.refresh()
-
-        async def ask(node: Node) -> BrokerReplicas:
-            try:
-                response = await cluster.request(node.node_id, DescribeReplicasRequest(topics=chosen))
-                raise_for(response.error_code, f"broker {node.node_id}")
-            except BarnabasError as error:
-                return BrokerReplicas(node, {}, error)
+        described = []
+        for node, answer in await self._ask_live(DescribeReplicasRequest(topics=chosen)):
+            if isinstance(answer, BarnabasError):
+                described.append(BrokerReplicas(node, {}, answer))
+                continue
             replicas = {
                 TopicPartition(topic.topic_name, replica.partition_index): replica
-                for topic in response.topics
+                for topic in answer.topics
                 for replica in topic.replicas
             }
-            return BrokerReplicas(node, replicas, strays=tuple(response.strays), cleaner=response.cleaner)
+            described.append(
+                BrokerReplicas(node, replicas, strays=tuple(answer.strays), cleaner=answer.cleaner)
+            )
+        return described
 
-        return await asyncio.gather(*map(ask, sorted(cluster.nodes.values())))
+    async def _ask_live(
+        self, request: RequestOf[R], chosen: Collection[int] | None = None
+    ) -> list[tuple[Node, R | BarnabasError]]:
+        """The answer or the error of each live broker, or of each of these."""
+        cluster = self._open()
+        await cluster.refresh()
+        check_alive(cluster, chosen or ())
+        nodes = [node for node in sorted(cluster.nodes.values()) if chosen is None or node.node_id in chosen]
+
+        async def ask(node: Node) -> tuple[Node, R | BarnabasError]:
+            try:
+                response: Any = await cluster.request(node.node_id, request)
+                raise_for(response.error_code, f"broker {node.node_id}")
+            except BarnabasError as error:
+                return node, error
+            return node, response
+
+        return await asyncio.gather(*map(ask, nodes))
 
 
 def _description(result: DescribeLogDirsResult) -> LogDirDescription:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from barnabas.client.admin.base import AdminBase
+from barnabas.client.admin.base import AdminBase, error_of
 from barnabas.client.arguments import check_mapping, check_member, several
 from barnabas.client.offsets import Partition, partitions_in
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest, ElectLeadersTopic
 from barnabas.protocol.messages.reassignments import (
@@ -62,7 +62,7 @@ class PlacementAdmin(AdminBase):
         )
         response = (await self._ask_controller(request, timeout_ms)).response
         return {
-            TopicPartition(topic.topic, result.partition_id): _error(result.error_code, result.error_message)
+            TopicPartition(topic.topic, result.partition_id): error_of(result, "refused")
             for topic in response.replica_election_results
             for result in topic.partition_result
         }
@@ -96,9 +96,7 @@ class PlacementAdmin(AdminBase):
         )
         response = (await self._ask_controller(request, timeout_ms)).response
         return {
-            TopicPartition(topic.name, result.partition_index): _error(
-                result.error_code, result.error_message
-            )
+            TopicPartition(topic.name, result.partition_index): error_of(result, "refused")
             for topic in response.responses
             for result in topic.partitions
         }
@@ -130,7 +128,3 @@ class PlacementAdmin(AdminBase):
 
 def _numbers_by_topic(partitions: Iterable[Partition] | None) -> dict[str, list[int]] | None:
     return None if partitions is None else by_topic((tp, tp.partition) for tp in partitions_in(partitions))
-
-
-def _error(code: int, text: str | None) -> ApiError | None:
-    return None if code == ErrorCode.NONE else api_error(code, text or "refused")

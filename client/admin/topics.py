@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from barnabas.client.admin.base import raise_errors
+from barnabas.client.admin.base import error_of, raise_errors
 from barnabas.client.admin.configs import ConfigAdmin, ConfigResource
 from barnabas.client.arguments import check_mapping, several
 from barnabas.client.metadata import TopicInfo, topic_info
@@ -188,9 +188,9 @@ class TopicAdmin(ConfigAdmin):
         for result in response.responses:
             name = result.name or ""
             is_gone = result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if result.error_code != ErrorCode.NONE and not (is_gone and is_doubtful):
-                text = result.error_message or f"topic {result.name!r} was not deleted"
-                errors[name] = api_error(result.error_code, text)
+            error = error_of(result, f"topic {result.name!r} was not deleted")
+            if error is not None and not (is_gone and is_doubtful):
+                errors[name] = error
             else:
                 deleted[name] = TopicId(result.topic_id)
 
@@ -229,9 +229,8 @@ class TopicAdmin(ConfigAdmin):
                 present = len((await self.describe_topics(name))[name].partitions)
                 if present == growth[name].total_count:
                     continue
-            if result.error_code != ErrorCode.NONE:
-                text = result.error_message or f"no partitions were added to topic {name!r}"
-                errors[name] = api_error(result.error_code, text)
+            if error := error_of(result, f"no partitions were added to topic {name!r}"):
+                errors[name] = error
         grown = {name: more.total_count for name, more in growth.items() if name not in errors}
         if not validate_only:
 
@@ -335,9 +334,6 @@ def growing_topic(name: str, more: NewPartitions) -> CreatePartitionsTopic:
 
 
 def _created(result: CreatableTopicResult) -> CreatedTopic | ApiError:
-    if result.error_code == ErrorCode.NONE:
-        return CreatedTopic(
-            result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
-        )
-    text = result.error_message or f"topic {result.name!r} was not created"
-    return api_error(result.error_code, text)
+    return error_of(result, f"topic {result.name!r} was not created") or CreatedTopic(
+        result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
+    )

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -37,19 +38,17 @@ def first_offsets(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int
     }
 
 
+@dataclass(slots=True)
 class InHand:
     """The records that were handed out last and may not be processed yet: one list, or one record.
 
     The user's next step, or a commit, shows that records are processed.
     """
 
-    __slots__ = ("firsts", "record")
-
-    def __init__(self) -> None:
-        self.firsts: dict[TopicPartition, int] = {}
-        """The first offset of each partition in a list."""
-        self.record: ConsumerRecord | None = None
-        """A record that was handed out by itself."""
+    firsts: dict[TopicPartition, int] = field(default_factory=dict)
+    """The first offset of each partition in a list."""
+    record: ConsumerRecord | None = None
+    """A record that was handed out by itself."""
 
     def clear(self) -> None:
         self.record = None
@@ -165,7 +164,6 @@ class Assignment:
                 state.rewind(offset)
 
     def put_back(self, in_hand: InHand) -> None:
-        """Rewind to the records in hand."""
         self.rewind(in_hand.offsets())
         in_hand.clear()
 

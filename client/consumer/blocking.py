@@ -13,6 +13,7 @@ import queue
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -119,7 +120,6 @@ class Consumer(BlockingClient[_Consumer]):
     # Methods that must respect the records that were polled but not handed out
 
     def assign(self, partitions: Iterable[Partition]) -> None:
-        """As `barnabas.client.Consumer.assign`."""
         chosen = partitions_in(partitions)
         self._thread.call_plain(lambda: self._client.assign(chosen))
         self._polled = deque(record for record in self._polled if record[:2] in chosen)
@@ -140,7 +140,6 @@ class Consumer(BlockingClient[_Consumer]):
         self._has_listener = self._has_listener or passed_on is not None
 
     def unsubscribe(self) -> None:
-        """As `barnabas.client.Consumer.unsubscribe`."""
         error = handled_error()
         self._give_back()
         if error is not None:
@@ -148,17 +147,14 @@ class Consumer(BlockingClient[_Consumer]):
         self._serve(lambda: self._client._unsubscribe(None))
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """As `barnabas.client.Consumer.seek`."""
         self._thread.call_plain(lambda: self._client.seek(partition, offset))
         self._forget(partition)
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
-        """As `barnabas.client.Consumer.seek_to_beginning`."""
         self._thread.call_plain(lambda: self._client.seek_to_beginning(*partitions))
         self._forget(*(partitions or self.assignment()))
 
     def seek_to_end(self, *partitions: Partition) -> None:
-        """As `barnabas.client.Consumer.seek_to_end`."""
         self._thread.call_plain(lambda: self._client.seek_to_end(*partitions))
         self._forget(*(partitions or self.assignment()))
 
@@ -171,20 +167,17 @@ class Consumer(BlockingClient[_Consumer]):
         self._thread.call_plain(lambda: self._client.pause(*partitions))
 
     def position(self, partition: Partition, *, timeout_ms: int | None = None) -> Offset:
-        """As `barnabas.client.Consumer.position`."""
         first = self._first_polled(partition)
         if first is not None:
             return first.offset
         return self._thread.call(lambda: self._client.position(partition, timeout_ms=timeout_ms))
 
     def lag(self, partition: Partition) -> int | None:
-        """As `barnabas.client.Consumer.lag`."""
         lag = self._thread.call_plain(lambda: self._client.lag(partition))
         buffered = sum(record[:2] == tuple(partition) for record in self._polled)
         return None if lag is None else lag + buffered
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
-        """As `barnabas.client.Consumer.poll`."""
         limit = self._client._record_limit(max_records)
         self._in_hand.clear()
         self._call_back()
@@ -244,7 +237,6 @@ class Consumer(BlockingClient[_Consumer]):
             raise ClientClosed("the consumer is closed") from None
 
     def commit(self, offsets: OffsetsToCommit | None = None, *, timeout_ms: int | None = None) -> None:
-        """As `barnabas.client.Consumer.commit`."""
         chosen = self._chooser(offsets)
 
         async def commit() -> None:
@@ -364,12 +356,12 @@ class _ListenerCalls:
             )
 
 
+@dataclass(eq=False)
 class _InCallersThread(RebalanceListener):
     """Passes a listener's calls to the thread that waits for the consumer."""
 
-    def __init__(self, listener: RebalanceListener, calls: _ListenerCalls) -> None:
-        self._listener = listener
-        self._calls = calls
+    _listener: RebalanceListener
+    _calls: _ListenerCalls
 
     async def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         await self._call(lambda: self._listener.on_partitions_revoked(partitions))

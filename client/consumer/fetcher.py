@@ -19,8 +19,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
@@ -60,48 +61,40 @@ _WAIT_WHILE_OTHERS_ARE_FULL_MS: Final = 20
 """A fetch without the partitions whose buffer is full must end soon: they can only join the next one."""
 
 
-class FetchItem(NamedTuple):
-    """A partition in a fetch, as it was when the fetch was sent."""
+class Item(NamedTuple):
+    """A partition in a request, as it was when the request was sent."""
 
     state: PartitionState
+    leader: Leader
     generation: int
     fetch_offset: int
-    leader_epoch: LeaderEpoch
-    is_from_leader: bool
-    """False if the fetch goes to a follower."""
-
-
-class Unplaced(NamedTuple):
-    """A partition without a position, as it was when the request for one was sent."""
-
-    state: PartitionState
-    generation: int
-    reset: Reset | None
-    leader_epoch: LeaderEpoch
-
-
-class Checked(NamedTuple):
-    """A position to check at a new leader, as it was when the request was sent."""
-
-    state: PartitionState
-    generation: int
-    fetch_offset: int
+    """-1 if the request looks for a position."""
     fetch_epoch: int
-    leader_epoch: LeaderEpoch
+    reset: Reset | None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition is still where it was."""
+        return self.state.generation == self.generation and _offset(self.state) == self.fetch_offset
 
 
-Q = TypeVar("Q", Checked, Unplaced)
+def _item(state: PartitionState, leader: Leader) -> Item:
+    return Item(state, leader, state.generation, _offset(state), state.fetch_epoch, state.reset)
 
 
+def _offset(state: PartitionState) -> int:
+    return -1 if state.fetch_offset is None else state.fetch_offset
+
+
+@dataclass(slots=True, eq=False)
 class Flight:
     """A request in flight; each of its partitions points to it until it ends."""
 
-    def __init__(self, node_id: BrokerId, reserved_bytes: int) -> None:
-        self.node_id = node_id
-        self.reserved_bytes = reserved_bytes
-        """The largest size of the answer."""
-        self.leader_epochs: dict[PartitionState, LeaderEpoch] = {}
-        self.task: asyncio.Task[None] | None = None
+    node_id: BrokerId
+    reserved_bytes: int
+    """The largest size of the answer."""
+    leader_epochs: dict[PartitionState, LeaderEpoch] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
 
     def carry(self, state: PartitionState, leader_epoch: LeaderEpoch) -> None:
         self.leader_epochs[state] = leader_epoch
@@ -145,7 +138,6 @@ class Fetcher:
         cluster.add_listener(self.wake)
 
     def wake(self) -> None:
-        """Schedule a round."""
         if not self._is_scheduled and not self._is_closed:
             self._is_scheduled = True
             self._loop.call_soon(self._round)
@@ -163,11 +155,11 @@ class Fetcher:
             return
         self._drop_moved()
         present = time.monotonic()
-        by_node: dict[BrokerId, list[FetchItem]] = {}
-        checks: dict[BrokerId, list[Checked]] = {}
+        by_node: dict[BrokerId, list[Item]] = {}
+        checks: dict[BrokerId, list[Item]] = {}
         full: set[BrokerId] = set()
         sources: set[BrokerId] = set()
-        resets: dict[BrokerId, list[Unplaced]] = {}
+        resets: dict[BrokerId, list[Item]] = {}
         next_at = float("inf")
         needs_metadata = False
         for state in self._states.values():
@@ -188,21 +180,15 @@ class Fetcher:
                 needs_metadata = True
                 self._check_exists(state, present)
             elif state.fetch_offset is None:
-                unplaced = Unplaced(state, state.generation, state.reset, leader.epoch)
-                resets.setdefault(leader.node_id, []).append(unplaced)
+                resets.setdefault(leader.node_id, []).append(_item(state, leader))
             elif state.fetch_epoch > leader.epoch > NO_EPOCH:
                 self._doubt_epoch(state, leader)
             elif self._must_be_checked(state, leader.epoch):
-                checked = Checked(
-                    state, state.generation, state.fetch_offset, state.fetch_epoch, leader.epoch
-                )
-                checks.setdefault(leader.node_id, []).append(checked)
+                checks.setdefault(leader.node_id, []).append(_item(state, leader))
             elif state.buffered_bytes >= self._config.max_partition_fetch_bytes:
                 full.add(source)
             elif source not in self._fetches:
-                is_from_leader = source == leader.node_id
-                item = FetchItem(state, state.generation, state.fetch_offset, leader.epoch, is_from_leader)
-                by_node.setdefault(source, []).append(item)
+                by_node.setdefault(source, []).append(_item(state, leader))
         if needs_metadata:
             self._cluster.request_refresh()
         for node_id, resets_here in resets.items():
@@ -272,7 +258,7 @@ class Fetcher:
             state.read_replica, leader, self._cluster.nodes, time.monotonic()
         )
 
-    def _send(self, by_node: dict[BrokerId, list[FetchItem]], full: set[BrokerId], sources: int) -> None:
+    def _send(self, by_node: dict[BrokerId, list[Item]], full: set[BrokerId], sources: int) -> None:
         config = self._config
         # A request of a time with fewer brokers may hold more than its share; count only the share.
         fair = max(1, config.fetch_max_bytes // max(1, sources))
@@ -292,8 +278,8 @@ class Fetcher:
             room -= share
             flight = self._fetches[node_id] = Flight(node_id, share)
             for item in items:
-                flight.carry(item.state, item.leader_epoch)
-                item.state.checked_epoch = item.leader_epoch
+                flight.carry(item.state, item.leader.epoch)
+                item.state.checked_epoch = item.leader.epoch
             wait_ms = config.fetch_max_wait_ms
             if node_id in full:
                 wait_ms = min(wait_ms, _WAIT_WHILE_OTHERS_ARE_FULL_MS)
@@ -334,7 +320,7 @@ class Fetcher:
         if delay < float("inf"):
             self._timer = self._loop.call_later(max(0.0, delay), self.wake)
 
-    async def _fetch(self, flight: Flight, items: list[FetchItem], wait_ms: int) -> None:
+    async def _fetch(self, flight: Flight, items: list[Item], wait_ms: int) -> None:
         node_id = flight.node_id
         topic_id = self._cluster.cache.topic_id
         request = _fetch_request(self._config, items, topic_id, flight.reserved_bytes, wait_ms)
@@ -367,7 +353,7 @@ class Fetcher:
     def _retry_later(self, state: PartitionState) -> None:
         state.retry_at = time.monotonic() + self._config.retry_backoff_ms / 1000
 
-    def _settle(self, node_id: BrokerId, items: list[FetchItem], answer: Answer) -> None:
+    def _settle(self, node_id: BrokerId, items: list[Item], answer: Answer) -> None:
         name_of = self._cluster.cache.topic_name
         answers: dict[TopicPartition, FetchPartitionResponse] = {
             TopicPartition(topic.topic or name_of(topic.topic_id), partition.partition_index): partition
@@ -378,10 +364,11 @@ class Fetcher:
         code = answer.body.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
         for item in items:
             state = item.state
-            if state.generation != item.generation or state.fetch_offset != item.fetch_offset:
+            if not item.is_current:
                 continue
             partition = answers.get(state.tp)
-            if not item.is_from_leader and (partition is None or partition.error_code != ErrorCode.NONE):
+            is_from_leader = node_id == item.leader.node_id
+            if not is_from_leader and (partition is None or partition.error_code != ErrorCode.NONE):
                 self._leave_replica(state, api_error(code if partition is None else partition.error_code))
             elif partition is None:
                 self._warn(api_error(code, f"broker {node_id} did not answer for {state.tp}"))
@@ -389,15 +376,14 @@ class Fetcher:
             elif partition.error_code != ErrorCode.NONE:
                 self._refused(item, partition)
             else:
-                if item.is_from_leader:
-                    self._follow_advice(item, Leader(node_id, item.leader_epoch), partition)
+                if is_from_leader:
+                    self._follow_advice(item, partition)
                 self._take(state, partition, frame)
         frame.release_if_unused()
 
-    def _follow_advice(self, item: FetchItem, leader: Leader, partition: FetchPartitionResponse) -> None:
-        """Follow the leader's choice of a replica."""
+    def _follow_advice(self, item: Item, partition: FetchPartitionResponse) -> None:
         present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
-        replica = advised_replica(partition.preferred_read_replica, leader, present, lease_s)
+        replica = advised_replica(partition.preferred_read_replica, item.leader, present, lease_s)
         item.state.read_replica = replica
         if replica is not None and replica.node_id not in self._cluster.nodes:
             # The leader would name it again at once, and send no records.
@@ -420,7 +406,7 @@ class Fetcher:
             if has_records:
                 self._arrived()
 
-    def _refused(self, item: FetchItem, partition: FetchPartitionResponse) -> None:
+    def _refused(self, item: Item, partition: FetchPartitionResponse) -> None:
         state, code = item.state, partition.error_code
         if code in LEADERSHIP_ERRORS:
             self._cluster.invalidate(state.tp)
@@ -449,40 +435,36 @@ class Fetcher:
     def _ask(
         self,
         node_id: BrokerId,
-        items: list[Q],
-        work: Callable[[Flight, list[Q]], Coroutine[Any, Any, None]],
+        items: list[Item],
+        work: Callable[[Flight, list[Item]], Coroutine[Any, Any, None]],
     ) -> None:
         """Send one leader a request about positions; no partition waits for the answer of another leader."""
         flight = Flight(node_id, 0)
         self._position_requests.add(flight)
         for item in items:
-            flight.carry(item.state, item.leader_epoch)
+            flight.carry(item.state, item.leader.epoch)
         flight.task = self._spawn(work(flight, items), partial(self._landed, flight))
 
-    async def _check(self, flight: Flight, checked: list[Checked]) -> None:
+    async def _check(self, flight: Flight, checked: list[Item]) -> None:
         """Ask a new leader whether it still has the records that were read from the previous one."""
         try:
             answers = await ask_for_epoch_ends(
                 self._cluster,
                 flight.node_id,
-                {item.state.tp: EpochToEnd(item.fetch_epoch, item.leader_epoch) for item in checked},
+                {item.state.tp: EpochToEnd(item.fetch_epoch, item.leader.epoch) for item in checked},
             )
         except BarnabasError as error:
             log.debug("broker %d did not return the ends of epochs: %s", flight.node_id, error)
             if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
                 # Brokers before Kafka 2.1 do not have this request.
                 for item in checked:
-                    item.state.checked_epoch = item.leader_epoch
+                    item.state.checked_epoch = item.leader.epoch
             else:
                 self._postpone(flight, error)
             return
         for item in checked:
             state = item.state
-            if (
-                not flight.carries(state)
-                or state.generation != item.generation
-                or state.fetch_offset != item.fetch_offset
-            ):
+            if not flight.carries(state) or not item.is_current:
                 continue
             answer = answers.get(state.tp)
             if answer is None or answer.error_code != ErrorCode.NONE:
@@ -495,7 +477,7 @@ class Fetcher:
             else:
                 self._follow(item, answer)
 
-    def _follow(self, checked: Checked, answer: LeaderEpochEndOffset) -> None:
+    def _follow(self, checked: Item, answer: LeaderEpochEndOffset) -> None:
         """Continue from the offset up to which the new leader's log agrees with the records read."""
         state = checked.state
         verdict = judge(checked.fetch_offset, state.taken_offset, answer)
@@ -504,14 +486,14 @@ class Fetcher:
         elif verdict is not Verdict.HOLDS:
             self._truncated(checked, None if verdict is Verdict.NO_COMMON_HISTORY else answer)
             return
-        state.checked_epoch = checked.leader_epoch
+        state.checked_epoch = checked.leader.epoch
 
-    def _truncated(self, checked: Checked, answer: LeaderEpochEndOffset | None) -> None:
+    def _truncated(self, checked: Item, answer: LeaderEpochEndOffset | None) -> None:
         state = checked.state
         where = f"diverges at offset {answer.end_offset}" if answer is not None else "knows no such epoch"
         text = (
             f"{state.tp} was read to offset {state.taken_offset} in leader epoch {checked.fetch_epoch}, but "
-            f"its new leader (epoch {checked.leader_epoch}) {where}"
+            f"its new leader (epoch {checked.leader.epoch}) {where}"
         )
         reset = reset_of(self._config)
         if answer is None:
@@ -523,9 +505,9 @@ class Fetcher:
             log.warning("%s; continuing there", text)
             position = state.taken_offset if state.position is None else state.position
             state.seek(min(position, answer.end_offset), None, answer.leader_epoch)
-            state.checked_epoch = checked.leader_epoch
+            state.checked_epoch = checked.leader.epoch
 
-    async def _reset(self, flight: Flight, unplaced: list[Unplaced]) -> None:
+    async def _reset(self, flight: Flight, unplaced: list[Item]) -> None:
         """Ask a leader for the offsets that partitions begin from."""
         timestamps = {item.state.tp: int(item.reset) for item in unplaced if item.reset is not None}
         timeout_ms = self._config.request_timeout_ms
@@ -534,7 +516,7 @@ class Fetcher:
         )
         for item in unplaced:
             state, listed = item.state, answers[item.state.tp]
-            if not flight.carries(state) or state.generation != item.generation:
+            if not flight.carries(state) or not item.is_current:
                 continue
             if isinstance(listed, ListedOffset):
                 state.seek(listed.offset, None, listed.leader_epoch)
@@ -570,7 +552,7 @@ class Fetcher:
 
 def _fetch_request(
     config: ConsumerConfig,
-    items: Iterable[FetchItem],
+    items: Iterable[Item],
     topic_id: Callable[[str], TopicId],
     max_bytes: int,
     wait_ms: int,
@@ -579,7 +561,7 @@ def _fetch_request(
     entries = {
         item.state.tp: FetchPartition(
             partition=item.state.tp.partition,
-            current_leader_epoch=item.leader_epoch,
+            current_leader_epoch=item.leader.epoch,
             fetch_offset=item.fetch_offset,
             partition_max_bytes=config.max_partition_fetch_bytes,
         )

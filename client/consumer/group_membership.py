@@ -24,8 +24,6 @@ from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 
 
 class MemberState(Enum):
-    """The state of a member."""
-
     UNJOINED = "unjoined"
     """It joins (again) with the next poll; it still owns its partitions of an earlier generation."""
     JOINING = "joining"
@@ -73,8 +71,6 @@ class Timing:
 
 
 class Identity(NamedTuple):
-    """A member's identity for the coordinator."""
-
     member_id: str
     generation_id: int
 

@@ -90,14 +90,12 @@ def end_for(isolation: IsolationLevel, answer: FetchPartitionResponse) -> int:
     return answer.high_watermark
 
 
+@dataclass(slots=True, eq=False)
 class FetchedFrame:
     """The frame of one answer, shared by the partitions in it; released when all of them are decoded."""
 
-    __slots__ = ("_frame", "_users")
-
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
-        self._users = 0
+    _frame: Frame
+    _users: int = 0
 
     def use(self) -> None:
         self._users += 1

@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from barnabas.client.config import ProducerConfig
@@ -52,16 +53,14 @@ def _refuse(key: bytes | None, value: bytes | None, headers: Headers | None, tim
     return None
 
 
+@dataclass(slots=True, eq=False)
 class _MemoryWaiter:
     """One appender that waits for memory; changed under the accumulator's lock."""
 
-    __slots__ = ("future", "is_granted", "size")
-
-    def __init__(self, size: int, future: asyncio.Future[None]) -> None:
-        self.size = size
-        self.future = future
-        self.is_granted = False
-        """Whether its bytes are reserved; the waiter releases them if it does not use them."""
+    size: int
+    future: asyncio.Future[None]
+    is_granted: bool = False
+    """Whether its bytes are reserved; the waiter releases them if it does not use them."""
 
     def wake(self, error: BarnabasError | None = None) -> None:
         """From any thread."""
@@ -76,19 +75,17 @@ class _MemoryWaiter:
             self.future.set_exception(error)
 
 
+@dataclass(slots=True, eq=False)
 class PartitionQueue:
     """The batches of one partition. ``append`` appends to the open batch; without one it refuses."""
 
-    __slots__ = ("append", "batches", "open", "pipeline", "retry_at", "tp")
-
-    def __init__(self, tp: TopicPartition, pipeline: Pipeline) -> None:
-        self.tp = tp
-        self.batches: deque[ProducerBatch] = deque()
-        """Batches that were never sent."""
-        self.open: ProducerBatch | None = None
-        self.append: Append = _refuse
-        self.pipeline = pipeline
-        self.retry_at = 0.0
+    tp: TopicPartition
+    pipeline: Pipeline
+    batches: deque[ProducerBatch] = field(default_factory=deque)
+    """Batches that were never sent."""
+    open: ProducerBatch | None = None
+    append: Append = _refuse
+    retry_at: float = 0.0
 
     @property
     def oldest(self) -> ProducerBatch | None:
@@ -153,8 +150,6 @@ class TopicQueues:
 
 
 class Accumulator:
-    """All queues of a producer."""
-
     def __init__(
         self,
         config: ProducerConfig,
@@ -557,6 +552,5 @@ class Accumulator:
             self.refusal = None
 
     def close(self, reason: str) -> None:
-        """Take no more records."""
         self.refuse(ClientClosed(reason))
         self._is_closed = True

@@ -225,14 +225,12 @@ class ProducerBatch:
         self.encoded = self.builder = None
 
 
+@dataclass(slots=True, eq=False)
 class BatchFuture:
     """The future of all records of a batch, also after splits: the metadata of the first one, or an error."""
 
-    __slots__ = ("_batch", "_timestamp_ms")
-
-    def __init__(self, batch: ProducerBatch, timestamp_ms: int) -> None:
-        self._batch = batch
-        self._timestamp_ms = timestamp_ms
+    _batch: ProducerBatch
+    _timestamp_ms: int
 
     def _parts(self) -> list[ProducerBatch]:
         parts = [self._batch]
@@ -263,22 +261,19 @@ class BatchFuture:
         return self._wait().__await__()
 
 
+@dataclass(slots=True, eq=False)
 class _DoneCallback:
     """A callback of a `RecordFuture`, in its context, among those of the batch."""
 
-    __slots__ = ("callback", "context", "future")
-
-    def __init__(
-        self, future: RecordFuture, callback: Callable[[RecordFuture], object], context: Context
-    ) -> None:
-        self.future = future
-        self.callback = callback
-        self.context = context
+    future: RecordFuture
+    callback: Callable[[RecordFuture], object]
+    context: Context
 
     def __call__(self, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
         self.context.run(self.callback, self.future)
 
 
+@dataclass(slots=True, eq=False)
 class RecordFuture:
     """The future of a sent record: await it for its `RecordMetadata`, or for the error.
 
@@ -286,12 +281,9 @@ class RecordFuture:
     has what `asyncio.wait` uses of a future, but a sent record cannot be cancelled.
     """
 
-    __slots__ = ("_batch", "_index", "_timestamp_ms")
-
-    def __init__(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> None:
-        self._batch = batch
-        self._index = index
-        self._timestamp_ms = timestamp_ms
+    _batch: ProducerBatch
+    _index: int
+    _timestamp_ms: int
 
     def _resolve(self) -> ProducerBatch:
         """The batch that the record is in now, after any splits."""

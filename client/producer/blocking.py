@@ -21,6 +21,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Final, Unpack
@@ -43,14 +44,12 @@ _UNCLOSED_CLOSE_MS: Final = 30_000
 """The time limit to deliver an unclosed producer's records; without brokers a program must still end."""
 
 
+@dataclass(slots=True, eq=False)
 class RecordFuture:
     """The future of a record that `Producer.send` took, or of a batch; ``result`` waits for its outcome."""
 
-    __slots__ = ("_future", "_thread")
-
-    def __init__(self, future: _batch.RecordFuture | _batch.BatchFuture, thread: ClientThread) -> None:
-        self._future = future
-        self._thread = thread
+    _future: _batch.RecordFuture | _batch.BatchFuture
+    _thread: ClientThread
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -188,12 +187,10 @@ class Producer(BlockingClient[_producer.Producer]):
         ).result()
 
     def send_batch(self, topic: str, partition: int, encoded: Buffer) -> RecordFuture:
-        """As `barnabas.client.Producer.send_batch`."""
         future = self._thread.call(lambda: self._client.send_batch(topic, partition, encoded))
         return RecordFuture(future, self._thread)
 
     def hand_over_batch(self, topic: str, partition: int, encoded: bytearray) -> RecordFuture:
-        """As `barnabas.client.Producer.hand_over_batch`."""
         future = self._thread.call(lambda: self._client.hand_over_batch(topic, partition, encoded))
         return RecordFuture(future, self._thread)
 
@@ -211,7 +208,6 @@ class Producer(BlockingClient[_producer.Producer]):
 
     @property
     def prepared_transaction(self) -> PreparedTransaction | None:
-        """As `barnabas.client.Producer.prepared_transaction`."""
         return self._thread.call_plain(lambda: self._client.prepared_transaction)
 
     @contextmanager

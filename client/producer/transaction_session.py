@@ -42,7 +42,7 @@ from barnabas.client.producer.transactions import (
 from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
 from barnabas.common.backoff import Backoff, Retries
 from barnabas.common.dialects import Wire
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition, by_topic
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION, TRANSACTION_VERSION
@@ -390,8 +390,8 @@ class TransactionSession:
         except BarnabasError as error:
             if reaction_to(Api.COMMIT_OFFSETS, error) not in REPEATED:
                 raise
-            if isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                await self._check_exist(offsets)
+            # Whatever the last attempt ended with: it may have been cut off by the limit.
+            await self._check_exist(offsets)
             if (left_ms := self._config.max_block_ms - doubt_ms) <= 0:
                 raise
             await self._ask(route, request, left_ms)

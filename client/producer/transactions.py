@@ -68,8 +68,6 @@ class PreparedTransaction(NamedTuple):
 
 
 class State(Enum):
-    """The state of a transactional producer."""
-
     UNINITIALIZED = "not initialized"
     INITIALIZING = "being initialized"
     READY = "without a transaction"
