@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from barnabas.cli.action import Column, Row, actions, answer, arg, flag, one_of, repeated, show
 from barnabas.cli.arguments import key_values, on_cluster
-from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, unknown_topic
+from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, check_topics
 from barnabas.client.admin.admin import Admin, Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
@@ -77,9 +77,7 @@ async def alter(options: argparse.Namespace, admin: Admin, resource: ConfigResou
 
 async def check_resource(admin: Admin, resource: ConfigResource) -> None:
     if resource.kind is ConfigResourceType.TOPIC:
-        topics = await admin.list_topics(include_internal=True)
-        if resource.name not in topics:
-            raise unknown_topic(resource.name, topics)
+        check_topics([resource.name], await admin.list_topics(include_internal=True))
     elif resource.name:
         nodes = [node.node_id for node in (await admin.describe_cluster()).nodes]
         if int(resource.name) not in nodes:

@@ -78,6 +78,14 @@ def unknown_topic(name: str, topics: Iterable[str]) -> CommandError:
     return CommandError(f"there is no topic {name!r}{hint}", NOT_FOUND)
 
 
+def check_topics(names: Iterable[str], topics: Iterable[str]) -> None:
+    """Raise CommandError for the first name that is not among the topics."""
+    known = set(topics)
+    for name in names:
+        if name not in known:
+            raise unknown_topic(name, known)
+
+
 def exit_code_of(error: BaseException) -> int:
     if isinstance(error, CommandError):
         return error.exit_code

@@ -10,7 +10,7 @@ from typing import Final
 
 from barnabas.cli.action import Row, actions, answer, arg, flag, pick, repeated
 from barnabas.cli.arguments import on_cluster, partition_of, seconds
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, CommandError, exit_code_of, unknown_topic
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, CommandError, check_topics, exit_code_of
 from barnabas.cli.output import print_json, print_table, progress
 from barnabas.client.admin.admin import Admin, BrokerLogDirs, TopicPartitionReplica
 from barnabas.protocol.ids import BrokerId, TopicPartition
@@ -20,10 +20,7 @@ _LOOK_S: Final = 0.2
 
 async def _describe(options: argparse.Namespace, admin: Admin) -> None:
     brokers = await admin.describe_log_dirs(options.broker)
-    topics = await admin.list_topics(include_internal=True)
-    for topic in options.topics:
-        if topic not in topics:
-            raise unknown_topic(topic, topics)
+    check_topics(options.topics, await admin.list_topics(include_internal=True))
     if options.json:
         print_json([_broker_object(broker, options.topics) for broker in brokers])
         return

@@ -48,28 +48,6 @@ from barnabas.protocol.records import Record, decode_marker, decode_records
 NO_SEQUENCE: Final = -1
 
 
-def add_action(actions: Any) -> None:
-    dump = actions.add_parser(
-        "dump", help="print the files of a log: batches, records, indexes, producers, checkpoints"
-    )
-    dump.add_argument(
-        "files",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="a file, or the folder of a partition for all its files",
-    )
-    dump.add_argument("--deep", action="store_true", help="print the records of each batch too")
-    dump.add_argument(
-        "--offsets-decoder",
-        action="store_true",
-        help="decode the records as those of __consumer_offsets (implies --deep)",
-    )
-    dump.add_argument("--max", type=int, default=None, metavar="N", help="at most N entries of each file")
-    dump.add_argument("--json", action="store_true", help="one JSON object per line")
-    dump.epilog = "exit code: 0 done, 1 a file is damaged, 2 not a file of a log, 4 no such file"
-
-
 def run(options: argparse.Namespace) -> int:
     """Dump each file; returns FAILED when one of them is damaged."""
     if options.max is not None and options.max < 0:

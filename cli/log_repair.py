@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from barnabas.broker.log.file_system import FILE_SYSTEM, unique_name
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
-from barnabas.cli.arguments import BOOTSTRAP_VARIABLE, bootstrap_option, named_bootstrap, run_async
+from barnabas.cli.arguments import BOOTSTRAP_VARIABLE, named_bootstrap, run_async
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.log_verify import locked, verify_all
 from barnabas.client.admin.admin import Admin
@@ -25,20 +24,6 @@ from barnabas.logtools.verification import scan_to_verify
 from barnabas.protocol.ids import TopicPartition
 
 DAMAGED_SUFFIX: Final = "-damaged"
-
-
-def add_action(actions: Any) -> None:
-    repair = actions.add_parser("repair", help="set damaged replicas of a stopped broker aside")
-    repair.add_argument("dir", type=Path, metavar="DIR", help="a log dir of the stopped broker")
-    repair.add_argument(
-        "partitions", nargs="*", metavar="TOPIC-PARTITION", help="these (default: all damaged ones)"
-    )
-    bootstrap_option()(repair)
-    repair.add_argument(
-        "--accept-data-loss",
-        action="store_true",
-        help="also if no other replica is known to have the records, which may then be lost",
-    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -30,31 +30,6 @@ from barnabas.logtools.verification import (
 from barnabas.protocol.ids import Offset, TopicPartition
 
 
-def add_action(actions: Any) -> None:
-    verify = actions.add_parser("verify", help="report damage in the log dir of a stopped broker")
-    verify.add_argument("dir", type=Path, metavar="DIR", help="a log dir, or the folder of a partition in it")
-    verify.add_argument(
-        "--quick", action="store_true", help="check the batches' headers and CRCs, not their records"
-    )
-    # The former name of the default.
-    verify.add_argument("--deep", action="store_true", help=argparse.SUPPRESS)
-    verify.add_argument(
-        "--jobs", type=int, metavar="N", help="check with N processes (default: one for each processor)"
-    )
-    verify.add_argument(
-        "--compare",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="verify the log dir of another stopped broker too, and compare its replicas (may be repeated)",
-    )
-    verify.add_argument("--json", action="store_true", help="print one JSON object")
-    verify.epilog = (
-        "exit code: 0 whole, 1 damaged, 2 not a log dir, or in use by a running broker, 4 no such folder"
-    )
-
-
 class VerifiedDir(NamedTuple):
     """A log dir, or one partition in it, after the check of its files."""
 

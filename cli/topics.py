@@ -7,7 +7,7 @@ import argparse
 from barnabas.cli import configs
 from barnabas.cli.action import Row, actions, answer, arg, flag, pick, repeated
 from barnabas.cli.arguments import SHORT_MAX, key_values, number, on_cluster
-from barnabas.cli.exit_codes import USAGE, CommandError, unknown_topic
+from barnabas.cli.exit_codes import USAGE, CommandError, check_topics
 from barnabas.cli.output import print_json, print_table
 from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
 from barnabas.client.metadata import PartitionInfo, TopicInfo
@@ -78,9 +78,7 @@ def _check_add_partitions(options: argparse.Namespace) -> None:
 
 
 async def _add_partitions(options: argparse.Namespace, admin: Admin) -> None:
-    existing = await admin.list_topics(include_internal=True)
-    if options.topic not in existing:
-        raise unknown_topic(options.topic, existing)
+    check_topics([options.topic], await admin.list_topics(include_internal=True))
     await admin.create_partitions(
         {options.topic: NewPartitions(options.total, options.replicas)}, validate_only=options.validate_only
     )
@@ -99,10 +97,7 @@ def _broker_ids(text: str) -> list[int]:
 
 async def _delete(options: argparse.Namespace, admin: Admin) -> None:
     # Check first, so that nothing is deleted if one of the names is misspelt.
-    existing = await admin.list_topics(include_internal=True)
-    for name in options.topics:
-        if name not in existing:
-            raise unknown_topic(name, existing)
+    check_topics(options.topics, await admin.list_topics(include_internal=True))
     await admin.delete_topics(options.topics)
     answer(options, {"deleted": options.topics}, *(f"topic {name} deleted" for name in options.topics))
 
