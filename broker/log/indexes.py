@@ -1,10 +1,9 @@
 """The sparse indexes of a segment, in Kafka's format: from offset to position, and from timestamp to offset.
 
 Entries have a fixed size and are sorted. The index of the active segment grows in memory and goes to disk
-when its segment is sealed, closed or flushed. A sealed segment's index is searched in its file by a few small
-reads a lookup, cached by the page cache alone, so it costs no memory and no mapping. Only the log's writer
-changes an index. Readers take one tuple of (buffer, count) and need no lock. An index can always be rebuilt
-from its segment.
+when its segment is sealed, closed or flushed. A lookup reads a sealed segment's index whole; those used
+lately stay in memory, within a bound for the whole process. Only the log's writer changes an index. Readers
+take one tuple of (buffer, count) and need no lock. An index can always be rebuilt from its segment.
 """
 
 from __future__ import annotations
@@ -19,18 +18,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
-from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, OpenFiles
+from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, NotCached, OpenFiles
 from barnabas.broker.log.storage_errors import Gone, Operation, SegmentReplaced, disk_work, storage_error
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP
 
-_BLOCK_ENTRIES: Final = 4096
-"""When the search is within this many entries, it reads all of them at once."""
-_GUESSED_ENTRIES: Final = 512
-"""The entries that the first read of a search in a longer index takes."""
+INDEX_MEMORY: Final = OpenFiles(64 * 1024 * 1024)
+"""The bytes of sealed indexes that stay in memory, for the whole process: those of 32 GB of log."""
 _FORM_LOCK = threading.Lock()
-"""Held while an index moves between memory and disk, and while a first lookup opens its file. One lock for
+"""Held while an index moves between memory and disk, and while a lookup keeps what it has read. One lock for
 all indexes, because it is taken rarely and held briefly."""
 
 MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
@@ -46,14 +43,12 @@ class IndexFile:
     entry: ClassVar[struct.Struct]
 
     __slots__ = (
+        "_cached",
+        "_changes",
         "_count",
-        "_descriptor",
-        "_ends",
         "_files",
         "_gone",
-        "_open_files",
         "_state",
-        "_written",
         "base_offset",
         "is_dirty",
         "is_used",
@@ -68,31 +63,26 @@ class IndexFile:
         *,
         is_new: bool,
         files: FileSystem = FILE_SYSTEM,
-        open_files: OpenFiles = OPEN_FILES,
     ) -> None:
         """Open the index file if it exists, else an empty index. Raises LogDirFailure."""
         self.path = path
         self.base_offset = base_offset
         self._files = files
-        self._open_files = open_files
         self.is_used = False
         self.is_dirty = False
         """Whether the entries in memory differ from the file."""
         self.sync_state = SyncState(is_synced=True)
         self._gone: Gone | None = None
-        self._descriptor: Descriptor | None = None
-        self._written = 0
-        """Counts replacements of the file, so that no reader keeps an old one open."""
+        self._changes = 0
+        """Counts the changes of form, so that no reader keeps what it read before one."""
+        self._cached: bytes | bytearray | None = None
+        """The entries of a sealed index that was used lately."""
         self._state: tuple[bytearray, int] | None = (bytearray(), 0) if is_new else None
         self._count = 0 if is_new else self._bytes_on_disk() // self.entry.size
-        self._ends: tuple[Entry, Entry] | None = None
-        """The first and the last entry in a long file that was searched."""
 
     def emptied(self) -> Self:
         """Make the index that replaces this one."""
-        return type(self)(
-            self.path, self.base_offset, is_new=True, files=self._files, open_files=self._open_files
-        )
+        return type(self)(self.path, self.base_offset, is_new=True, files=self._files)
 
     @property
     def count(self) -> int:
@@ -118,9 +108,8 @@ class IndexFile:
         return size % self.entry.size == 0 and (size > 0 or not self.count)
 
     def clear(self) -> None:
-        with _FORM_LOCK:
-            self._state = (bytearray(), 0)
-            self.is_dirty = True
+        self._change((bytearray(), 0))
+        self.is_dirty = True
 
     def persist(self, *, keeps_file: bool = False, durable: bool = False) -> None:
         """Write the entries to the file; an empty index has an empty file with `keeps_file`, else no file.
@@ -145,18 +134,13 @@ class IndexFile:
                     self.sync_state.note_change()
             else:
                 self._files.unlink(self.path, missing_ok=True)
-        with _FORM_LOCK:
-            self._written += 1
-            self._descriptor = None
         self.is_dirty = False
 
     def seal(self, *, keeps_file: bool = False, durable: bool = False) -> None:
         """Persist and free the memory; later lookups read the file. Raises as `persist`."""
         self.persist(keeps_file=keeps_file, durable=durable)
-        with _FORM_LOCK:
-            self._count = self.count
-            self._ends = None
-            self._state = None
+        self._count = self.count
+        self._change(None)
 
     def fsync(self) -> None:
         """Force the file to disk if it has unsynced changes. Raises OSError."""
@@ -164,13 +148,13 @@ class IndexFile:
             self.sync_state.sync(self.path, self._files)
 
     def let_go(self) -> None:
-        """Close the file until the next lookup."""
-        self._descriptor = None
+        """Read the file again at the next lookup."""
+        self._cached = None
 
     def close(self) -> None:
-        """Close the file and remove it from the set of open files."""
-        self._descriptor = None
-        self._open_files.keep(self, 0)
+        """Free the memory of a sealed index."""
+        self._cached = None
+        INDEX_MEMORY.keep(self, 0)
 
     def move_to(self, path: Path) -> None:
         """Give the file of an index that no reader knows another name. Raises OSError."""
@@ -185,7 +169,7 @@ class IndexFile:
         self._files.unlink(self.path, missing_ok=True)
 
     def abandon(self, gone: Gone = Gone.LOG) -> None:
-        """Close the file for good: later lookups find nothing, or raise SegmentReplaced."""
+        """Later lookups find nothing, or raise SegmentReplaced."""
         self._gone = gone
         self.close()
 
@@ -201,15 +185,13 @@ class IndexFile:
 
     def _last(self, *, may_wait: bool = True) -> Entry | None:
         """The last entry, or None. Raises as `_find`."""
-        state = self._state
+        size, state = self.entry.size, self._state
         if state is not None:
             buffer, count = state
-            return self.entry.unpack_from(buffer, (count - 1) * self.entry.size) if count else None
-        if not self._count:
-            return None
-        # Retention reads it once per segment, so the file is not kept open.
-        last = self._read(self._count - 1, self._count, may_wait=may_wait, keeps_open=False)
-        return self.entry.unpack_from(last) if last else None
+            return self.entry.unpack_from(buffer, (count - 1) * size) if count else None
+        # Retention asks each segment once, so the others are not read.
+        last = self._cached or (self._read((self._count - 1) * size, size, may_wait) if self._count else b"")
+        return self.entry.unpack_from(last, len(last) - size) if last else None
 
     def _find(self, target: int, field: int, *, may_wait: bool = True) -> Entry | None:
         """The last entry whose field is at most the target, or None.
@@ -217,50 +199,9 @@ class IndexFile:
         Raises NotCached unless it may wait for the disk, SegmentReplaced, and the exceptions of
         `storage_error`.
         """
-        state = self._state
-        if state is not None:
-            buffer, count = state
-            count = self._search(buffer, count, target, field)
-            return self.entry.unpack_from(buffer, (count - 1) * self.entry.size) if count else None
-        low, high = 0, self._count
-        size, unpack = self.entry.size, self.entry.unpack_from
-        if high > _BLOCK_ENTRIES:
-            first, block = self._guess(target, field, high, may_wait)
-            count = len(block) // size
-            is_in = count and (not first or unpack(block)[field] <= target)
-            if is_in and (first + count == high or target < unpack(block, (count - 1) * size)[field]):
-                count = self._search(block, count, target, field)
-                return unpack(block, (count - 1) * size) if count else None
-        while high - low > _BLOCK_ENTRIES:
-            middle = (low + high) // 2
-            block = self._read(middle, middle + 1, may_wait=may_wait)
-            if not block:
-                return None
-            if unpack(block)[field] <= target:
-                low = middle + 1
-            else:
-                high = middle
-        first = max(0, low - 1)
-        block = self._read(first, high, may_wait=may_wait) if high else b""
-        count = self._search(block, len(block) // size, target, field)
-        return unpack(block, (count - 1) * size) if count else None
-
-    def _guess(self, target: int, field: int, count: int, may_wait: bool) -> tuple[int, bytes | bytearray]:
-        """Some entries about where the target should be, and the number of the first.
-
-        Producers mostly write steadily, so the entries lie close to a line from the first to the last.
-        """
-        ends = self._ends
-        if ends is None:
-            found = self._read(0, 1, may_wait=may_wait), self._read(count - 1, count, may_wait=may_wait)
-            if not all(found):
-                return 0, b""
-            low, high = map(self.entry.unpack_from, found)
-            ends = self._ends = low, high
-        low, high = ends
-        guess = (target - low[field]) * count // max(1, high[field] - low[field])
-        first = max(0, min(guess - _GUESSED_ENTRIES // 2, count - _GUESSED_ENTRIES))
-        return first, self._read(first, first + _GUESSED_ENTRIES, may_wait=may_wait)
+        buffer, count = self._all(may_wait)
+        count = self._search(buffer, count, target, field)
+        return self.entry.unpack_from(buffer, (count - 1) * self.entry.size) if count else None
 
     def _search(self, buffer: bytearray | bytes, count: int, target: int, field: int) -> int:
         """The number of entries whose field is at most the target; the last one is tried first."""
@@ -271,52 +212,49 @@ class IndexFile:
             range(count - 1), target, key=lambda index: int(unpack(buffer, index * size)[field])
         )
 
-    def _all(self) -> tuple[bytearray | bytes, int]:
-        """All entries, and their number."""
+    def _all(self, may_wait: bool = True) -> tuple[bytes | bytearray, int]:
+        """All entries, and their number. Raises as `_find`."""
         state = self._state
         if state is not None:
             return state
-        entries = self._read(0, self._count, may_wait=True) if self._count else b""
-        return entries, len(entries) // self.entry.size
+        cached = self._cached
+        if cached is None:
+            changes, count = self._changes, self._count
+            cached = self._read(0, count * self.entry.size, may_wait) if count else b""
+            with _FORM_LOCK:
+                is_kept = bool(cached) and self._changes == changes and not self._gone
+                if is_kept:
+                    self._cached = cached
+            if is_kept:
+                INDEX_MEMORY.keep(self, len(cached))
+        self.is_used = True
+        return cached, len(cached) // self.entry.size
 
-    def _read(self, first: int, end: int, *, may_wait: bool, keeps_open: bool = True) -> bytes | bytearray:
-        """The entries from `first` to before `end` in the file; nothing if the index is gone, or was cut
-        since the caller looked at its size.
+    def _read(self, position: int, length: int, may_wait: bool) -> bytes | bytearray:
+        """Bytes of the file; nothing if the index is gone, or was cut since the caller looked at its size.
 
         A reader that still holds such a segment scans it without the index.
         """
-        size = self.entry.size
-        buffer = bytearray((end - first) * size)
+        buffer = bytearray(length)
         try:
-            descriptor = self._descriptor or self._open(keeps_open)
-            self.is_used = True
-            count = descriptor.read_into(buffer, first * size, may_wait=may_wait)
-            if count < len(buffer):
+            descriptor = OPEN_FILES.opened(lambda: Descriptor(os.open(self.path, os.O_RDONLY)))
+            if self._gone:
+                # The name may be that of the index that replaced this one.
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            count = descriptor.read_into(buffer, position, may_wait=may_wait)
+            if count < length and not may_wait:
+                # A part of it is not in the page cache.
+                raise NotCached
+            if count < length:
                 raise OSError(errno.EIO, f"the index is shorter than its {self._count} entries")
         except OSError as error:
             if self._gone is Gone.REPLACED:
                 # Without the index, the segment would seem to have no timestamps.
                 raise SegmentReplaced(self.path) from None
-            if self._gone or self._state is not None or self._count < end:
+            if self._gone or self._state is not None or self._count * self.entry.size < position + length:
                 return b""
             raise storage_error(self.path, error, Operation.READ) from error
         return buffer
-
-    def _open(self, keeps_open: bool) -> Descriptor:
-        written = self._written
-        opened = self._open_files.opened(lambda: Descriptor(os.open(self.path, os.O_RDONLY)))
-        if self._gone:
-            # The name may be that of the index that replaced this one.
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        if not keeps_open:
-            return opened
-        with _FORM_LOCK:
-            is_current = self._written == written and not self._gone
-            if is_current:
-                self._descriptor = opened
-        if is_current:
-            self._open_files.keep(self, 1)
-        return opened
 
     # Changing
 
@@ -329,10 +267,18 @@ class IndexFile:
         if state is not None:
             return state
         entries, count = self._all()
+        state = bytearray(entries), count
+        self._change(state)
+        return state
+
+    def _change(self, state: tuple[bytearray, int] | None) -> None:
+        """Take another form; what readers have read of the file is not kept."""
         with _FORM_LOCK:
-            self._state = bytearray(entries), count
-            self._descriptor = None
-            return self._state
+            self._changes += 1
+            self._state = state
+            is_cached, self._cached = self._cached is not None, None
+        if is_cached:
+            INDEX_MEMORY.keep(self, 0)
 
     def _append(self, *values: int) -> None:
         buffer, count = self._state or self.load()
@@ -346,8 +292,7 @@ class IndexFile:
         buffer, before = self.load()
         count = self._search(buffer, before, target, field)
         if count < before:
-            with _FORM_LOCK:
-                self._state = (buffer[: count * self.entry.size], count)
+            self._change((buffer[: count * self.entry.size], count))
             self.is_dirty = True
 
 

@@ -25,8 +25,8 @@ from barnabas.protocol.invariants import invariant
 ABORTED_VERSION: Final = 0
 _LAST_OFFSET: Final = 3
 """The field of the marker's offset."""
-_BLOCK: Final = 1_024
-"""The entries that one read takes from a file, and all that a caller looks at who may not wait."""
+_MOST_SEARCHED: Final = 1_024
+"""The entries that a caller looks at who may not wait."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -63,8 +63,7 @@ class TransactionIndex(IndexFile):
     def beside(cls, index: IndexFile, *, is_new: bool = False) -> Self:
         """The index of the same segment as an offset index, which may not have its final name yet."""
         path = index.path.with_name(index.path.name.replace(OFFSET_INDEX_SUFFIX, TXN_INDEX_SUFFIX))
-        files, open_files = index._files, index._open_files
-        return cls(path, index.base_offset, is_new=is_new, files=files, open_files=open_files)
+        return cls(path, index.base_offset, is_new=is_new, files=index._files)
 
     def append(self, aborted: AbortedTransaction) -> None:
         """Add a transaction whose marker is above all others."""
@@ -88,21 +87,27 @@ class TransactionIndex(IndexFile):
 
         The search begins at the first marker in the range. It cannot know where to end: a transaction that
         began in the range may end at any later offset, and while a long one is ongoing no entry shows that
-        there are no more. Raises NotCached to a caller that may not wait, for the disk or for more than one
-        block; SegmentReplaced, and the exceptions of `storage_error`.
+        there are no more. Raises NotCached to a caller that may not wait, for the disk or for more
+        entries; SegmentReplaced, and the exceptions of `storage_error`.
         """
+        entries, count = self._all(may_wait)
+        size, unpack = self.entry.size, self.entry.unpack_from
+        # A reader mostly asks for the newest ones.
+        if not count or unpack(entries, (count - 1) * size)[_LAST_OFFSET] < start_offset:
+            return [], False
+        first = bisect_left(
+            range(count - 1), start_offset, key=lambda index: int(unpack(entries, index * size)[_LAST_OFFSET])
+        )
         result: list[AbortedTransaction] = []
-        position = self._count_below(start_offset, may_wait)
-        while block := self._block(position, may_wait):
-            # Only the few that are in the range are worth an object.
-            for _, producer_id, first_offset, last_offset, stable in self.entry.iter_unpack(block):
-                if first_offset < end_offset:
-                    result.append(AbortedTransaction(producer_id, first_offset, last_offset, stable))
-                if stable >= end_offset:
-                    return result, True
-            position += _BLOCK
-            if position < self.count and not may_wait:
+        for index in range(first, count):
+            if index - first >= _MOST_SEARCHED and not may_wait:
                 raise NotCached
+            # Only the few that are in the range are worth an object.
+            _, producer_id, first_offset, last_offset, stable = unpack(entries, index * size)
+            if first_offset < end_offset:
+                result.append(AbortedTransaction(producer_id, first_offset, last_offset, stable))
+            if stable >= end_offset:
+                return result, True
         return result, False
 
     def all(self) -> list[AbortedTransaction]:
@@ -121,28 +126,3 @@ class TransactionIndex(IndexFile):
                 return fault
             least = entry[_LAST_OFFSET] + 1
         return None
-
-    def _count_below(self, offset: int, may_wait: bool) -> int:
-        """The number of entries whose marker is below an offset."""
-        count, size, unpack = self.count, self.entry.size, self.entry.unpack_from
-
-        def last_offset(index: int) -> int:
-            entry = self._slice(index, index + 1, may_wait)
-            # Without an entry the index is gone or was cut, and nothing is to be found.
-            return int(unpack(entry)[_LAST_OFFSET]) if len(entry) == size else offset
-
-        # A reader mostly asks for the newest ones.
-        if not count or last_offset(count - 1) < offset:
-            return count
-        return bisect_left(range(count - 1), offset, key=last_offset)
-
-    def _block(self, position: int, may_wait: bool) -> bytes | bytearray:
-        return self._slice(position, min(position + _BLOCK, self.count), may_wait)
-
-    def _slice(self, first: int, end: int, may_wait: bool) -> bytes | bytearray:
-        state = self._state
-        if state is None:
-            return self._read(first, end, may_wait=may_wait) if first < end else b""
-        # A copy: the appender may enlarge the buffer meanwhile.
-        buffer, count = state
-        return bytes(buffer[first * self.entry.size : min(end, count) * self.entry.size])

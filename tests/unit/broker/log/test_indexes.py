@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.log import indexes
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
-from barnabas.broker.log.open_files import Descriptor
+from barnabas.broker.log.open_files import Descriptor, NotCached, OpenFiles
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.invariants import InvariantViolation
 from tests.support.logs import index_entries, spy
@@ -140,39 +140,59 @@ def test_a_reader_of_a_deleted_segment_searches_without_its_index(tmp_path: Path
     assert vanished.count == 0
 
 
-@pytest.mark.parametrize("power", [1, 3])
-@pytest.mark.parametrize("block_entries", [1, 2, 7, 4096])
-def test_a_sealed_index_is_searched_in_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_entries: int, power: int
-) -> None:
-    monkeypatch.setattr(indexes, "_BLOCK_ENTRIES", block_entries)
-    monkeypatch.setattr(indexes, "_GUESSED_ENTRIES", min(block_entries, 5))
+def test_a_sealed_index_is_searched_as_one_in_memory(tmp_path: Path) -> None:
     in_memory = OffsetIndex(tmp_path / "a.index", BASE, is_new=True)
     sealed = OffsetIndex(tmp_path / "b.index", BASE, is_new=True)
     for number in range(50):
         for index in (in_memory, sealed):
-            index.append(BASE + 3 * number**power, 100 * number + 7)
+            index.append(BASE + 3 * number, 100 * number + 7)
         if number in (0, 1, 2, 30, 49):
             sealed.seal()
-            step = number ** (power - 1) // 10 + 1
-            for offset in range(BASE - 1, BASE + 3 * number**power + 3, step):
+            for offset in range(BASE - 1, BASE + 3 * number + 3):
                 assert sealed.lookup(offset) == in_memory.lookup(offset)
             for position in range(0, 100 * number + 200, 13):
                 assert sealed.lookup_position(position) == in_memory.lookup_position(position)
             assert sealed.last() == in_memory.last()
 
 
-def test_a_search_in_a_long_even_index_reads_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = OffsetIndex(tmp_path / "x.index", 0, is_new=True)
-    for number in range(50_000):
-        index.append(3 * number, 100 * number)
-    index.seal()
-    index.lookup(0)
+def test_sealed_indexes_that_were_used_lately_stay_in_memory_within_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = OpenFiles(64 * 8 * 3)
+    monkeypatch.setattr(indexes, "INDEX_MEMORY", memory)
+    made = []
+    for name in "abcdef":
+        made.append(OffsetIndex(tmp_path / f"{name}.index", 0, is_new=True))
+        for number in range(64):
+            made[-1].append(number, 100 * number)
+        made[-1].seal()
     reads = spy(monkeypatch, OffsetIndex, "_read")
-    for offset in range(0, 150_000, 1_001):
-        assert index.lookup(offset).position == offset // 3 * 100
-        assert len(reads) == 1
-        reads.clear()
+    for index in made:
+        for _ in range(3):
+            assert index.lookup(40).position == 4_000
+        assert index.last().position == 6_300
+        assert memory.kept <= 64 * 8 * 3
+    assert len(reads) == len(made)
+    assert made[0].lookup(40).position == 4_000
+    assert len(reads) == len(made) + 1, "others had taken its place"
+    for index in made:
+        index.remove()
+    assert memory.kept == 0
+
+
+def test_an_index_that_is_only_partly_in_the_page_cache_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = OffsetIndex(tmp_path / "x.index", 0, is_new=True)
+    for number in range(9):
+        index.append(number, 100 * number)
+    index.seal()
+    monkeypatch.setattr(Descriptor, "read_into", lambda descriptor, buffer, at, *, may_wait: len(buffer) - 1)
+    with pytest.raises(NotCached):
+        index.lookup(8, may_wait=False)
+    monkeypatch.undo()
+    assert index.lookup(8).position == 800
+    assert index.lookup(8, may_wait=False).position == 800
 
 
 def test_an_index_that_became_shorter_than_it_was_is_a_damaged_disk(tmp_path: Path) -> None:

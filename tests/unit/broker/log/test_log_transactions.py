@@ -411,10 +411,7 @@ def test_a_lookup_reads_only_the_indexes_that_it_needs(
     assert len(positions) == 2
 
 
-def test_many_aborted_transactions_of_one_segment_are_found_in_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transaction_index, "_BLOCK", 3)
+def test_many_aborted_transactions_of_one_segment_are_found_in_its_file(tmp_path: Path) -> None:
     index = TransactionIndex(tmp_path / "0.txnindex", 0, is_new=True)
     entries = [
         AbortedTransaction(number % 3, 10 * number, 10 * number + 12, 10 * number) for number in range(50)
@@ -431,10 +428,10 @@ def test_many_aborted_transactions_of_one_segment_are_found_in_its_file(
         index.seal()
 
 
-def test_a_caller_that_may_not_wait_looks_at_one_block_of_an_index(
+def test_a_caller_that_may_not_wait_looks_at_few_entries_of_an_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_index, "_BLOCK", 3)
+    monkeypatch.setattr(transaction_index, "_MOST_SEARCHED", 3)
     index = TransactionIndex(tmp_path / "0.txnindex", 0, is_new=True)
     for number in range(20):
         # All ended while a transaction from 0 on was ongoing, which keeps the last stable offset.
