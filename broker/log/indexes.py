@@ -26,6 +26,10 @@ from barnabas.protocol.record_batch import NO_TIMESTAMP
 
 INDEX_MEMORY: Final = OpenFiles(64 * 1024 * 1024)
 """The bytes of sealed indexes that stay in memory, for the whole process: those of 32 GB of log."""
+_LONGEST_READ_BYTES: Final = 128 * 1024
+"""A longer call may keep its core for milliseconds."""
+_MOST_READ_AT_ONCE: Final = 64 * 1024
+"""The longest index that a caller reads who may not wait."""
 _FORM_LOCK = threading.Lock()
 """Held while an index moves between memory and disk, and while a lookup keeps what it has read. One lock for
 all indexes, because it is taken rarely and held briefly."""
@@ -220,6 +224,8 @@ class IndexFile:
         cached = self._cached
         if cached is None:
             changes, count = self._changes, self._count
+            if not may_wait and count * self.entry.size > _MOST_READ_AT_ONCE:
+                raise NotCached
             cached = self._read(0, count * self.entry.size, may_wait) if count else b""
             with _FORM_LOCK:
                 is_kept = bool(cached) and self._changes == changes and not self._gone
@@ -241,12 +247,14 @@ class IndexFile:
             if self._gone:
                 # The name may be that of the index that replaced this one.
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            count = descriptor.read_into(buffer, position, may_wait=may_wait)
-            if count < length and not may_wait:
-                # A part of it is not in the page cache.
-                raise NotCached
-            if count < length:
-                raise OSError(errno.EIO, f"the index is shorter than its {self._count} entries")
+            for at in range(0, length, _LONGEST_READ_BYTES):
+                piece = memoryview(buffer)[at : at + _LONGEST_READ_BYTES]
+                count = descriptor.read_into(piece, position + at, may_wait=may_wait)
+                if count < len(piece) and not may_wait:
+                    # A part of it is not in the page cache.
+                    raise NotCached
+                if count < len(piece):
+                    raise OSError(errno.EIO, f"the index is shorter than its {self._count} entries")
         except OSError as error:
             if self._gone is Gone.REPLACED:
                 # Without the index, the segment would seem to have no timestamps.

@@ -195,6 +195,17 @@ def test_an_index_that_is_only_partly_in_the_page_cache_is_not_waited_for(
     assert index.lookup(8, may_wait=False).position == 800
 
 
+def test_a_long_index_is_read_by_a_caller_that_may_wait(tmp_path: Path) -> None:
+    index = OffsetIndex(tmp_path / "x.index", 0, is_new=True)
+    for number in range(40_000):
+        index.append(3 * number, 100 * number)
+    index.seal()
+    with pytest.raises(NotCached):
+        index.lookup(90_000, may_wait=False)
+    assert index.lookup(90_001).position == 3_000_000
+    assert index.lookup(119_999, may_wait=False).position == 3_999_900
+
+
 def test_an_index_that_became_shorter_than_it_was_is_a_damaged_disk(tmp_path: Path) -> None:
     path = tmp_path / "x.index"
     path.write_bytes(bytes(80))
