@@ -53,9 +53,6 @@ _NEAR_BYTES: Final = 32 * 1024
 """Batches up to this size are read whole: one call for several costs less than a call for each header."""
 _LOOKUP_BYTES: Final = 32 * 1024
 """The first read of a lookup by time: two batches of a producer's default size."""
-_PRODUCER: Final = struct.Struct(">qi11xi16xq")
-"""base_offset, batch_length, last_offset_delta, producer_id."""
-_ANY_TIME_MS: Final = -(1 << 63)
 SMALL_BYTES: Final = 64 * 1024
 LARGE_BYTES: Final = 1024 * 1024 + SMALL_BYTES
 """The default share of a partition in a fetch, plus the bytes before its first batch."""
@@ -309,6 +306,11 @@ class Window:
                 at = self.cover(position, size)
         return at
 
+    def batch(self, position: int, header: BatchHeader) -> memoryview:
+        """The bytes of the batch at a position, until the next use of the window."""
+        at = self.cover(position, header.size_bytes)
+        return self.data[at : at + header.size_bytes]
+
     def forget(self) -> None:
         """Read the file again at the next `cover`."""
         self.data = memoryview(b"")
@@ -373,8 +375,7 @@ class BatchWalk:
 
     def batch(self, header: BatchHeader) -> memoryview:
         """The bytes of the batch at `position`, until the next one."""
-        at = self._window.cover(self.position, header.size_bytes)
-        return self._window.data[at : at + header.size_bytes]
+        return self._window.batch(self.position, header)
 
     def is_damaged_below(self, recovery_point: int) -> bool:
         """Whether a fault that ends the walk is below an offset up to which the log was on disk.
@@ -421,8 +422,7 @@ def find_record_since(
     for at, header in iter_headers(file, position, end, window):
         if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
             continue
-        begin = window.cover(at, header.size_bytes)
-        batch = window.data[begin : begin + header.size_bytes]
+        batch = window.batch(at, header)
         check_batch(batch)
         offset, epoch = header.base_offset, header.partition_leader_epoch
         try:
@@ -446,8 +446,7 @@ def find_newest(
     window = Window(file, end)
     for at, header in iter_headers(file, 0, end, window):
         if header.max_timestamp >= timestamp_ms and header.last_offset >= start_offset:
-            begin = window.cover(at, header.size_bytes)
-            heads = iter_heads(window.data[begin : begin + header.size_bytes], header)
+            heads = iter_heads(window.batch(at, header), header)
             kept = [head for head in heads if head.offset >= start_offset]
             newest = max(kept, key=lambda head: head.timestamp_ms, default=None)
             if newest is not None:
@@ -468,8 +467,7 @@ def largest_timestamp(file: SegmentFile, position: int, end: int, start_offset: 
         if header.base_offset >= start_offset:
             largest = header.max_timestamp
             continue
-        begin = window.cover(at, header.size_bytes)
-        batch = window.data[begin : begin + header.size_bytes]
+        batch = window.batch(at, header)
         check_batch(batch)
         try:
             heads = list(iter_heads(batch, header))
@@ -486,32 +484,14 @@ def iter_produced(
 ) -> Iterator[tuple[BatchHeader, Marker | None]]:
     """The headers of the batches from a position that have a producer id and end at or after an offset.
 
-    Each with its marker if it is a control batch. As `iter_headers`, but several times as fast over batches
-    without a producer id; raises INVALID_RECORD for a damaged marker.
+    Each with its marker if it is a control batch. Raises what `iter_headers` raises, and INVALID_RECORD for a
+    damaged marker.
     """
-    unpack = _PRODUCER.unpack_from
     window = Window(file, end)
-    while position < end:
-        if position + HEADER_BYTES > end:
-            raise impossible(position, end - position, end)
-        window.cover(position, HEADER_BYTES)
-        data, origin = window.data, window.origin
-        last = origin + len(data) - HEADER_BYTES
-        while position <= last:
-            base_offset, length, last_delta, producer_id = unpack(data, position - origin)
-            following = position + LOG_OVERHEAD_BYTES + length
-            if length < MIN_BATCH_LENGTH or following > end:
-                raise impossible(position, length, end)
-            if producer_id >= 0 and base_offset + last_delta >= offset:
-                header = parse_header(data, position - origin)
-                if header.attributes & CONTROL_MASK:
-                    at = window.cover(position, header.size_bytes)
-                    yield header, marker_of(window.data[at : at + header.size_bytes])
-                    position = following
-                    # The window may have moved to hold the whole batch.
-                    break
-                yield header, None
-            position = following
+    for at, header in iter_headers(file, position, end, window):
+        if header.producer_id >= 0 and header.last_offset >= offset:
+            is_control = header.attributes & CONTROL_MASK
+            yield header, marker_of(window.batch(at, header)) if is_control else None
 
 
 def find_end_before(
@@ -545,23 +525,9 @@ def has_batch(file: SegmentFile, position: int, end: int, last_offset: int, time
     """
     if timestamp_ms == NO_TIMESTAMP:
         return True
-    position, _ = find_batch_in(file, position, end, last_offset)
     for _, header in iter_headers(file, position, end):
-        # No record has the time of an empty batch.
-        time = header.max_timestamp if header.record_count else NO_TIMESTAMP
-        return (time, header.last_offset) == (timestamp_ms, last_offset)
+        if header.last_offset >= last_offset:
+            # No record has the time of an empty batch.
+            time = header.max_timestamp if header.record_count else NO_TIMESTAMP
+            return (time, header.last_offset) == (timestamp_ms, last_offset)
     return False
-
-
-def find_batch_in(file: SegmentFile, position: int, end: int, offset: int) -> tuple[int, int]:
-    """As `find_batch`, in a file; (end, -1) if there is no such batch. Raises what `iter_headers` raises."""
-    window = Window(file, end)
-    while position < end:
-        if position + HEADER_BYTES > end:
-            raise impossible(position, end - position, end)
-        at = window.cover(position, HEADER_BYTES)
-        index, base_offset = find_batch(window.data, at, len(window.data), offset)
-        if base_offset >= 0:
-            return window.origin + index, base_offset
-        position = window.origin + index
-    return end, -1

@@ -77,10 +77,9 @@ class LogManager:
         self.futures = FutureLogs(table, self._files, self._loader)
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         """The reason for each partition whose log could not be opened, or went offline with its dir."""
-        self._damaged: dict[TopicPartition, Path] = {}
-        """The folders of logs that could not be opened, so that a deletion of the partition finds them."""
-        self._unopened: dict[TopicPartition, ScannedLog] = {}
-        """Logs that did not open for lack of descriptors or memory; the next `get_or_create` retries them."""
+        self._kept_out: dict[TopicPartition, ScannedLog] = {}
+        """Logs on disk that are not open, so that a deletion of the partition finds them. Those that did not
+        open for lack of descriptors or memory (StorageCallFailed) are opened by the next `get_or_create`."""
         self._unread: LogDirFailure | None = None
         """The failure of a dir whose logs are not all known, because it was offline at start."""
         self._deleted: dict[tuple[TopicPartition, TopicId | None], None] = {}
@@ -234,15 +233,13 @@ class LogManager:
             if log is None:
                 return None
             self._dirs[log.folder.parent].log_count -= 1
-        kept = (log.recovery_point, log.log_start_offset)
+        scanned = _as_found(log)
         try:
             return self.strays.add(log, now_ms)
         except StorageError as failure:
             log.abandon()
             with self._lock:
-                self._keep_out(topic_partition, log.folder, failure)
-                if isinstance(failure, StorageCallFailed):
-                    self._unopened[topic_partition] = ScannedLog(topic_partition, log.folder, *kept, False)
+                self._keep_out(scanned, failure)
             raise
 
     def delete(self, topic_partition: TopicPartition, now_ms: int, topic_id: TopicId | None = None) -> bool:
@@ -267,8 +264,8 @@ class LogManager:
                 self._logs.pop(topic_partition, None)
                 self._preferred_dirs.pop(topic_partition, None)
                 self.offline_partitions.pop(topic_partition, None)
-                self._unopened.pop(topic_partition, None)
-                folder = self._damaged.pop(topic_partition, None) if log is None else log.folder
+                kept_out = self._kept_out.pop(topic_partition, None)
+                folder = log.folder if log is not None else kept_out.folder if kept_out else None
                 if log is not None:
                     self._dirs[log.folder.parent].log_count -= 1
             if self._unread is not None and not is_of_another:
@@ -305,7 +302,7 @@ class LogManager:
         if (log := self._logs.get(key)) is not None:
             return log.topic_id
         try:
-            return read_partition_metadata(self._damaged[key]) if key in self._damaged else None
+            return read_partition_metadata(self._kept_out[key].folder) if key in self._kept_out else None
         except CheckpointDamaged as error:
             logger.warning("taken for a log without a topic id: %s", error)
             return None
@@ -368,7 +365,7 @@ class LogManager:
                 return
             del self._logs[key]
             log_dir.log_count -= 1
-            self._keep_out(key, log.folder, damage)
+            self._keep_out(_as_found(log), damage)
         logger.error("%s is offline until the next start: %s", key, damage)
         log.abandon()
         if self.on_dir_failed is not None:
@@ -519,24 +516,21 @@ class LogManager:
             is_foreseen = isinstance(error, ApiError | CheckpointDamaged)
             logger.error("%s stays offline: %s", key, error, exc_info=not is_foreseen)
             with self._lock:
-                self._keep_out(key, folder, error)
-                if isinstance(error, StorageCallFailed):
-                    self._unopened[key] = scanned
-                else:
-                    self._unopened.pop(key, None)
+                self._keep_out(scanned, error)
 
-    def _keep_out(self, key: TopicPartition, folder: Path, reason: Exception) -> None:
-        self.offline_partitions[key] = reason
-        self._damaged[key] = folder
-        self._dirs[folder.parent].keep(key)
+    def _keep_out(self, scanned: ScannedLog, reason: Exception) -> None:
+        self.offline_partitions[scanned.key] = reason
+        self._kept_out[scanned.key] = scanned
+        self._dirs[scanned.folder.parent].keep(scanned.key)
 
     def _loader(self, scanned: ScannedLog, now_ms: int, topic_id: TopicId | None = None) -> LogLoader:
         return scanned.loader(self._config_of(scanned.key.topic), now_ms, topic_id, self._files)
 
     def _retry_opening(self, key: TopicPartition, now_ms: int) -> Log | None:
         """Open a log that could not be opened at start. Raises StorageError."""
-        scanned = self._unopened.get(key)
-        if scanned is None or scanned.folder.parent in self.offline_dirs:
+        scanned = self._kept_out.get(key)
+        is_retried = isinstance(self.offline_partitions.get(key), StorageCallFailed)
+        if scanned is None or not is_retried or scanned.folder.parent in self.offline_dirs:
             return None
         self._load_log(now_ms, scanned)
         reason = self.offline_partitions.get(key)
@@ -545,8 +539,8 @@ class LogManager:
                 raise reason
             return None
         with self._lock:
-            for table in (self.offline_partitions, self._unopened, self._damaged):
-                table.pop(key, None)
+            self.offline_partitions.pop(key, None)
+            self._kept_out.pop(key, None)
             self._dirs[scanned.folder.parent].keep_no_longer(key)
         self._table.lower_first_dirty_offsets(self._dirs[scanned.folder.parent])
         logger.warning("%s is online: it could not be opened at start", key)
@@ -572,7 +566,9 @@ class LogManager:
 
     def _folder_of(self, key: TopicPartition) -> Path | None:
         log = self._logs.get(key)
-        return self._damaged.get(key) if log is None else log.folder
+        if log is not None:
+            return log.folder
+        return self._kept_out[key].folder if key in self._kept_out else None
 
     def _is_of_deleted_log(self, failure: LogDirFailure, dir_path: Path) -> bool:
         """Whether a file is missing because its log was deleted; False if the whole log dir is missing."""
@@ -597,3 +593,8 @@ class LogManager:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, "all log dirs are offline")
         preferred = self._preferred_dirs.get(key)
         return min(online, key=lambda log_dir: (log_dir.path != preferred, log_dir.log_count))
+
+
+def _as_found(log: Log) -> ScannedLog:
+    """The log in its folder, as after an unclean stop."""
+    return ScannedLog(log.topic_partition, log.folder, log.recovery_point, log.log_start_offset, False)

@@ -75,7 +75,7 @@ def test_a_lookup_after_the_first_reads_the_index_of_one_segment(
     for timestamp_ms in range(99):
         found = log.offset_for_timestamp(timestamp_ms)
         assert (found and found.offset) == (timestamp_ms + 1) // 2
-        assert len(lasts) == 1
+        assert len(lasts) <= 1
         lasts.clear()
     log.abandon()
 
