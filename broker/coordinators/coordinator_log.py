@@ -17,7 +17,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from barnabas.broker.base.contained import contained
 from barnabas.broker.coordinators.state_machine import TransactionalProducer
@@ -40,19 +40,14 @@ _ACKS_ALL: Final = -1
 _MAX_RECORD_OVERHEAD_BYTES: Final = 30
 _MAX_HEADER_OVERHEAD_BYTES: Final = 10
 
-KeyValue = tuple[bytes, bytes | None]
 Encoded = tuple[bytes, bytes | None, Headers]
+"""The key, the value and the headers of a record."""
 Settled = Callable[[ErrorCode, int], None]
 """Takes NONE and the offset of the append's first record, or the error of the log and -1."""
 RunAside = Callable[[Callable[[], None]], None]
 """Has a call made soon, on the thread for appends of coordinators."""
 Removed = Callable[[ErrorCode], None]
 """Takes NONE when the tombstones are replicated, or the error of the log."""
-
-
-class BatchSettled(Protocol):
-    def __call__(self, *, is_late: bool) -> None:
-        """``is_late``: at the deadline."""
 
 
 class _Kind(NamedTuple):
@@ -123,8 +118,7 @@ class _Removal:
 class CoordinatorLog:
     """The appends to one partition, while this broker leads it since one epoch.
 
-    ``encode`` makes the key and the value of a record, and ``headers_of`` its headers; they raise
-    Unencodable.
+    ``encode`` raises Unencodable.
     """
 
     def __init__(
@@ -133,8 +127,7 @@ class CoordinatorLog:
         partition: TopicPartition,
         since: LeaderEpoch,
         *,
-        encode: Callable[[Any], KeyValue],
-        headers_of: Callable[[Any], Headers] = lambda record: (),
+        encode: Callable[[Any], Encoded],
         timeout_ms: int,
         max_batch_bytes: Callable[[], int],
         wall_clock_ms: Callable[[], int],
@@ -144,7 +137,6 @@ class CoordinatorLog:
         self._partition = partition
         self._since = since
         self._encode = encode
-        self._headers_of = headers_of
         self._timeout_ms = timeout_ms
         self._max_batch_bytes = max_batch_bytes
         self._wall_clock_ms = wall_clock_ms
@@ -245,7 +237,7 @@ class CoordinatorLog:
     def _write(self, batches: list[_Batch]) -> None:
         writer: int | None = threading.get_ident()
 
-        def settled(*, is_late: bool) -> None:
+        def settled(is_late: bool) -> None:
             # After the outcomes, so that the next batches have all records that they cause.
             with self._lock:
                 self._in_flight -= 1
@@ -259,7 +251,7 @@ class CoordinatorLog:
             self._append(batch, settled)
         writer = None
 
-    def _append(self, batch: _Batch, batch_settled: BatchSettled) -> None:
+    def _append(self, batch: _Batch, batch_settled: Callable[[bool], None]) -> None:
         is_answered = False
 
         def answer(outcomes: list[PartitionProduceResponse]) -> None:
@@ -272,7 +264,7 @@ class CoordinatorLog:
             error = ErrorCode(outcome.error_code)
             for settled, first in batch.written:
                 _report(settled, error, -1 if error != ErrorCode.NONE else outcome.base_offset + first)
-            batch_settled(is_late=error == ErrorCode.REQUEST_TIMED_OUT)
+            batch_settled(error == ErrorCode.REQUEST_TIMED_OUT)
 
         def append() -> None:
             self._replicas.append(
@@ -303,7 +295,7 @@ class CoordinatorLog:
     def _encoded(self, records: Sequence[Any]) -> list[Encoded] | None:
         """None if a record cannot be written."""
         try:
-            return [(*self._encode(record), self._headers_of(record)) for record in records]
+            return [self._encode(record) for record in records]
         except Unencodable:
             logger.exception("a record for %s cannot be written", self._partition)
             return None

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, KeyValue, RunAside
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Encoded, RunAside
 from barnabas.broker.coordinators.internal_topic import InternalTopic
 from barnabas.broker.coordinators.loading import LastRecords, last_records, without_collection
 from barnabas.broker.coordinators.machine_shard import Leadership, MachineShard, ShardState
@@ -37,7 +37,6 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.common.workers import Task
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
-from barnabas.protocol.records import Headers
 
 logger = logging.getLogger(__name__)
 
@@ -123,18 +122,16 @@ class TopicCoordinator(ABC, Generic[S]):
         topic_id: TopicId | None,
         since: LeaderEpoch,
         *,
-        encode: Callable[[Any], KeyValue],
-        headers_of: Callable[[Any], Headers] = lambda record: (),
+        encode: Callable[[Any], Encoded],
         timeout_ms: int,
     ) -> Leadership:
-        """``encode``, ``headers_of`` and ``timeout_ms`` are described at `CoordinatorLog`."""
+        """``encode`` and ``timeout_ms`` are described at `CoordinatorLog`."""
         name = partition.partition
         log = CoordinatorLog(
             self._replicas,
             name,
             since,
             encode=encode,
-            headers_of=headers_of,
             timeout_ms=timeout_ms,
             max_batch_bytes=partial(max_batch_bytes, partition),
             wall_clock_ms=lambda: self._now().wall_ms,

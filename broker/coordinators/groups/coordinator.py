@@ -65,8 +65,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard]):
             partition,
             topic_id,
             since,
-            encode=to_bytes,
-            headers_of=headers_of,
+            encode=lambda record: (*to_bytes(record), headers_of(record)),
             timeout_ms=self._config.offsets_commit_timeout_ms,
         )
         shard = GroupShard(leadership, self._config, self.memory)

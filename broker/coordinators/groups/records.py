@@ -37,7 +37,6 @@ _GROUP_KEY_VERSION: Final = 2
 _VALUE_VERSIONS: Final = range(5)
 _FLEXIBLE_SINCE: Final = 4
 _OFFSET_VALUE_WRITTEN: Final = 3
-_OFFSET_VALUE_WITH_TOPIC_ID: Final = 4
 _TOPIC_ID_HEADER: Final = "topic_id"
 _OFFSET_VALUE_WITH_EXPIRY: Final = 1
 """The only version with an expiry; it has no leader epoch, as in Kafka."""
@@ -45,12 +44,6 @@ _GROUP_VALUE_WRITTEN: Final = 3
 _COMMON_OFFSET: Final = struct.Struct(">hqih")
 """Of version 3: version, offset, leader epoch and the length of the metadata."""
 _COMMON_OFFSET_BYTES: Final = _COMMON_OFFSET.size + 8
-_TAGGED_OFFSET: Final = struct.Struct(">hqiB")
-"""The start of version 4: version, offset, leader epoch and one more than the length of short metadata."""
-_TOPIC_ID_TAG: Final = b"\x01\x00\x10"
-"""One tagged field, with tag 0 and 16 bytes."""
-_TAGGED_OFFSET_BYTES: Final = _TAGGED_OFFSET.size + 8 + len(_TOPIC_ID_TAG) + 16
-_LONGEST_SHORT: Final = 0x7F
 _TOPIC_ID_BYTES: Final = 16
 
 
@@ -206,20 +199,7 @@ def _group_and_topic(start: bytes) -> tuple[str, str]:
 
 
 def read_offset_value(data: bytes, headers: Headers = ()) -> OffsetAndMetadata:
-    """Raises MalformedFrame. The common versions are decoded without the codec, because it is slower."""
-    if len(data) >= _TAGGED_OFFSET_BYTES:
-        version, offset, leader_epoch, length = _TAGGED_OFFSET.unpack_from(data)
-        end = _TAGGED_OFFSET.size + length - 1
-        if (
-            version == _OFFSET_VALUE_WITH_TOPIC_ID
-            and 0 < length <= _LONGEST_SHORT
-            and end + 27 == len(data)
-            and data[end + 8 : end + 11] == _TOPIC_ID_TAG
-        ):
-            committed_ms = int.from_bytes(data[end : end + 8], "big", signed=True)
-            metadata = _text(data[_TAGGED_OFFSET.size : end]) if length > 1 else ""
-            topic_id = _topic_id(data[end + 11 :])
-            return OffsetAndMetadata(offset, committed_ms, leader_epoch, metadata, None, topic_id)
+    """Raises MalformedFrame. The written version is decoded without the codec, because it is slower."""
     if len(data) >= _COMMON_OFFSET_BYTES:
         version, offset, leader_epoch, length = _COMMON_OFFSET.unpack_from(data)
         end = _COMMON_OFFSET.size + length

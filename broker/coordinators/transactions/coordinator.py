@@ -19,6 +19,7 @@ from typing import Any, Final
 from barnabas.broker.base.purgatory import DelayedCall, Purgatory
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.coordinators.broker_links import Links
+from barnabas.broker.coordinators.coordinator_log import Encoded
 from barnabas.broker.coordinators.loading import LastRecords
 from barnabas.broker.coordinators.topic_coordinator import Host, TopicCoordinator, max_batch_bytes
 from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue, MarkerWriter
@@ -148,7 +149,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
     def _make_shard(
         self, partition: Partition, topic_id: TopicId | None, since: LeaderEpoch
     ) -> TransactionShard:
-        def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
+        def encode(record: TransactionRecord) -> Encoded:
             key, value = to_bytes(record, self._transaction_version())
             size = len(key) + len(value or b"")
             if record.value is not None and record.value.state is TransactionState.ONGOING:
@@ -159,7 +160,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
                         f"{len(record.value.partitions)} partitions takes {size} bytes; at most {most} are "
                         "allowed, or the end of the transaction could not be written"
                     )
-            return key, value
+            return key, value, ()
 
         return TransactionShard(
             self._leadership(partition, topic_id, since, encode=encode, timeout_ms=APPEND_TIMEOUT_MS),

@@ -104,7 +104,7 @@ class LogRig:
             cast("ReplicaManager", self.replicas),
             PARTITION,
             LeaderEpoch(7),
-            encode=to_bytes,
+            encode=lambda record: (*to_bytes(record), ()),
             timeout_ms=5_000,
             max_batch_bytes=lambda: max_batch_bytes,
             wall_clock_ms=lambda: 1_234,

@@ -54,7 +54,7 @@ def append(serving: Serving, key: bytes, value: bytes) -> None:
         serving.managed.manager,
         PARTITION,
         serving.managed.manager.partition(PARTITION).leading_since,
-        encode=lambda record: record,
+        encode=lambda record: (*record, ()),
         timeout_ms=1_000,
         max_batch_bytes=lambda: 1 << 20,
         wall_clock_ms=lambda: 0,
