@@ -24,8 +24,8 @@ import uvloop
 
 from barnabas.broker.compaction.cleaning import clean
 from barnabas.broker.compaction.offset_map import OffsetMap
+from barnabas.broker.coordinators.groups.coordinator import groups_of
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, OffsetRecord, to_bytes
-from barnabas.broker.coordinators.groups.shard import groups_of
 from barnabas.broker.coordinators.loading import last_records
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log

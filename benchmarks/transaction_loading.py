@@ -20,9 +20,9 @@ import uvloop
 
 from barnabas.broker.coordinators.loading import last_records, without_collection
 from barnabas.broker.coordinators.machine_shard import Hosted
+from barnabas.broker.coordinators.transactions.coordinator import transactions_of
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord, to_bytes
 from barnabas.broker.coordinators.transactions.requests import TransactionLimits
-from barnabas.broker.coordinators.transactions.shard import transactions_of
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.broker.log.appending import parse_produced

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from barnabas.broker.coordinators.groups.coordinator import GroupShard
 from barnabas.broker.coordinators.groups.group import Group, JoinOptions
 from barnabas.broker.coordinators.groups.members import Client
-from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.state_machine import Effects, Moment, append_error
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.known_errors import known_error, refuse

@@ -21,8 +21,7 @@ import pytest
 from barnabas.broker.base.purgatory import Purgatory
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.coordinators.groups import group as group_module
-from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
-from barnabas.broker.coordinators.groups.shard import GroupShard
+from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator, GroupShard
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, InternalTopic
 from barnabas.broker.coordinators.state_machine import Clock
 from barnabas.broker.coordinators.topic_coordinator import Host

@@ -6,11 +6,11 @@ See `mutations` for their form.
 from typing import Any
 
 from barnabas.broker.coordinators import topic_coordinator
+from barnabas.broker.coordinators.groups.coordinator import GroupShard
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.members import Member, Members
 from barnabas.broker.coordinators.groups.offsets import GroupOffsets, TransactionEnd
 from barnabas.broker.coordinators.groups.rebalance import Rebalance
-from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.loading import last_records
 from barnabas.broker.coordinators.machine_shard import ShardState
 from barnabas.broker.coordinators.state_machine import Effects

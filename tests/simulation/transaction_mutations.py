@@ -6,7 +6,7 @@ from typing import Any
 
 from barnabas.broker.coordinators.groups.offsets import GroupOffsets
 from barnabas.broker.coordinators.state_machine import Moment
-from barnabas.broker.coordinators.transactions import marker_queue, rules, shard, transaction
+from barnabas.broker.coordinators.transactions import coordinator, marker_queue, rules, transaction
 from barnabas.broker.coordinators.transactions.records import NO_EPOCH, TransactionMetadata
 from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
@@ -196,8 +196,8 @@ def a_record_does_not_tell_that_it_is_prepared(setattr_: SetAttr) -> None:
 
 
 def _forget_on_loading(setattr_: SetAttr, **fields: Any) -> None:
-    read = shard.read_value
-    setattr_(shard, "read_value", lambda data: read(data)._replace(**fields))
+    read = coordinator.read_value
+    setattr_(coordinator, "read_value", lambda data: read(data)._replace(**fields))
 
 
 @found_in("exactly once", 7)
@@ -269,14 +269,14 @@ def readers_get_no_aborted_transactions(setattr_: SetAttr) -> None:
 
 @found_in("exactly once", 6)
 def an_ongoing_transaction_is_loaded_without_its_partitions(setattr_: SetAttr) -> None:
-    read = shard.read_value
+    read = coordinator.read_value
 
     def forgetful(data: bytes) -> TransactionMetadata:
         value = read(data)
         is_ongoing = value.state is TransactionState.ONGOING
         return value._replace(partitions=frozenset()) if is_ongoing else value
 
-    setattr_(shard, "read_value", forgetful)
+    setattr_(coordinator, "read_value", forgetful)
 
 
 @found_in("exactly once", 12)

@@ -8,8 +8,8 @@ import uuid
 from typing import Any
 
 from barnabas.broker.coordinators.loading import last_records
+from barnabas.broker.coordinators.transactions.coordinator import transactions_of
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
-from barnabas.broker.coordinators.transactions.shard import transactions_of
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse

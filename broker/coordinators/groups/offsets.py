@@ -194,41 +194,29 @@ class GroupOffsets:
             return []
         return [producer_id for producer_id, each in self._open.items() if partition in each.pending]
 
-    def of_deleted_topics(
-        self, deleted: Set[str], recreated: Mapping[str, TopicId], end: int
+    def of_former_topics(
+        self, deleted: Set[str], topic_ids: Mapping[str, TopicId], end: int = 0
     ) -> list[TopicPartition]:
-        """The partitions whose offsets belong to deleted topics.
+        """The partitions whose offsets belong to topics that were deleted.
 
-        All partitions of the ``deleted`` topics. Of ``recreated`` topics those with another topic id, or
-        without an id and with their last record before ``end``, unless they are being committed again.
+        All partitions of the ``deleted`` topics. Of topics in ``topic_ids`` those with another id, or without
+        an id and with their last record before ``end``, unless they are being committed again.
         """
 
         def is_old(name: TopicPartition, committed: CommittedOffset) -> bool:
             if committed.value.topic_id is None:
                 return committed.record_offset < end
-            return is_of_earlier_topic(name, committed.value, recreated)
+            return is_of_earlier_topic(name, committed.value, topic_ids)
 
         return [
             name
             for name in self.all_partitions()
             if name.topic in deleted
             or (
-                name.topic in recreated
+                name.topic in topic_ids
                 and name not in self._in_flight
                 and all(is_old(name, each) for each in self._values(name))
             )
-        ]
-
-    def of_earlier_topics(self, topic_ids: Mapping[str, TopicId]) -> list[TopicPartition]:
-        """The partitions whose offsets were committed for an earlier topic of the same name.
-
-        Offsets that are being committed again are omitted: the commit replaces them.
-        """
-        return [
-            name
-            for name in self.all_partitions()
-            if name not in self._in_flight
-            and all(is_of_earlier_topic(name, each.value, topic_ids) for each in self._values(name))
         ]
 
     # ---- loading

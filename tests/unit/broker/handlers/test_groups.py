@@ -5,7 +5,7 @@ The rules of groups and of their coordinator are tested in `tests/unit/broker/co
 
 import pytest
 
-from barnabas.broker.coordinators.groups import shard as group_shard
+from barnabas.broker.coordinators.groups import coordinator as group_coordinator
 from barnabas.broker.coordinators.groups.group import GROUP_BYTES
 from barnabas.broker.coordinators.groups.members import MEMBER_BYTES
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata, OffsetRecord
@@ -141,7 +141,7 @@ def test_every_version_leaves(hosting: Serving, version: int) -> None:
 def test_groups_without_a_generation_and_an_offset_are_bounded(
     hosting: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_shard, "MAX_NEW_GROUPS", 2)
+    monkeypatch.setattr(group_coordinator, "MAX_NEW_GROUPS", 2)
     become_member(hosting)
 
     def joins(group: str) -> bool:

@@ -12,13 +12,13 @@ import pytest
 
 from barnabas.broker.coordinators import topic_coordinator
 from barnabas.broker.coordinators.groups import coordinator as group_coordinator
+from barnabas.broker.coordinators.groups.coordinator import GroupShard
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.records import (
     OffsetAndMetadata,
     OffsetRecord,
     to_bytes,
 )
-from barnabas.broker.coordinators.groups.shard import GroupShard
 from barnabas.broker.coordinators.machine_shard import ShardState
 from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.coordinators.topic_coordinator import RETRY_MS

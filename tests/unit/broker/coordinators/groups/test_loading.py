@@ -11,6 +11,7 @@ import pytest
 
 from barnabas.broker.compaction.cleaning import clean
 from barnabas.broker.compaction.offset_map import OffsetMap
+from barnabas.broker.coordinators.groups.coordinator import groups_of
 from barnabas.broker.coordinators.groups.group import LoadedGroup
 from barnabas.broker.coordinators.groups.offsets import CommittedOffset
 from barnabas.broker.coordinators.groups.records import (
@@ -19,7 +20,6 @@ from barnabas.broker.coordinators.groups.records import (
     Record,
     to_bytes,
 )
-from barnabas.broker.coordinators.groups.shard import groups_of
 from barnabas.broker.coordinators.loading import MAX_REPORTED, last_records, without_collection
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader

@@ -243,7 +243,7 @@ def test_offsets_of_deleted_topics_are_removed(rig: GroupRig) -> None:
     store(rig, T0, U0)
     recreated = {"t": TopicId(uuid.uuid4())}
     last = rig.group.offsets.copy()[T0].record_offset
-    assert [rig.group.offsets.of_deleted_topics(set(), recreated, last + more) for more in (0, 1)] == [
+    assert [rig.group.offsets.of_former_topics(set(), recreated, last + more) for more in (0, 1)] == [
         [],
         [T0],
     ]

@@ -178,9 +178,8 @@ def test_pending_offsets_of_an_earlier_topic_are_found(rig: OffsetsRig) -> None:
     rig.answer("commit")
     rig.commit_from_outside(offsets={T1: value(new)})
     rig.settle(base_offset=11)
-    assert rig.group.offsets.of_earlier_topics({"t": new}) == [T0]
-    assert rig.group.offsets.of_earlier_topics({"t": old}) == []
-    assert rig.group.offsets.of_deleted_topics(set(), {"t": new}, end=0) == [T0]
+    assert rig.group.offsets.of_former_topics(set(), {"t": new}) == [T0]
+    assert rig.group.offsets.of_former_topics(set(), {"t": old}) == []
 
 
 # ---- random histories

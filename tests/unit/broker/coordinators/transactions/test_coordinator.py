@@ -6,8 +6,8 @@ import pytest
 
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog
 from barnabas.broker.coordinators.state_machine import Moment
+from barnabas.broker.coordinators.transactions.coordinator import TransactionShard
 from barnabas.broker.coordinators.transactions.requests import LOADING_WAIT_MS
-from barnabas.broker.coordinators.transactions.shard import TransactionShard
 from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
