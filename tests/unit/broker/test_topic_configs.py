@@ -90,6 +90,16 @@ def test_the_former_limit_of_timestamps_counts_for_the_limits_that_are_not_set(
     assert config.limits_timestamps == bool(overrides)
 
 
+def test_the_age_of_a_segment_is_bounded_by_compaction_and_jitter(table: TopicConfigs) -> None:
+    ages = {"segment.ms": "100", "max.compaction.lag.ms": "80", "segment.jitter.ms": "30"}
+    table.update("compacted", ages | {"cleanup.policy": "compact"})
+    table.update("deleted", ages)
+    for name, expected in {"compacted": (80, 50, True, False), "deleted": (100, 70, False, True)}.items():
+        config = table.of(name)
+        found = config.max_segment_ms, config.least_roll_ms, config.is_compacted, config.is_deleted_by_age
+        assert found == expected
+
+
 @pytest.mark.parametrize(("name", "level"), [("gzip", 7), ("zstd", -3), ("snappy", None)])
 def test_the_level_is_that_of_the_compression(table: TopicConfigs, name: str, level: int | None) -> None:
     levels = {
