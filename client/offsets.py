@@ -14,7 +14,7 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.isolation import IsolationLevel
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition, by_topic
+from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import CONSUMER_REPLICA_ID
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 from barnabas.protocol.messages.leader_epoch import (
@@ -31,6 +31,7 @@ from barnabas.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from barnabas.protocol.partition_entries import entries, in_topics
 
 T = TypeVar("T")
 
@@ -171,7 +172,7 @@ async def ask_for_offsets(
     isolation_level: IsolationLevel,
 ) -> dict[TopicPartition, ListedOffset | BarnabasError]:
     """Ask one broker once for the offsets of these timestamps; returns an offset or error per partition."""
-    entries = {
+    asked = {
         tp: ListOffsetsPartition(
             partition_index=tp.partition,
             current_leader_epoch=leader.epoch if (leader := cluster.leader_for(tp)) is not None else -1,
@@ -181,20 +182,13 @@ async def ask_for_offsets(
     }
     request = ListOffsetsRequest(
         isolation_level=isolation_level.value,
-        topics=[
-            ListOffsetsTopic(name=name, partitions=partitions)
-            for name, partitions in by_topic(entries.items()).items()
-        ],
+        topics=in_topics(ListOffsetsTopic, asked.items()),
     )
     try:
         response = await cluster.request(node_id, request, timeout_ms=timeout_ms)
     except BarnabasError as error:
         return dict.fromkeys(timestamps, error)
-    answers = {
-        TopicPartition(topic.name, answer.partition_index): answer
-        for topic in response.topics
-        for answer in topic.partitions
-    }
+    answers = dict(entries(response.topics))
     offsets: dict[TopicPartition, ListedOffset | BarnabasError] = {}
     for tp in timestamps:
         offsets[tp] = listed = _listed(tp, answers.get(tp))
@@ -214,27 +208,20 @@ async def ask_for_epoch_ends(
     cluster: Cluster, node_id: BrokerId, epochs: Mapping[TopicPartition, EpochToEnd]
 ) -> dict[TopicPartition, LeaderEpochEndOffset]:
     """The end offsets of epochs in the logs of one leader. Raises as `Cluster.request`."""
-    entries = {
+    asked = {
         tp: OffsetForLeaderPartition(
             partition=tp.partition,
-            current_leader_epoch=asked.leader_epoch,
-            leader_epoch=asked.epoch,
+            current_leader_epoch=epoch.leader_epoch,
+            leader_epoch=epoch.epoch,
         )
-        for tp, asked in epochs.items()
+        for tp, epoch in epochs.items()
     }
     request = OffsetForLeaderEpochRequest(
         replica_id=CONSUMER_REPLICA_ID,
-        topics=[
-            OffsetForLeaderTopic(topic=topic, partitions=partitions)
-            for topic, partitions in by_topic(entries.items()).items()
-        ],
+        topics=in_topics(OffsetForLeaderTopic, asked.items()),
     )
     response = await cluster.request(node_id, request)
-    return {
-        TopicPartition(topic.topic, answer.partition): answer
-        for topic in response.topics
-        for answer in topic.partitions
-    }
+    return dict(entries(response.topics))
 
 
 def _listed(tp: TopicPartition, answer: ListOffsetsPartitionResponse | None) -> ListedOffset | ApiError:

@@ -18,8 +18,9 @@ from barnabas.protocol.codec_kafka import VersionedCodec
 from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder
 from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, api_error
-from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import NO_GENERATION
+from barnabas.protocol.partition_entries import numbers_in_topics, partitions_of
 from barnabas.protocol.schema import WireType, array, int32, message, opaque, string
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
@@ -78,7 +79,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
     body = ConsumerProtocolSubscription(
         topics=list(subscription.topics),
         user_data=subscription.user_data,
-        owned_partitions=_by_topic(subscription.owned_partitions),
+        owned_partitions=numbers_in_topics(TopicPartitions, subscription.owned_partitions),
         generation_id=subscription.generation_id,
         rack_id=subscription.rack_id,
     )
@@ -90,7 +91,7 @@ def decode_subscription(data: bytes) -> Subscription:
     return Subscription(
         tuple(body.topics),
         body.user_data,
-        _partitions(body.owned_partitions),
+        tuple(partitions_of(body.owned_partitions)),
         body.generation_id,
         body.rack_id,
     )
@@ -110,18 +111,22 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    body = ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions))
+    body = ConsumerProtocolAssignment(assigned_partitions=numbers_in_topics(TopicPartitions, partitions))
     return _ASSIGNMENT.encode(body, _VERSIONS[-1])
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     """The partitions of an assignment; no bytes at all are an empty one."""
-    return _partitions(_decode(_ASSIGNMENT, data, _VERSIONS[-1]).assigned_partitions) if data else ()
+    if not data:
+        return ()
+    return tuple(partitions_of(_decode(_ASSIGNMENT, data, _VERSIONS[-1]).assigned_partitions))
 
 
 def encode_sticky_user_data(owned: Collection[TopicPartition], generation_id: int) -> bytes:
     """The user data of Kafka's StickyAssignor, which has no bytes of version."""
-    body = StickyUserData(previous_assignment=_by_topic(sorted(owned)), generation=generation_id)
+    body = StickyUserData(
+        previous_assignment=numbers_in_topics(TopicPartitions, sorted(owned)), generation=generation_id
+    )
     return bytes(_sticky_codec(_STICKY_VERSIONS[0])[0](body, bytearray(), []))
 
 
@@ -132,7 +137,7 @@ def decode_sticky_user_data(data: bytes) -> tuple[tuple[TopicPartition, ...], in
             body: StickyUserData = _sticky_codec(version)[1](memoryview(data), 0)
         except MalformedFrame:
             continue
-        return _partitions(body.previous_assignment), body.generation
+        return tuple(partitions_of(body.previous_assignment)), body.generation
     return (), NO_GENERATION
 
 
@@ -140,16 +145,6 @@ def decode_sticky_user_data(data: bytes) -> tuple[tuple[TopicPartition, ...], in
 def _sticky_codec(version: int) -> tuple[Encoder, Decoder]:
     form = (StickyUserData, version, False)
     return compile_encoder(*form), compile_decoder(*form)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
-    """Partitions by topic; the topics are in the order in which they first occur."""
-    numbers_of = by_topic((tp, tp.partition) for tp in partitions)
-    return [TopicPartitions(topic=topic, partitions=numbers) for topic, numbers in numbers_of.items()]
-
-
-def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)
 
 
 def _decode(codec: VersionedCodec[M], data: bytes, highest: int) -> M:

@@ -72,6 +72,11 @@ def in_topics(topic_class: Callable[..., T], results: Iterable[tuple[TopicPartit
     ]
 
 
+def numbers_in_topics(topic_class: Callable[..., T], partitions: Iterable[TopicPartition]) -> list[T]:
+    """As `in_topics`, for partitions that only their numbers stand for."""
+    return in_topics(topic_class, ((partition, partition.partition) for partition in partitions))
+
+
 def per_partition(
     topics: Iterable[Any], topic_class: Callable[..., T], answer_one: Callable[[TopicPartition, Any], Any]
 ) -> list[T]:

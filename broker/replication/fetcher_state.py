@@ -45,7 +45,6 @@ from barnabas.protocol.ids import (
     Offset,
     TopicId,
     TopicPartition,
-    by_topic,
 )
 from barnabas.protocol.messages.fetch import (
     FINAL_EPOCH,
@@ -59,6 +58,7 @@ from barnabas.protocol.messages.fetch import (
     ForgottenTopic,
     next_epoch,
 )
+from barnabas.protocol.partition_entries import numbers_in_topics
 
 logger = logging.getLogger(__name__)
 state_change_logger = logging.getLogger("barnabas.state_change")
@@ -134,8 +134,7 @@ class NextFetch(NamedTuple):
         ]
 
     def forgotten_topics(self) -> list[ForgottenTopic]:
-        topics = by_topic((tp, tp.partition) for tp in self.forgotten)
-        return [ForgottenTopic(topic=topic, partitions=partitions) for topic, partitions in topics.items()]
+        return numbers_in_topics(ForgottenTopic, self.forgotten)
 
 
 class FollowedPartitions:

@@ -27,7 +27,7 @@ from barnabas.client.offsets import (
 from barnabas.client.reactions import Api
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.groups import (
     NO_MEMBER,
@@ -43,6 +43,7 @@ from barnabas.protocol.messages.offsets import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from barnabas.protocol.partition_entries import in_topics
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
@@ -207,11 +208,11 @@ class GroupAdmin(AdminBase):
     ) -> None:
         """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND and their kind."""
         check_text("group_id", group_id)
-        entries = by_topic(
+        deleted = (
             (tp, OffsetDeleteRequestPartition(partition_index=tp.partition))
             for tp in partitions_in(partitions)
         )
-        topics = [OffsetDeleteRequestTopic(name=name, partitions=own) for name, own in entries.items()]
+        topics = in_topics(OffsetDeleteRequestTopic, deleted)
         request = OffsetDeleteRequest(group_id=group_id, topics=topics)
         await self._ask_about_group(group_id, request, timeout_ms)
 

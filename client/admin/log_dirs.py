@@ -14,7 +14,7 @@ from barnabas.client.arguments import check_mapping, several
 from barnabas.client.ask import check_alive
 from barnabas.client.metadata import Node
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
-from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.replicas import (
     UNKNOWN_VOLUME_BYTES,
     AlterReplicaLogDir,
@@ -26,6 +26,7 @@ from barnabas.protocol.messages.replicas import (
     DescribeReplicasRequest,
     ReplicaDescription,
 )
+from barnabas.protocol.partition_entries import entries, numbers_in_topics
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
@@ -125,13 +126,7 @@ class LogDirAdmin(AdminBase):
         ) -> dict[TopicPartitionReplica, BarnabasError | None]:
             request = AlterReplicaLogDirsRequest(
                 dirs=[
-                    AlterReplicaLogDir(
-                        path=path,
-                        topics=[
-                            AlterReplicaLogDirTopic(name=topic, partitions=indexes)
-                            for topic, indexes in by_topic((name, name.partition) for name in names).items()
-                        ],
-                    )
+                    AlterReplicaLogDir(path=path, topics=numbers_in_topics(AlterReplicaLogDirTopic, names))
                     for path, names in by_path.items()
                 ]
             )
@@ -141,11 +136,8 @@ class LogDirAdmin(AdminBase):
                 names = [name for named in by_path.values() for name in named]
                 return {TopicPartitionReplica(*name, broker_id): error for name in names}
             return {
-                TopicPartitionReplica(topic.topic_name, result.partition_index, broker_id): error_of(
-                    result, f"{topic.topic_name}-{result.partition_index} on broker {broker_id}"
-                )
-                for topic in response.results
-                for result in topic.partitions
+                TopicPartitionReplica(*tp, broker_id): error_of(result, f"{tp} on broker {broker_id}")
+                for tp, result in entries(response.results)
             }
 
         await cluster.refresh()
@@ -167,11 +159,7 @@ class LogDirAdmin(AdminBase):
             if isinstance(answer, BarnabasError):
                 described.append(BrokerReplicas(node, {}, answer))
                 continue
-            replicas = {
-                TopicPartition(topic.topic_name, replica.partition_index): replica
-                for topic in answer.topics
-                for replica in topic.replicas
-            }
+            replicas = dict(entries(answer.topics))
             described.append(
                 BrokerReplicas(node, replicas, strays=tuple(answer.strays), cleaner=answer.cleaner)
             )
@@ -199,14 +187,8 @@ class LogDirAdmin(AdminBase):
 
 def _description(result: DescribeLogDirsResult) -> LogDirDescription:
     replicas = [
-        LogDirReplica(
-            TopicPartition(topic.name, partition.partition_index),
-            partition.partition_size,
-            partition.offset_lag,
-            partition.is_future_key,
-        )
-        for topic in result.topics
-        for partition in topic.partitions
+        LogDirReplica(tp, partition.partition_size, partition.offset_lag, partition.is_future_key)
+        for tp, partition in entries(result.topics)
     ]
     total_bytes, usable_bytes = (
         None if size == UNKNOWN_VOLUME_BYTES else size for size in (result.total_bytes, result.usable_bytes)

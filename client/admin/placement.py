@@ -12,7 +12,7 @@ from barnabas.client.admin.base import AdminBase, error_of
 from barnabas.client.arguments import check_mapping, check_member, several
 from barnabas.client.offsets import Partition, partitions_in
 from barnabas.protocol.errors import ApiError
-from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest, ElectLeadersTopic
 from barnabas.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -21,6 +21,7 @@ from barnabas.protocol.messages.reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from barnabas.protocol.partition_entries import entries, in_topics, numbers_in_topics
 
 
 class PartitionReassignment(NamedTuple):
@@ -53,12 +54,11 @@ class PlacementAdmin(AdminBase):
         as ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE.
         """
         check_member("election_type", election_type, ElectionType)
-        named = _numbers_by_topic(partitions)
         request = ElectLeadersRequest(
             election_type=int(election_type),
             topic_partitions=None
-            if named is None
-            else [ElectLeadersTopic(topic=topic, partitions=indexes) for topic, indexes in named.items()],
+            if partitions is None
+            else numbers_in_topics(ElectLeadersTopic, partitions_in(partitions)),
         )
         response = (await self._ask_controller(request, timeout_ms)).response
         return {
@@ -80,19 +80,16 @@ class PlacementAdmin(AdminBase):
         error such as INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR or NO_REASSIGNMENT_IN_PROGRESS.
         """
         check_mapping("targets", targets, "partitions to replicas, such as {('orders', 0): [1, 2]}")
-        topics = by_topic(
-            (
-                tp,
-                ReassignablePartition(
-                    partition_index=tp.partition,
-                    replicas=None if target is None else several("targets", target, int),
-                ),
+        reassigned = {
+            tp: ReassignablePartition(
+                partition_index=tp.partition,
+                replicas=None if target is None else several("targets", target, int),
             )
             for tp, target in zip(partitions_in(targets), targets.values(), strict=True)
-        )
+        }
         request = AlterPartitionReassignmentsRequest(
             allow_replication_factor_change=allow_replication_factor_change,
-            topics=[ReassignableTopic(name=name, partitions=parts) for name, parts in topics.items()],
+            topics=in_topics(ReassignableTopic, reassigned.items()),
         )
         response = (await self._ask_controller(request, timeout_ms)).response
         return {
@@ -105,26 +102,17 @@ class PlacementAdmin(AdminBase):
         self, partitions: Collection[Partition] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
         """The reassignments under way, of these partitions or of all."""
-        named = _numbers_by_topic(partitions)
         request = ListPartitionReassignmentsRequest(
             topics=None
-            if named is None
-            else [
-                ListPartitionReassignmentsTopic(name=name, partition_indexes=indexes)
-                for name, indexes in named.items()
-            ],
+            if partitions is None
+            else numbers_in_topics(ListPartitionReassignmentsTopic, partitions_in(partitions)),
         )
         response = (await self._ask_controller(request, timeout_ms)).response
         return {
-            TopicPartition(topic.name, partition.partition_index): PartitionReassignment(
+            tp: PartitionReassignment(
                 tuple(map(BrokerId, partition.replicas)),
                 tuple(map(BrokerId, partition.adding_replicas)),
                 tuple(map(BrokerId, partition.removing_replicas)),
             )
-            for topic in response.topics
-            for partition in topic.partitions
+            for tp, partition in entries(response.topics)
         }
-
-
-def _numbers_by_topic(partitions: Iterable[Partition] | None) -> dict[str, list[int]] | None:
-    return None if partitions is None else by_topic((tp, tp.partition) for tp in partitions_in(partitions))

@@ -33,7 +33,7 @@ from barnabas.client.coordinators import CoordinatorLink, ProducerIdAndEpoch
 from barnabas.client.offsets import Partition, partition_of, partitions_in
 from barnabas.client.reactions import Api
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, InvalidConfiguration, api_error
-from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
     ActiveProducer,
     DescribeProducersRequest,
@@ -48,6 +48,7 @@ from barnabas.protocol.messages.transactions import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from barnabas.protocol.partition_entries import entries, numbers_in_topics, partitions_of
 from barnabas.protocol.schema import RequestOf
 
 if TYPE_CHECKING:
@@ -187,13 +188,7 @@ class TransactionAdmin(TopicAdmin):
             described.producer_epoch,
             described.transaction_timeout_ms,
             start_time_ms if start_time_ms >= 0 else None,
-            tuple(
-                sorted(
-                    TopicPartition(topic.topic, partition)
-                    for topic in described.topics
-                    for partition in topic.partitions
-                )
-            ),
+            tuple(sorted(partitions_of(described.topics))),
             described.is_prepared,
         )
 
@@ -278,18 +273,9 @@ class TransactionAdmin(TopicAdmin):
         self, node_id: BrokerId, tps: Sequence[TopicPartition], limit_ms: int
     ) -> AnswerOfOne[list[ProducerState]]:
         cluster = self._open()
-        request = DescribeProducersRequest(
-            topics=[
-                DescribeProducersTopicRequest(name=name, partition_indexes=indexes)
-                for name, indexes in by_topic((tp, tp.partition) for tp in tps).items()
-            ]
-        )
+        request = DescribeProducersRequest(topics=numbers_in_topics(DescribeProducersTopicRequest, tps))
         response = await cluster.request(node_id, request, timeout_ms=limit_ms)
-        answers = {
-            TopicPartition(topic.name, answer.partition_index): answer
-            for topic in response.topics
-            for answer in topic.partitions
-        }
+        answers = dict(entries(response.topics))
         result: dict[TopicPartition, list[ProducerState] | BarnabasError] = {}
         for tp in tps:
             answer = answers.get(tp)

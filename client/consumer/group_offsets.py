@@ -36,7 +36,7 @@ from barnabas.protocol.errors import (
     RequestTimedOutLocally,
     api_error,
 )
-from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition, by_topic
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -45,6 +45,7 @@ from barnabas.protocol.messages.offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
 )
+from barnabas.protocol.partition_entries import entries, numbers_in_topics
 
 log = logging.getLogger(__name__)
 
@@ -178,11 +179,7 @@ class CommittedOffsets:
             ],
         )
         response = await self._link.ask(request, timeout_ms=timeout_ms)
-        codes = {
-            TopicPartition(topic.name, answer.partition_index): answer.error_code
-            for topic in response.topics
-            for answer in topic.partitions
-        }
+        codes = {tp: answer.error_code for tp, answer in entries(response.topics)}
         if ErrorCode.UNKNOWN_TOPIC_ID in codes.values():
             # Either the coordinator or this client has older metadata than the other.
             self._cluster.request_refresh(at_once=True)
@@ -234,11 +231,7 @@ class CommittedOffsets:
     async def _fetch_once(
         self, partitions: Collection[TopicPartition] | None, timeout_ms: int, require_stable: bool
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        indexes_of = by_topic((tp, tp.partition) for tp in partitions or ())
-        requested = [
-            OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
-            for name, indexes in indexes_of.items()
-        ]
+        requested = numbers_in_topics(OffsetFetchRequestTopic, partitions or ())
         request = OffsetFetchRequest(
             groups=[
                 OffsetFetchRequestGroup(
@@ -253,14 +246,12 @@ class CommittedOffsets:
         group = response.groups[0]
         self._check_fetched(group.error_code, f"of group {self._link.key!r}")
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
-        for topic in group.topics:
-            for answer in topic.partitions:
-                tp = TopicPartition(topic.name, answer.partition_index)
-                self._check_fetched(answer.error_code, f"of {tp}")
-                if answer.committed_offset >= 0 and (partitions is None or tp in offsets):
-                    offsets[tp] = OffsetAndMetadata(
-                        answer.committed_offset, answer.metadata or "", answer.committed_leader_epoch
-                    )
+        for tp, answer in entries(group.topics):
+            self._check_fetched(answer.error_code, f"of {tp}")
+            if answer.committed_offset >= 0 and (partitions is None or tp in offsets):
+                offsets[tp] = OffsetAndMetadata(
+                    answer.committed_offset, answer.metadata or "", answer.committed_leader_epoch
+                )
         return offsets
 
     def _check_fetched(self, code: int, of_what: str) -> None:

@@ -43,7 +43,7 @@ from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
 from barnabas.common.backoff import Backoff, Retries
 from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import TopicPartition, by_topic
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION, TRANSACTION_VERSION
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
@@ -60,6 +60,7 @@ from barnabas.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from barnabas.protocol.partition_entries import in_topics, numbers_in_topics
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
@@ -520,10 +521,7 @@ def _add_partitions_request(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=identity.producer_id,
         v3_and_below_producer_epoch=identity.epoch,
-        v3_and_below_topics=[
-            AddPartitionsToTxnTopic(name=name, partitions=numbers)
-            for name, numbers in by_topic((tp, tp.partition) for tp in partitions).items()
-        ],
+        v3_and_below_topics=numbers_in_topics(AddPartitionsToTxnTopic, partitions),
     )
 
 
@@ -533,18 +531,15 @@ def _commit_offsets_request(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     group: GroupMetadata,
 ) -> TxnOffsetCommitRequest:
-    entries = by_topic(
-        (
-            tp,
-            TxnOffsetCommitRequestPartition(
-                partition_index=tp.partition,
-                committed_offset=to_commit.offset,
-                committed_leader_epoch=to_commit.leader_epoch,
-                committed_metadata=to_commit.metadata,
-            ),
+    committed = {
+        tp: TxnOffsetCommitRequestPartition(
+            partition_index=tp.partition,
+            committed_offset=to_commit.offset,
+            committed_leader_epoch=to_commit.leader_epoch,
+            committed_metadata=to_commit.metadata,
         )
         for tp, to_commit in offsets.items()
-    )
+    }
     return TxnOffsetCommitRequest(
         transactional_id=transactional_id,
         group_id=group.group_id,
@@ -553,8 +548,5 @@ def _commit_offsets_request(
         generation_id=group.generation_id,
         member_id=group.member_id,
         group_instance_id=group.group_instance_id,
-        topics=[
-            TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
-            for name, partitions in entries.items()
-        ],
+        topics=in_topics(TxnOffsetCommitRequestTopic, committed.items()),
     )

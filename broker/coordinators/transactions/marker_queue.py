@@ -30,13 +30,14 @@ from barnabas.broker.coordinators.coordinator_log import RunAside
 from barnabas.broker.replication.marker_writer import MarkerOutcome, MarkersAnswer, TransactionMarker
 from barnabas.common.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, LocalError, known_code
-from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition, by_topic
+from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from barnabas.protocol.partition_entries import entries, numbers_in_topics
 
 logger = logging.getLogger(__name__)
 
@@ -211,11 +212,7 @@ class MarkerQueue:
             missing = ErrorCode.NETWORK_EXCEPTION
         else:
             outcomes = [
-                {
-                    TopicPartition(topic.name, result.partition_index): known_code(result.error_code)
-                    for topic in marker.topics
-                    for result in topic.partitions
-                }
+                {tp: known_code(result.error_code) for tp, result in entries(marker.topics)}
                 for marker in answer.markers
             ]
         for index, part in enumerate(parts):
@@ -288,12 +285,11 @@ def _make_request(parts: Sequence[_Part]) -> WriteTxnMarkersRequest:
 
 
 def _to_message(marker: TransactionMarker) -> WritableTxnMarker:
-    topics = by_topic((name, name.partition) for name in marker.partitions)
     return WritableTxnMarker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         transaction_result=marker.committed,
-        topics=[WritableTxnMarkerTopic(name=name, partition_indexes=ids) for name, ids in topics.items()],
+        topics=numbers_in_topics(WritableTxnMarkerTopic, marker.partitions),
         coordinator_epoch=marker.coordinator_epoch,
         transaction_version=marker.transaction_version,
     )

@@ -35,13 +35,14 @@ from barnabas.broker.coordinators.transactions.requests import (
 )
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, known_code
-from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from barnabas.protocol.partition_entries import entries, numbers_in_topics
 from barnabas.protocol.schema import MAX_INNER_ELEMENTS
 
 logger = logging.getLogger(__name__)
@@ -192,13 +193,12 @@ def _make_request(batch: Sequence[_Asked]) -> AddPartitionsToTxnRequest:
 
 
 def _transaction(question: Question) -> AddPartitionsToTxnTransaction:
-    topics = by_topic((name, name.partition) for name in sorted(question.partitions))
     return AddPartitionsToTxnTransaction(
         transactional_id=question.transactional_id,
         producer_id=question.producer_id,
         producer_epoch=question.producer_epoch,
         verify_only=not question.adds,
-        topics=[AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()],
+        topics=numbers_in_topics(AddPartitionsToTxnTopic, sorted(question.partitions)),
     )
 
 
@@ -214,11 +214,8 @@ def _answered(
         missing = known_code(response.error_code) or _RETRIABLE
         codes = {
             result.transactional_id: {
-                TopicPartition(topic.name, partition.partition_index): known_code(
-                    partition.partition_error_code
-                )
-                for topic in result.topic_results
-                for partition in topic.results_by_partition
+                tp: known_code(partition.partition_error_code)
+                for tp, partition in entries(result.topic_results)
             }
             for result in response.results_by_transaction
         }
