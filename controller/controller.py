@@ -134,13 +134,8 @@ class Controller:
         return 0 if term is None else len(term.context.topics_to_delete)
 
     @property
-    def live_brokers(self) -> tuple[BrokerId, ...]:
-        """Brokers that may get new partitions. Raises NOT_CONTROLLER."""
-        return self._active()[0].live_brokers
-
-    @property
     def live_racks(self) -> Mapping[BrokerId, str | None]:
-        """The rack of each of these brokers, None for no rack. Raises NOT_CONTROLLER."""
+        """The brokers that may get new partitions, with their racks. Raises NOT_CONTROLLER."""
         return self._active()[0].live_racks
 
     @property

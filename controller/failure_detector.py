@@ -19,6 +19,7 @@ import math
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -222,21 +223,16 @@ async def _resolve(endpoint: Endpoint) -> list[tuple[int, Address]]:
 
 
 async def _attempt(family: int, address: Address, timeout_s: float) -> socket.socket | OSError:
-    try:
-        probe = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        return error
-    try:
-        probe.setblocking(False)
-        async with asyncio.timeout(timeout_s):
-            await asyncio.get_running_loop().sock_connect(probe, address)
-    except OSError as error:
-        probe.close()
-        return error
-    except BaseException:
-        probe.close()
-        raise
-    return probe
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            connection.setblocking(False)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.get_running_loop().sock_connect(connection, address)
+        except OSError as error:
+            return error
+        stack.pop_all()
+        return connection
 
 
 def _of_last_address(error: OSError) -> ConnectResult:

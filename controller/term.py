@@ -106,10 +106,6 @@ class ControllerTerm:
             self.context, writer, *machines, self.batch, settings.delete_topic_enable
         )
 
-    @property
-    def live_brokers(self) -> tuple[BrokerId, ...]:
-        return tuple(self.live_racks)
-
     def stop(self) -> None:
         """Close the channels; idempotent."""
         self._channels.stop()
