@@ -7,12 +7,11 @@ signals and brokers, so only a `PreemptableEvent` can reach the bound, and it is
 from __future__ import annotations
 
 import threading
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from barnabas.controller.leader_choice import ElectionKind
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
@@ -27,7 +26,7 @@ from barnabas.zookeeper.znodes import ControllerNode, ReplicaAssignment
 
 CAPACITY: Final = 10_000
 
-ShutdownDone = Callable[[ErrorCode, list[TopicPartition]], None]
+ShutdownDone = Callable[[ErrorCode, Collection[TopicPartition]], None]
 """Called with the result and the partitions that the broker still leads; must not block."""
 
 
@@ -91,8 +90,10 @@ class PreemptableEvent:
 
     __slots__ = ()
 
-    @abstractmethod
-    def refuse(self, code: ErrorCode) -> None: ...
+    done: Callable[[ErrorCode, Any], None]
+
+    def refuse(self, code: ErrorCode) -> None:
+        self.done(code, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +104,6 @@ class ControlledShutdown(PreemptableEvent):
     broker_epoch: BrokerEpoch
     done: ShutdownDone
 
-    def refuse(self, code: ErrorCode) -> None:
-        self.done(code, [])
-
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaders(PreemptableEvent):
@@ -114,9 +112,6 @@ class ElectLeaders(PreemptableEvent):
     kind: ElectionKind
     partitions: Collection[TopicPartition] | None
     done: OutcomesDone
-
-    def refuse(self, code: ErrorCode) -> None:
-        self.done(code, {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +125,12 @@ class AlterReassignments(PreemptableEvent):
     done: OutcomesDone
     may_change_factor: bool = True
 
-    def refuse(self, code: ErrorCode) -> None:
-        self.done(code, {})
-
 
 @dataclass(frozen=True, slots=True)
 class ListReassignments(PreemptableEvent):
     """A client asks for the reassignments under way."""
 
     done: ReassignmentsDone
-
-    def refuse(self, code: ErrorCode) -> None:
-        self.done(code, {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 from barnabas.broker.handlers.api_request import ApiRequest
@@ -91,7 +91,7 @@ def _apply_in_order(services: Services, request: ApiRequest, apply: Callable[[An
 def handle_controlled_shutdown(services: Services, request: ApiRequest) -> None:
     body: ControlledShutdownRequest = request.body
 
-    def answer(code: ErrorCode, remaining: Sequence[TopicPartition]) -> None:
+    def answer(code: ErrorCode, remaining: Collection[TopicPartition]) -> None:
         request.respond(
             ControlledShutdownResponse(
                 error_code=int(code),

@@ -41,7 +41,7 @@ from barnabas.zookeeper.configs import ConfigStore
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.znodes import ReplicaAssignment
 
-ShutdownAnswer = Callable[[ErrorCode, Sequence[TopicPartition]], None]
+ShutdownAnswer = Callable[[ErrorCode, Collection[TopicPartition]], None]
 OutcomesAnswer = Callable[[ErrorCode, Mapping[TopicPartition, ApiError | None]], None]
 """Called with NONE and the reasons why partitions were refused, or with the error of the whole request."""
 ReassignmentsAnswer = Callable[[ErrorCode, Mapping[TopicPartition, ReplicaAssignment]], None]

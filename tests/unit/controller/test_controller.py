@@ -110,7 +110,9 @@ class Rig:
     def shut_down(self) -> list[tuple[ErrorCode, list[TopicPartition]]]:
         answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
         self.controller.process(
-            events.ControlledShutdown(BrokerId(2), self.epoch_of(2), lambda *answer: answers.append(answer))
+            events.ControlledShutdown(
+                BrokerId(2), self.epoch_of(2), lambda code, left: answers.append((code, list(left)))
+            )
         )
         return answers
 

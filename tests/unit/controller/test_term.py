@@ -240,7 +240,11 @@ def shut_down(
     cluster: Cluster, broker: int, epoch: BrokerEpoch
 ) -> list[tuple[ErrorCode, list[TopicPartition]]]:
     answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
-    cluster.handle(events.ControlledShutdown(BrokerId(broker), epoch, lambda *answer: answers.append(answer)))
+    cluster.handle(
+        events.ControlledShutdown(
+            BrokerId(broker), epoch, lambda code, left: answers.append((code, list(left)))
+        )
+    )
     return answers
 
 
