@@ -15,13 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.broker.config.listeners import PLAINTEXT, check_listeners, make_addresses
-from barnabas.broker.config.settings import (
-    ALIASES,
-    KNOWN_NAMES,
-    OTHER_NAMES,
-    SETTINGS,
-    BrokerConfig,
-)
+from barnabas.broker.config.settings import ALIASES, KNOWN_NAMES, OTHER_NAMES, SETTINGS, BrokerConfig
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, SettingValue, TopicConfig
 from barnabas.common.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
 from barnabas.common.suggestions import did_you_mean
@@ -181,20 +175,15 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
     _check_together(values, problems)
     if problems:
         return None
-    topics, own = (
-        {
-            declared.attribute: values[name]
-            for name, declared in SETTINGS.items()
-            if name in values and is_topics is (declared.topic_name is not None)
-        }
-        for is_topics in (True, False)
-    )
-    defaults = TopicConfig(
-        **topics,
+    topics = TopicConfig(
+        **{
+            declared.attribute: values[declared.name] for declared in TOPIC_SETTINGS.values() if declared.name
+        },
         max_producer_ids=values["max.producer.ids.per.partition"],
         is_min_isr_strict=values["min.insync.replicas.strict"],
     )
-    return BrokerConfig(**own, topics=defaults, given=MappingProxyType(given))
+    own = {SETTINGS[name].attribute: value for name, value in values.items() if not SETTINGS[name].topic_name}
+    return BrokerConfig(**own, topics=topics, given=MappingProxyType(given))
 
 
 def _value(name: str, declared: Setting, settings: Mapping[str, str], problems: list[str]) -> Any:

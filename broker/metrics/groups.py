@@ -1,18 +1,12 @@
 """Collects the metrics of groups: their lag, their members, and how many are in each state.
 
-The lag of a partition is its high watermark less the committed offset. This broker knows the high watermarks
-of the partitions that it leads or follows in sync (a follower's is late by one fetch at most); it asks no
-other broker. Of other partitions, and of an offset beyond the end, the lag is unknown: it is omitted, and so
-are the sum and the maximum of that group, which would be too low. Offsets of partitions that no longer exist
-are shown without a lag.
+The lag of a partition is its high watermark less the committed offset. It is known of partitions that this
+broker leads or follows in sync (a follower's is late by one fetch at most), unless the offset is beyond the
+end. A group with an unknown lag has no sum and no maximum, which would be too low. Names are those of
+kafka_exporter, except that sum and maximum are of a whole group, as Redpanda's are.
 
-Metrics of kafka_exporter keep their names and labels, so that its dashboards and alerts work.
-The sum and the maximum are of a whole group, as Redpanda's ``redpanda_kafka_consumer_group_lag_sum`` and
-``…_lag_max`` are; kafka_exporter's sum is of one topic.
-
-Clients choose the names of groups, and every series makes the page larger. So there are at most
-``max_series``. The choice is stable while the groups do not change: series of single partitions are omitted
-first, of the groups that come last by name. A group with an overlong name is omitted completely.
+Clients choose the names of groups, so there are at most ``max_series``. First the partitions are omitted, of
+the groups that come last by name, then groups, so the choice is stable; an overlong name is always omitted.
 """
 
 from __future__ import annotations
