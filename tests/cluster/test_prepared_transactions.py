@@ -142,7 +142,7 @@ def test_prepared_transactions_outlive_their_producer_and_all_brokers(cluster: L
 
 
 def test_a_prepared_transaction_takes_no_partition_and_no_record_twice(shared_cluster: LocalCluster) -> None:
-    """The guarantee of PrepareTxn, as docs/decisions/transaction-coordinator.md has it."""
+    """The guarantee of PrepareTxn, as docs/decisions/prepared-transactions.md has it."""
     topic = fresh_name("closed")
     ClusterView(shared_cluster).create_topic(topic, 2)
     inside, outside = TopicPartition(topic, 0), TopicPartition(topic, 1)
