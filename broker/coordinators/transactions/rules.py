@@ -6,8 +6,8 @@ request that led to the present state is answered, and any process that knows th
 transaction may end it.
 
 Pure functions; any thread. Source: ``TransactionCoordinator.scala`` and ``TransactionMetadata.scala`` in
-Apache Kafka; KIP-360, KIP-890, KIP-939. ``docs/decisions/transaction-coordinator.md`` and ``transaction-log.md`` say
-where we differ.
+Apache Kafka; KIP-360, KIP-890, KIP-939. ``docs/decisions/transaction-coordinator.md`` and the pages that it
+names say where we differ.
 """
 
 from __future__ import annotations
