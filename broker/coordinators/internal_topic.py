@@ -47,7 +47,6 @@ def partition_of(key: str, num_partitions: int) -> int:
 
 
 def new_offsets_topic(config: BrokerConfig) -> CreatableTopic:
-    """The topic of committed offsets and groups, as the settings require it."""
     return CreatableTopic(
         name=OFFSETS_TOPIC,
         num_partitions=config.offsets_topic_num_partitions,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -75,10 +75,10 @@ class _TransactionReader:
         self._pending: dict[int, dict[bytes, LastRecord]] = {}
         self._removed_at: dict[bytes, int] = {}
 
-    def removed(self, key: bytes, offset: int) -> None:
-        """There is a tombstone outside a transaction."""
+    def removed(self, tombstones: Mapping[bytes, int]) -> None:
+        """There are tombstones outside a transaction, at these offsets."""
         if self._pending:
-            self._removed_at[key] = offset
+            self._removed_at.update(tombstones)
 
     def read(self, header: BatchHeader, batch: Buffer) -> None:
         if header.is_control:
@@ -87,14 +87,7 @@ class _TransactionReader:
                 if marker is not None:
                     self._ended(header.producer_id, marker.type is MarkerType.COMMIT)
             return
-        pending = self._pending.setdefault(header.producer_id, {})
-        for offset, _, key, value, headers in decode_fields(batch, check_crc=False):
-            if key is None:
-                _report_without_key(self._log, offset)
-            elif value is None:
-                pending.pop(key, None)
-            else:
-                pending[key] = offset, value, headers
+        _fold(self._log, batch, self._pending.setdefault(header.producer_id, {}))
 
     def _ended(self, producer_id: int, is_commit: bool) -> None:
         pending = self._pending.pop(producer_id, {})
@@ -136,15 +129,8 @@ def last_records(log: Log, is_wanted: Callable[[], bool]) -> LastRecords | None:
             position = max(position, Offset(header.last_offset + 1))
             if header.attributes & _OF_TRANSACTIONS:
                 transactions.read(header, batch)
-                continue
-            for offset, _, key, value, headers in decode_fields(batch, check_crc=False):
-                if key is None:
-                    _report_without_key(log, offset)
-                elif value is None:
-                    last_by_key.pop(key, None)
-                    transactions.removed(key, offset)
-                else:
-                    last_by_key[key] = offset, value, headers
+            else:
+                transactions.removed(_fold(log, batch, last_by_key))
         if position == before:
             raise CorruptLog(log.folder, None, position, log.recovery_point, "there is no whole batch")
     return LastRecords(last_by_key, transactions.pending())
@@ -164,8 +150,18 @@ def _read_batches(log: Log, offset: Offset, end: Offset) -> list[tuple[BatchHead
         raise CorruptLog(log.folder, None, offset, log.recovery_point, str(error)) from error
 
 
-def _report_without_key(log: Log, offset: int) -> None:
-    logger.warning("%s: the record at %d has no key and is ignored", log, offset)
+def _fold(log: Log, batch: Buffer, last_by_key: dict[bytes, LastRecord]) -> dict[bytes, int]:
+    """Let the records of a batch follow the last ones; returns its tombstones with their offsets."""
+    tombstones: dict[bytes, int] = {}
+    for offset, _, key, value, headers in decode_fields(batch, check_crc=False):
+        if key is None:
+            logger.warning("%s: the record at %d has no key and is ignored", log, offset)
+        elif value is None:
+            last_by_key.pop(key, None)
+            tombstones[key] = offset
+        else:
+            last_by_key[key] = offset, value, headers
+    return tombstones
 
 
 class UnreadableRecords:

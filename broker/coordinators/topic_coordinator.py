@@ -150,7 +150,6 @@ class TopicCoordinator(ABC, Generic[S]):
     # ---- start and stop
 
     def listen(self) -> None:
-        """Follow the leaderships of this broker from now on."""
         self._replicas.role_listeners.append(self.role_changed)
         for partition in self._replicas.partitions():
             self.role_changed(partition.partition)
@@ -189,7 +188,6 @@ class TopicCoordinator(ABC, Generic[S]):
         return self.find(self.topic.partition_of(key))
 
     def get(self, index: int) -> S | None:
-        """The shard of a partition, in any state."""
         return self._shards.get(index)
 
     def is_loading(self, index: int) -> bool:

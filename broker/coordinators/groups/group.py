@@ -194,7 +194,6 @@ class Group:
 
     @property
     def next_deadline_ms(self) -> float:
-        """By the monotonic clock; infinite without a deadline. Nothing need be due at that time."""
         return self._rebalance.next_deadline_ms
 
     def describe(self) -> DescribedGroup:
@@ -220,7 +219,6 @@ class Group:
         )
 
     def listed(self) -> ListedGroup:
-        """The entry in ListGroups."""
         return ListedGroup(
             group_id=self.group_id,
             protocol_type=self._rebalance.protocol_type or "",
@@ -284,7 +282,9 @@ class Group:
         if len(candidate.protocols) > MAX_MEMBER_PROTOCOLS:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         former = self._former(candidate)
-        if not self._has_room_for(candidate.member_id) or not self._has_room_for_metadata(candidate, former):
+        metadata_bytes = candidate.metadata_bytes - (0 if former is None else former.metadata_bytes)
+        has_room = self._members.metadata_bytes + metadata_bytes <= MAX_GROUP_METADATA_BYTES
+        if not has_room or not self._has_room_for(candidate.member_id):
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not self._supports(protocol_type, candidate.protocols):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -293,7 +293,6 @@ class Group:
         return ErrorCode.NONE
 
     def _former(self, candidate: Member) -> Member | None:
-        """The member that joins again."""
         former_id = candidate.member_id
         if former_id == NO_MEMBER and candidate.instance_id is not None:
             former_id = self._members.id_of_instance(candidate.instance_id) or NO_MEMBER
@@ -310,10 +309,6 @@ class Group:
             has_joined = member is not None and member.join_token is not None
             return has_joined or self._members.awaiting_join < max_size
         return member is not None or len(self._members) < max_size
-
-    def _has_room_for_metadata(self, candidate: Member, former: Member | None) -> bool:
-        kept_bytes = self._members.metadata_bytes - (0 if former is None else former.metadata_bytes)
-        return kept_bytes + candidate.metadata_bytes <= MAX_GROUP_METADATA_BYTES
 
     def _turn_away(self, member_id: str, now: Moment) -> None:
         member = self._members.find(member_id)
@@ -379,7 +374,6 @@ class Group:
         return error
 
     def sync(self, request: SyncGroupRequest, token: Token, now: Moment) -> Effects:
-        """Answered by a SyncGroupResponse."""
         error = self._sync_error(request)
         if error is not ErrorCode.NONE:
             self._outbox.answer(token, SyncGroupResponse(error_code=error))
@@ -457,12 +451,10 @@ class Group:
     # ---- time, outcomes, the end
 
     def tick(self, now: Moment) -> Effects:
-        """Act on every deadline that has passed."""
         self._rebalance.tick(now)
         return self._outbox.take()
 
     def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
-        """The outcome of an append: replicated at ``base_offset``, or the error of the log."""
         self._outbox.settle(number, error, base_offset, now)
         return self._outbox.take()
 
@@ -554,7 +546,6 @@ class Group:
         return self.remove_offsets(expired, now)
 
     def delete(self, now: Moment) -> tuple[ErrorCode, Effects]:
-        """DeleteGroups: NONE if the group died."""
         if self.is_dead:
             return ErrorCode.GROUP_ID_NOT_FOUND, Effects()
         if self.state is not GroupState.EMPTY:

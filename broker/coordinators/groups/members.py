@@ -217,7 +217,6 @@ class Members:
         return former
 
     def add_pending(self, member_id: str, expires_at_ms: float) -> None:
-        """Remember an id that was assigned."""
         while len(self.pending) >= MAX_PENDING_MEMBERS:
             del self.pending[next(iter(self.pending))]
         self.pending[member_id] = expires_at_ms

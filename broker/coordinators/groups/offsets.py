@@ -44,7 +44,6 @@ _ERRORS: Final = {
 
 
 def commit_error(error: ErrorCode) -> ErrorCode:
-    """The answer to a commit that could not be appended."""
     return append_error(error, _ERRORS)
 
 
@@ -183,7 +182,6 @@ class GroupOffsets:
         return list(dict.fromkeys((*self._committed, *self._in_flight, *self._pending)))
 
     def _values(self, partition: TopicPartition) -> list[CommittedOffset]:
-        """The committed offset and the pending ones."""
         committed = self._committed.get(partition)
         pending = [self._open[producer_id].pending[partition] for producer_id in self._producers(partition)]
         return pending if committed is None else [committed, *pending]
@@ -383,7 +381,6 @@ class GroupOffsets:
         return partition in self._in_flight or partition in self._pending
 
     def fetch(self, partition: TopicPartition, require_stable: bool) -> OffsetFetchResponsePartition:
-        """The answer of OffsetFetch for one partition."""
         if require_stable and self._is_unstable(partition):
             return OffsetFetchResponsePartition(
                 partition_index=partition.partition, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT

@@ -183,12 +183,10 @@ class Rebalance:
         return min(self._members.next_deadline_ms, self._join_deadline_ms, self._sync_deadline_ms)
 
     def keep_alive(self, member: Member, now: Moment) -> None:
-        """Restart the member's session."""
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         self._members.extend_session(member, now.monotonic_ms + timeout_ms)
 
     def tick(self, now: Moment) -> None:
-        """Act on every deadline that has passed."""
         for member_id, expires_at_ms in list(self._members.pending.items()):
             if expires_at_ms <= now.monotonic_ms:
                 self.remove_pending(member_id, now)
@@ -210,7 +208,6 @@ class Rebalance:
             self._outbox.answer(former, join_refused(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
 
     def _refuse_waiting(self, member: Member, error: ErrorCode, member_id: str) -> None:
-        """Answer the member's waiting requests with an error."""
         token = self._members.set_join_token(member, None)
         if token is not None:
             self._outbox.answer(token, join_refused(error, member_id))
@@ -284,7 +281,6 @@ class Rebalance:
         self._has_synced(member)
 
     def _rename(self, member: Member, new_id: str) -> None:
-        """Continue with a static member under another id."""
         if member.member_id in self.awaited_syncs:
             self.awaited_syncs.remove(member.member_id)
             self.awaited_syncs.add(new_id)

@@ -146,7 +146,6 @@ def to_bytes(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def headers_of(record: Record) -> Headers:
-    """The headers of a record, which go with the key and the value."""
     value = record.value
     if not isinstance(value, OffsetAndMetadata) or value.topic_id is None:
         return ()

@@ -133,7 +133,6 @@ class MarkerQueue:
         )
 
     def listen(self) -> None:
-        """Follow the leaders of partitions from now on."""
         self._metadata.on_update(self._topics_changed)
 
     def stop(self) -> None:

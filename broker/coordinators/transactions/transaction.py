@@ -200,7 +200,6 @@ class Transaction:
         )
 
     def listed(self) -> ListedTransaction:
-        """The entry in ListTransactions."""
         return ListedTransaction(
             transactional_id=self.transactional_id,
             producer_id=self._stored.producer_id,
@@ -215,7 +214,6 @@ class Transaction:
         return self._take(now)
 
     def producer_id_given(self, producer_id: ProducerId, error: ErrorCode, now: Moment) -> Effects:
-        """The outcome of a `ProducerIdWanted`."""
         self._wants_producer_id = False
         if error is ErrorCode.NONE:
             self._new_producer_id = producer_id
@@ -230,7 +228,6 @@ class Transaction:
         return self._take(now)
 
     def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
-        """The outcome of an append, once."""
         self._outbox.settle(number, error, base_offset, now)
         return self._take(now)
 
@@ -339,7 +336,6 @@ class Transaction:
         return waiting or []
 
     def _handle_waiting(self, now: Moment) -> None:
-        """Decide again on all requests that wait, in their order."""
         if self._change is None and self.state is not TransactionState.DEAD:
             target, askers = self._with_additions(self._stored, now)
             if askers:
