@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from barnabas.broker.base.limits import COLD_READERS, MAX_COLD_BYTES, MAX_WAITING_FOR_COLD_READERS
 from barnabas.broker.base.purgatory import Cancel, DelayedOperation
 from barnabas.broker.log.batch_scan import READ_BUFFERS
-from barnabas.broker.replication.followers import NearConsumer
+from barnabas.broker.replication.near_replicas import NearConsumer
 from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead
 from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.common.workers import Workers, WorkRefused
@@ -190,8 +190,8 @@ class FetchResult(NamedTuple):
 class FetchReader:
     """Reads the partitions of fetches. Before `start`, cold records are read on the caller's thread.
 
-    ``note_error`` receives failed reads, since the disk may be the cause. ``near_consumer`` returns the
-    consumer of a fetch if leaders may send it to a nearer replica.
+    ``note_error`` receives failed reads, since the disk may be the cause. ``near_consumer`` is set if leaders
+    may send a consumer with a rack to a nearer replica.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class FetchReader:
     ) -> None:
         self.partition_of = partition_of
         self._note_error = note_error
-        self.near_consumer: Callable[[FetchParams], NearConsumer | None] = lambda params: None
+        self.near_consumer: Callable[[FetchParams], NearConsumer] | None = None
         self.quota = ReplicationQuota(NO_BROKER, lambda topic: ()) if quota is None else quota
         """The throttle of this broker's leaders towards replicas that are not in sync."""
         self._turns = itertools.count()
@@ -229,7 +229,9 @@ class FetchReader:
         outcomes = []
         bytes_read = empty_bytes = 0
         is_urgent = is_cold = False
-        consumer = self.near_consumer(params)
+        consumer = None
+        if self.near_consumer is not None and params.rack_id and not params.is_follower:
+            consumer = self.near_consumer(params)
         for item in items:
             has_records = bytes_read > empty_bytes
             outcome = self._read_one(params, item, bytes_read, has_records, may_wait=False, consumer=consumer)

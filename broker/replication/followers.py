@@ -11,13 +11,14 @@ pure rules in `rules` decide which replicas may join or must leave, and where th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.broker.replication import rules
+from barnabas.broker.replication.near_replicas import NearConsumer, SentConsumers
 from barnabas.broker.replication.rules import FollowerState
-from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, Offset
+from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,6 @@ class PendingIsr:
 IsrState = CommittedIsr | PendingIsr
 
 _NO_ISR: Final = CommittedIsr(frozenset(), -1)
-_READS_ON_MS: Final = 900_000
-"""How long a consumer may read from the replica that it was sent to: ``metadata.max.age.ms`` of librdkafka,
-the longest of the usual clients."""
-
-
-class NearConsumer(NamedTuple):
-    """A consumer that wants to read on its rack; ``racks`` has the rack of each broker that it can reach."""
-
-    rack: str
-    racks: Mapping[BrokerId, str]
-    now_ms: float
 
 
 class FollowerStates:
@@ -100,39 +90,14 @@ class FollowerStates:
         self._states: dict[BrokerId, FollowerState] = {}
         # When each follower last fetched in the present leader epoch.
         self._fetched_ms: dict[BrokerId, float] = {}
-        # When a consumer was last sent to each follower, in the present leader epoch.
-        self._consumers_sent_ms: dict[BrokerId, float] = {}
+        self.consumers = SentConsumers()
         self.proven_ms = rules.NEVER_MS
         """A time at which this replica certainly led, in the present leader epoch."""
 
-    @property
-    def read_by_consumers(self) -> Collection[BrokerId]:
-        """The followers from which consumers may be reading."""
-        return self._consumers_sent_ms
-
     def send_consumer(self, consumer: NearConsumer, fetch_offset: Offset) -> BrokerId:
-        """The follower from which a consumer should read; `NO_BROKER` means this leader."""
-        replica = rules.nearest_replica(
-            self._states,
-            self.isr.in_sync_replicas,
-            self._broker_id,
-            fetch_offset,
-            consumer.rack,
-            consumer.racks,
-        )
-        if replica == self._broker_id:
-            return NO_BROKER
-        self._consumers_sent_ms[replica] = consumer.now_ms
-        return replica
-
-    def forget_consumers(self, now_ms: float) -> None:
-        """Forget the followers to which no consumer was sent for a long time."""
-        if self._consumers_sent_ms:
-            self._consumers_sent_ms = {
-                follower: sent_ms
-                for follower, sent_ms in self._consumers_sent_ms.items()
-                if now_ms - sent_ms < _READS_ON_MS
-            }
+        """See `SentConsumers.send`."""
+        in_sync = self.isr.in_sync_replicas
+        return self.consumers.send(consumer, self._states, in_sync, self._broker_id, fetch_offset)
 
     def __contains__(self, follower: object) -> bool:
         return follower in self._states
@@ -150,7 +115,7 @@ class FollowerStates:
         self.isr = isr
         self.leader_epoch_start_offset = log_end_offset
         self._fetched_ms = {}
-        self._consumers_sent_ms = {}
+        self.consumers = SentConsumers()
         self.proven_ms = now_ms
         self._states = {
             replica: rules.after_election(
@@ -169,7 +134,7 @@ class FollowerStates:
         self.isr = _NO_ISR
         self._states = {}
         self._fetched_ms = {}
-        self._consumers_sent_ms = {}
+        self.consumers = SentConsumers()
 
     def note_fetch(
         self,

@@ -39,9 +39,9 @@ from barnabas.broker.replication.followers import (
     CommittedIsr,
     FollowerStates,
     IsrState,
-    NearConsumer,
     PendingIsr,
 )
+from barnabas.broker.replication.near_replicas import NearConsumer
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.broker.replication.slow_disks import SLOW_APPEND_S, SLOW_DISK_S, SlowDisks
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -387,16 +387,16 @@ class Partition:
 
     def is_read_at(self, follower: BrokerId) -> bool:
         """Whether consumers may be reading from this follower, so that it needs the high watermark soon."""
-        return follower in self._followers.read_by_consumers
+        return follower in self._followers.consumers.followers
 
     @property
     def is_read_at_followers(self) -> bool:
-        return bool(self._followers.read_by_consumers)
+        return bool(self._followers.consumers.followers)
 
     def forget_consumers(self, now_ms: float) -> None:
         """Forget the followers from which consumers do not read any more."""
         with self._lock:
-            self._followers.forget_consumers(now_ms)
+            self._followers.consumers.forget(now_ms)
 
     # Refusals
 

@@ -37,9 +37,9 @@ from barnabas.broker.replication.failures import DiskFailures
 from barnabas.broker.replication.fence import Fence
 from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
 from barnabas.broker.replication.fetcher_thread import FetcherManager
-from barnabas.broker.replication.followers import NearConsumer
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.marker_writer import TransactionMarkers
+from barnabas.broker.replication.near_replicas import NearConsumer
 from barnabas.broker.replication.partition import EVER, Partition
 from barnabas.broker.replication.replication_quota import ReplicationQuotas
 from barnabas.broker.replication.sliced_checks import SlicedChecks
@@ -388,20 +388,9 @@ class ReplicaManager:
 
     def send_consumers_near(self) -> None:
         """Send consumers to a replica on their rack from now on, by `replica.selector.class`."""
-        self._reader.near_consumer = self._near_consumer
-
-    def _near_consumer(self, params: FetchParams) -> NearConsumer | None:
-        if not params.rack_id or params.is_follower:
-            return None
-        current, suspects = self._metadata.current, self._metadata.suspects
-        racks = {
-            broker: listed.rack
-            for broker, listed in current.brokers.items()
-            if listed.rack is not None
-            and broker not in suspects
-            and current.endpoint(broker, params.listener_name) is not None
-        }
-        return NearConsumer(params.rack_id, racks, self._now_ms())
+        self._reader.near_consumer = lambda params: NearConsumer.on(
+            params.rack_id, params.listener_name, self._metadata, self._now_ms()
+        )
 
     def _answer_or_park(
         self,

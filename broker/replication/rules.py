@@ -139,32 +139,6 @@ def may_join_isr(
     return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)
 
 
-def nearest_replica(
-    followers: Mapping[BrokerId, FollowerState],
-    in_sync_replicas: frozenset[BrokerId],
-    leader: BrokerId,
-    fetch_offset: Offset,
-    rack: str,
-    racks: Mapping[BrokerId, str],
-) -> BrokerId:
-    """The replica from which a consumer on that rack should read (KIP-392).
-
-    That is the leader if it is on the rack, else the most caught-up in-sync follower there that has the
-    offset, else the leader. ``racks`` has the rack of each broker that the consumer can reach. Source:
-    RackAwareReplicaSelector of Apache Kafka.
-    """
-    if racks.get(leader) == rack:
-        return leader
-    near = [
-        (state.log_end_offset, state.last_caught_up_ms, follower)
-        for follower, state in followers.items()
-        if racks.get(follower) == rack
-        and follower in in_sync_replicas
-        and state.log_start_offset <= fetch_offset <= state.log_end_offset
-    ]
-    return max(near)[2] if near else leader
-
-
 def are_witnesses(
     fetched_ms: Mapping[BrokerId, float],
     maximal_in_sync_replicas: frozenset[BrokerId],

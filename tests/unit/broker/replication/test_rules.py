@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.replication import rules
+from barnabas.broker.replication.near_replicas import nearest_replica
 from barnabas.broker.replication.rules import EpochEnd, FollowerState, Truncation
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from tests.support.building import FOUR, LAG_MS, ME, THREE, TWO
@@ -303,14 +304,14 @@ def test_the_most_caught_up_replica_of_the_rack_with_the_offset_is_chosen(
     rack: str, offset: int, followers: dict[BrokerId, FollowerState], nearest: BrokerId
 ) -> None:
     in_sync = frozenset({ME, TWO, THREE, FOUR})
-    assert rules.nearest_replica(followers, in_sync, ME, Offset(offset), rack, RACKS) == nearest
+    assert nearest_replica(followers, in_sync, ME, Offset(offset), rack, RACKS) == nearest
 
 
 def test_a_replica_out_of_sync_is_not_chosen() -> None:
-    assert rules.nearest_replica(CAUGHT_UP, frozenset({ME, TWO}), ME, Offset(10), "b", RACKS) == TWO
-    assert rules.nearest_replica(CAUGHT_UP, frozenset({ME, THREE}), ME, Offset(10), "b", RACKS) == THREE
-    assert rules.nearest_replica(CAUGHT_UP, frozenset({ME}), ME, Offset(10), "b", RACKS) == ME
+    assert nearest_replica(CAUGHT_UP, frozenset({ME, TWO}), ME, Offset(10), "b", RACKS) == TWO
+    assert nearest_replica(CAUGHT_UP, frozenset({ME, THREE}), ME, Offset(10), "b", RACKS) == THREE
+    assert nearest_replica(CAUGHT_UP, frozenset({ME}), ME, Offset(10), "b", RACKS) == ME
 
 
 def test_a_leader_on_the_rack_is_chosen_even_if_a_follower_is_there_too() -> None:
-    assert rules.nearest_replica(CAUGHT_UP, frozenset(RACKS), ME, Offset(10), "b", {ME: "b", TWO: "b"}) == ME
+    assert nearest_replica(CAUGHT_UP, frozenset(RACKS), ME, Offset(10), "b", {ME: "b", TWO: "b"}) == ME
