@@ -27,9 +27,8 @@ from barnabas.broker.replication.fetch_sessions import (
     FetchSessions,
     SessionKey,
     SessionRequest,
-    key_of,
 )
-from barnabas.broker.replication.partition import Isolation
+from barnabas.broker.replication.partition import Isolation, PartitionRead
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition
@@ -51,6 +50,9 @@ _FIRST_WITH_REPLICA_STATE: Final = 15
 _FIRST_WITH_HINTS: Final = 16
 _HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _OF_FOLLOWER: Final = (ApiKey.FETCH, None, True)
+# Looking up a member of an Enum takes 0.3 µs in Python 3.11.
+_FOLLOWER: Final = Isolation.FOLLOWER
+_ISOLATIONS: Final = (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)
 _MAX_WAIT_MS: Final = 600_000
 """As long as a silent connection is kept: until then a client that is gone takes up memory."""
 
@@ -69,8 +71,6 @@ def handle(services: Services, request: ApiRequest) -> None:
     ):
         _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
-    if is_follower:
-        request.raw.kind = _OF_FOLLOWER
     max_bytes = body.max_bytes if is_follower else min(body.max_bytes, services.config.fetch_max_bytes)
     params = FetchParams(
         replica_id=BrokerId(replica_id),
@@ -79,59 +79,20 @@ def handle(services: Services, request: ApiRequest) -> None:
         # More than the answer may hold must not be waited for.
         min_bytes=min(body.min_bytes, max_bytes),
         max_bytes=max_bytes,
-        isolation=Isolation.of_request(replica_id, body.isolation_level),
+        isolation=_FOLLOWER if is_follower else _ISOLATIONS[body.isolation_level == 1],
         rack_id=body.rack_id,
         listener_name=request.peer.listener_name,
     )
-    uses_topic_ids = version is not None and version >= _FIRST_WITH_TOPIC_IDS
-    in_session = SessionRequest(
-        params.replica_id,
-        body.session_id,
-        body.session_epoch,
-        _items(services, body, uses_topic_ids),
-        _forgotten(body, uses_topic_ids),
-        uses_topic_ids,
-    )
-    request.raw.release_frame()
+    fetch = _Fetch(services, request, params)
     if is_follower:
+        request.raw.kind = _OF_FOLLOWER
         # It sends an empty fetch to end its long poll, which is still unanswered.
-        _begin(services, request, params, in_session)
+        fetch.begin()
     else:
         # Only one fetch of a connection waits or holds cold records, because only the first unanswered
         # request can be answered.
-        request.raw.run_in_turn(lambda: _begin(services, request, params, in_session))
-
-
-def _begin(services: Services, request: ApiRequest, params: FetchParams, in_session: SessionRequest) -> None:
-    replicas = services.replicas
-    sessions = replicas.follower_sessions if params.is_follower else replicas.consumer_sessions
-
-    def fetch() -> None:
-        _fetch(services, request, params, sessions, in_session)
-
-    if sessions.size_of(in_session) > MAX_ON_NETWORK_THREAD:
-        request.raw.continue_in(Lane.GENERAL, fetch)
-    else:
-        fetch()
-
-
-def _fetch(
-    services: Services,
-    request: ApiRequest,
-    params: FetchParams,
-    sessions: FetchSessions,
-    in_session: SessionRequest,
-) -> None:
-    try:
-        session = sessions.begin(in_session)
-    except ApiError as error:
-        _refuse(request, error.code)
-        return
-    answer = _Answer(services, request, sessions, in_session, session)
-    source = FixedItems(in_session.items) if session is None else session
-    cancel = services.replicas.fetch(params, source, request.answering(answer.send))
-    if cancel is not None:
-        request.raw.park(cancel)
+        request.raw.run_in_turn(fetch.begin)
+    request.raw.release_frame()
 
 
 def _refuse(request: ApiRequest, code: ErrorCode, session_id: int = NO_SESSION) -> None:
@@ -161,7 +122,7 @@ def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list
                 topic_id,
                 topic.topic_id,
             )
-            items[key_of(item)] = item
+            items[(topic_id or name, partition.partition)] = item
     return list(items.values())
 
 
@@ -173,29 +134,52 @@ def _forgotten(body: FetchRequest, uses_topic_ids: bool) -> list[SessionKey]:
     ]
 
 
-class _Answer:
-    """The answer to one fetch, sent when its result is complete. Any thread."""
+class _Fetch:
+    """One fetch; `send` answers it when its result is complete. Any thread."""
 
-    def __init__(
-        self,
-        services: Services,
-        request: ApiRequest,
-        sessions: FetchSessions,
-        in_session: SessionRequest,
-        session: FetchSession | None,
-    ) -> None:
-        self._services = services
-        self._request = request
-        self._sessions = sessions
-        self._in_session = in_session
-        self._session = session
-        self._knows_zstd = request.is_since(_FIRST_WITH_ZSTD)
+    __slots__ = ("_params", "_replicas", "_request", "_services", "_session", "_session_request", "_sessions")
+
+    def __init__(self, services: Services, request: ApiRequest, params: FetchParams) -> None:
+        body: FetchRequest = request.body
         version = request.api_version
-        self._knows_hints = version is not None and version >= _FIRST_WITH_HINTS
+        uses_topic_ids = version is not None and version >= _FIRST_WITH_TOPIC_IDS
+        self._services, self._request, self._params = services, request, params
+        self._replicas = replicas = services.replicas
+        self._sessions: FetchSessions = (
+            replicas.follower_sessions if params.is_follower else replicas.consumer_sessions
+        )
+        self._session_request = SessionRequest(
+            params.replica_id,
+            body.session_id,
+            body.session_epoch,
+            _items(services, body, uses_topic_ids),
+            _forgotten(body, uses_topic_ids) if body.forgotten_topics_data else (),
+            uses_topic_ids,
+        )
+        self._session: FetchSession | None = None
+
+    def begin(self) -> None:
+        if self._sessions.size_of(self._session_request) > MAX_ON_NETWORK_THREAD:
+            self._request.raw.continue_in(Lane.GENERAL, self._read)
+        else:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            session = self._session = self._sessions.begin(self._session_request)
+        except ApiError as error:
+            _refuse(self._request, error.code)
+            return
+        source = FixedItems(self._session_request.items) if session is None else session
+        cancel = self._replicas.fetch(self._params, source, self._request.answering(self.send))
+        if cancel is not None:
+            self._request.raw.park(cancel)
 
     def send(self, result: FetchResult) -> None:
-        outcomes = self._readable(result.outcomes)
-        session, epoch = self._session, self._in_session.epoch
+        outcomes = result.outcomes
+        if not self._request.is_since(_FIRST_WITH_ZSTD):
+            outcomes = [self._without_zstd(outcome) for outcome in outcomes]
+        session, epoch = self._session, self._session_request.epoch
         session_id = NO_SESSION
         if session is not None:
             session_id = session.id
@@ -205,64 +189,50 @@ class _Answer:
                 return
             outcomes = news
         elif epoch == INITIAL_EPOCH:
-            session_id = self._sessions.open(self._in_session, outcomes)
-        self._respond(session_id, outcomes)
+            session_id = self._sessions.open(self._session_request, outcomes)
+        self._request.respond(self._response(session_id, outcomes))
 
-    def _readable(self, outcomes: list[FetchOutcome]) -> list[FetchOutcome]:
+    def _without_zstd(self, outcome: FetchOutcome) -> FetchOutcome:
         """As in Kafka, clients that do not know zstd get an error for topics that are compressed with it."""
-        if self._knows_zstd:
-            return outcomes
-        return [
-            outcome._replace(error=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, read=None)
-            if outcome.read is not None and self._is_kept_in_zstd(outcome.item.partition)
-            else outcome
-            for outcome in outcomes
-        ]
-
-    def _is_kept_in_zstd(self, name: TopicPartition) -> bool:
         try:
-            return self._services.replicas.partition(name).log.config.compression is Compression.ZSTD
+            log = self._replicas.partition(outcome.item.partition).log
         except ApiError:
             # Gone since it was read; the next fetch returns the error.
-            return False
+            return outcome
+        if outcome.read.error or log.config.compression is not Compression.ZSTD:
+            return outcome
+        return FetchOutcome(outcome.item, PartitionRead.failed(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
 
-    def _respond(self, session_id: int, outcomes: Iterable[FetchOutcome]) -> None:
+    def _response(self, session_id: int, outcomes: Iterable[FetchOutcome]) -> FetchResponse:
         topics: dict[uuid.UUID | str, FetchTopicResponse] = {}
-        hints = LeaderHints(self._services, self._request.peer.listener_name) if self._knows_hints else None
-        for outcome in outcomes:
-            item = outcome.item
+        version, hints = self._request.api_version, None
+        if version is not None and version >= _FIRST_WITH_HINTS:
+            hints = LeaderHints(self._services, self._request.peer.listener_name)
+        for item, read in outcomes:
             key = item.topic_id or item.partition.topic
             topic = topics.get(key)
             if topic is None:
                 topic = topics[key] = FetchTopicResponse(
                     topic=item.partition.topic, topic_id=item.topic_id or NO_TOPIC_ID, partitions=[]
                 )
-            answer = _partition(outcome)
-            if hints is not None and outcome.error in _HINTED:
+            answer = _partition(item, read)
+            if hints is not None and read.error in _HINTED:
                 answer.current_leader = hints.find(item.partition, item.current_leader_epoch)
             topic.partitions.append(answer)
         response = FetchResponse(session_id=session_id, responses=list(topics.values()))
         if hints is not None:
             response.node_endpoints = hints.endpoints
-        self._request.respond(response)
+        return response
 
 
-def _partition(outcome: FetchOutcome) -> FetchPartitionResponse:
-    read = outcome.read
-    index = outcome.item.partition.partition
-    if read is None:
-        return FetchPartitionResponse(
-            partition_index=index,
-            error_code=int(outcome.error),
-            log_start_offset=outcome.log_start_offset,
-            records=b"",
-        )
+def _partition(item: FetchItem, read: PartitionRead) -> FetchPartitionResponse:
     answer = FetchPartitionResponse(
-        partition_index=index,
-        error_code=0,
+        partition_index=item.partition.partition,
+        error_code=int(read.error),
         high_watermark=read.high_watermark,
         last_stable_offset=read.last_stable_offset,
         log_start_offset=read.log_start_offset,
+        preferred_read_replica=read.preferred_read_replica,
         records=read.records,
     )
     if read.aborted_transactions is not None:
@@ -270,7 +240,6 @@ def _partition(outcome: FetchOutcome) -> FetchPartitionResponse:
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
             for aborted in read.aborted_transactions
         ]
-    answer.preferred_read_replica = read.preferred_read_replica
     if read.diverging is not None:
         answer.diverging_epoch = EpochEndOffset(
             epoch=read.diverging.epoch, end_offset=read.diverging.end_offset

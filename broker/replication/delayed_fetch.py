@@ -18,12 +18,14 @@ import threading
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from barnabas.broker.base.limits import COLD_READERS, MAX_COLD_BYTES, MAX_WAITING_FOR_COLD_READERS
 from barnabas.broker.base.purgatory import Cancel, DelayedOperation
+from barnabas.broker.base.topic_metrics import Traffic
 from barnabas.broker.log.batch_scan import READ_BUFFERS
 from barnabas.broker.replication.near_replicas import NearConsumer
 from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead
@@ -36,7 +38,6 @@ from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
 
 logger = logging.getLogger(__name__)
 
-_NO_ERROR: Final = ErrorCode.NONE
 _MEMORY_WAIT_S: Final = 0.1
 """How long a fetch waits for memory. The threads wait too, because every cold read needs some."""
 _MEMORY_LOOK_S: Final = 0.005
@@ -46,12 +47,12 @@ NoteError = Callable[[ApiError], None]
 Work = Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FetchParams:
     """The fetching replica, and the limits of the fetch. ``replica_id`` is negative for a consumer.
 
     ``min_bytes`` is at most ``max_bytes``. A consumer with a rack may read from any replica (KIP-392);
-    ``listener_name`` is the listener to which it is connected.
+    ``listener_name`` is the listener to which it is connected. Nothing changes after it is made.
     """
 
     replica_id: BrokerId
@@ -62,15 +63,15 @@ class FetchParams:
     isolation: Isolation
     rack_id: str = ""
     listener_name: str = ""
+    is_follower: bool = field(init=False)
+    reads_any_replica: bool = field(init=False)
+    """Whether a replica answers even if it follows: also for tools that compare replicas."""
 
-    @property
-    def is_follower(self) -> bool:
-        return self.replica_id >= 0
-
-    @property
-    def reads_any_replica(self) -> bool:
-        """Whether a replica answers even if it follows: also for tools that compare replicas."""
-        return self.replica_id == DEBUGGING_REPLICA_ID or (self.rack_id != "" and not self.is_follower)
+    def __post_init__(self) -> None:
+        self.is_follower = self.replica_id >= 0
+        self.reads_any_replica = self.replica_id == DEBUGGING_REPLICA_ID or (
+            self.rack_id != "" and not self.is_follower
+        )
 
 
 class FetchItem(NamedTuple):
@@ -134,20 +135,14 @@ class FixedItems(FetchSource):
 
 
 class FetchOutcome(NamedTuple):
-    """The result of a fetch for one partition: either an error or a read.
-
-    ``log_start_offset`` is set with OFFSET_OUT_OF_RANGE: a follower with a lower offset restarts there.
-    """
+    """The result of a fetch for one partition."""
 
     item: FetchItem
-    error: ErrorCode
-    read: PartitionRead | None
-    log_start_offset: Offset = Offset(-1)
+    read: PartitionRead
 
     @property
     def has_records(self) -> bool:
-        read = self.read
-        return read is not None and len(read.records) > 0 and not read.is_without_records
+        return len(self.read.records) > 0 and not self.read.is_without_records
 
 
 class FetchResult(NamedTuple):
@@ -181,8 +176,8 @@ class FetchResult(NamedTuple):
             return False
         bytes_readable = sum(
             max(len(read.records), item.max_bytes) if read.has_more else len(read.records)
-            for item, _, read, _ in self.outcomes
-            if read is not None and not read.is_without_records
+            for item, read in self.outcomes
+            if not read.is_without_records
         )
         return bytes_readable >= params.min_bytes
 
@@ -198,6 +193,7 @@ class FetchReader:
         self,
         partition_of: PartitionOf,
         note_error: NoteError,
+        traffic: Traffic | None = None,
         quota: ReplicationQuota | None = None,
         *,
         on_fatal: Callable[[BaseException], None],
@@ -206,6 +202,7 @@ class FetchReader:
     ) -> None:
         self.partition_of = partition_of
         self._note_error = note_error
+        self._traffic = Traffic() if traffic is None else traffic
         self.near_consumer: Callable[[FetchParams], NearConsumer] | None = None
         self.quota = ReplicationQuota(NO_BROKER, lambda topic: ()) if quota is None else quota
         """The throttle of this broker's leaders towards replicas that are not in sync."""
@@ -234,16 +231,12 @@ class FetchReader:
             consumer = self.near_consumer(params)
         for item in items:
             has_records = bytes_read > empty_bytes
-            outcome = self._read_one(params, item, bytes_read, has_records, may_wait=False, consumer=consumer)
-            outcomes.append(outcome)
-            read = outcome.read
-            if read is None:
-                is_urgent = True
-                continue
+            read = self._read_one(params, item, bytes_read, has_records, may_wait=False, consumer=consumer)
+            outcomes.append(FetchOutcome(item, read))
             bytes_read += len(read.records)
             if read.is_without_records:
                 empty_bytes += len(read.records)
-            is_urgent = is_urgent or read.is_urgent
+            is_urgent = is_urgent or (not read.records and read.is_urgent)
             is_cold = is_cold or read.is_cold
         return FetchResult(outcomes, bytes_read, is_urgent, is_cold, empty_bytes)
 
@@ -252,26 +245,45 @@ class FetchReader:
     ) -> Cancel | None:
         """Answer a fetch once all its records are read: at once if all are cached, else from another thread.
 
-        If too many fetches wait, it is answered with the records read so far, and the client fetches again.
-        The result, if there is one, drops a read that has not begun.
+        The answer is counted. If too many fetches wait, it is answered with the records read so far, and the
+        client fetches again. The result, if there is one, drops a read that has not begun.
         """
         if not result.is_cold:
+            self._count(params, result)
             answer(result)
             return None
         turn = next(self._turns)
 
         def read() -> None:
             try:
-                answer(self._read_cold(params, result, turn))
+                complete = self._read_cold(params, result, turn)
+                self._count(params, complete)
+                answer(complete)
             except InvariantViolation:
                 raise
             except Exception:
                 logger.critical("a fetch of cold records cannot be answered", exc_info=True)
 
         if not self._submit(read):
+            self._count(params, result)
             answer(result)
             return None
         return partial(self._workers.withdraw, read)
+
+    def _count(self, params: FetchParams, result: FetchResult) -> None:
+        traffic = self._traffic
+        for item, read in result.outcomes:
+            topic, size_bytes = item.partition.topic, len(read.records)
+            counts = traffic.of_any(topic) if read.error else traffic.of(topic)
+            counts.note_fetch(0 if params.is_follower else size_bytes, read.error)
+            if params.is_follower and size_bytes:
+                traffic.replication_bytes_out += size_bytes
+                if self.quota.applies_to(item.partition):
+                    self.quota.note(size_bytes)
+                with suppress(ApiError):
+                    # A reassignment adds this follower.
+                    if params.replica_id in self.partition_of(item.partition).adding:
+                        traffic.reassignment_bytes_out += size_bytes
 
     def _read_cold(self, params: FetchParams, result: FetchResult, turn: int) -> FetchResult:
         """Read the cold partitions of a result, waiting for the disk.
@@ -282,7 +294,7 @@ class FetchReader:
         if not self._has_memory():
             return result
         outcomes = list(result.outcomes)
-        cold = [index for index, outcome in enumerate(outcomes) if outcome.read and outcome.read.is_cold]
+        cold = [index for index, outcome in enumerate(outcomes) if outcome.read.is_cold]
         begin = turn % len(cold) if cold else 0
         bytes_read, is_urgent, allowed_bytes = result.bytes_read, result.is_urgent, MAX_COLD_BYTES
         has_records = bytes_read > result.empty_bytes
@@ -290,15 +302,12 @@ class FetchReader:
             if allowed_bytes <= 0:
                 break
             item = outcomes[index].item
-            outcome = self._read_one(params, item, bytes_read, has_records, may_wait=True)
-            outcomes[index] = outcome
-            if outcome.read is None:
-                is_urgent = True
-                continue
-            bytes_read += len(outcome.read.records)
+            read = self._read_one(params, item, bytes_read, has_records, may_wait=True)
+            outcomes[index] = outcome = FetchOutcome(item, read)
+            bytes_read += len(read.records)
             has_records = has_records or outcome.has_records
-            allowed_bytes -= len(outcome.read.records)
-            is_urgent = is_urgent or outcome.read.is_urgent
+            allowed_bytes -= len(read.records)
+            is_urgent = is_urgent or read.is_urgent
         return FetchResult(outcomes, bytes_read, is_urgent)
 
     def _has_memory(self) -> bool:
@@ -319,13 +328,13 @@ class FetchReader:
         *,
         may_wait: bool,
         consumer: NearConsumer | None = None,
-    ) -> FetchOutcome:
+    ) -> PartitionRead:
         """``has_records``: the answer has some already, so no batch above the limits is read."""
         partition = None
         try:
             partition = find(self.partition_of, item)
-            is_held_back = self.is_held_back(params, partition)
-            read = partition.read(
+            is_held_back = params.is_follower and self.is_held_back(params, partition)
+            return partition.read(
                 current_leader_epoch=item.current_leader_epoch,
                 fetch_offset=item.fetch_offset,
                 last_fetched_epoch=item.last_fetched_epoch,
@@ -338,20 +347,20 @@ class FetchReader:
             )
         except ApiError as error:
             self._note_error(error)
-            return FetchOutcome(item, error.code, None, _log_start(partition, error))
+            if partition is None or error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                return PartitionRead.failed(error.code)
+            return PartitionRead.failed(error.code, partition.log.log_start_offset)
         except InvariantViolation:
             raise
         except Exception:
             # Bytes on a disk may cause it, so it may recur; the other partitions are still read.
             logger.critical("reading %s failed by an unforeseen error", item.partition, exc_info=True)
-            return FetchOutcome(item, ErrorCode.UNKNOWN_SERVER_ERROR, None)
-        return FetchOutcome(item, _NO_ERROR, read)
+            return PartitionRead.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def is_held_back(self, params: FetchParams, partition: Partition) -> bool:
         """Whether a follower gets no records of a partition now, because of the throttle."""
         return (
             self.quota.is_bounded
-            and params.is_follower
             and params.replica_id not in partition.isr.in_sync_replicas
             and self.quota.applies_to(partition.partition)
             and self.quota.wait_s() > 0
@@ -364,13 +373,6 @@ class FetchReader:
             if throttled and (wait_s := self.quota.wait_s()):
                 return min(params.max_wait_ms, 1000 * wait_s)
         return params.max_wait_ms
-
-    def note_sent(self, params: FetchParams, result: FetchResult) -> None:
-        """Count the records of an answer to a follower for the throttle."""
-        if self.quota.is_bounded:
-            for item, _, read, _ in result.outcomes:
-                if read is not None and len(read.records) and self.quota.applies_to(item.partition):
-                    self.quota.note(len(read.records))
 
     def _submit(self, work: Work) -> bool:
         """Queue the work, or do it if there are no threads; False if the queue is full."""
@@ -397,27 +399,22 @@ def find(partition_of: PartitionOf, item: FetchItem) -> Partition:
     return partition
 
 
-def _log_start(partition: Partition | None, error: ApiError) -> Offset:
-    if partition is None or error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-        return Offset(-1)
-    return partition.log.log_start_offset
-
-
 def refusing_to_wait(result: FetchResult, doubt: Callable[[TopicPartition], object]) -> FetchResult:
     """Answer NOT_LEADER_OR_FOLLOWER for partitions in ``doubt`` that a consumer has read to the end.
 
     Committed records stay committed under any leader, so they are served. But a consumer that waits here for
     more might wait without end while another broker leads.
     """
+    refused = PartitionRead.failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     outcomes = [
-        outcome._replace(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, read=None)
-        if outcome.read is not None
-        and (outcome.item.fetch_offset >= outcome.read.end_offset or outcome.read.is_without_records)
-        and doubt(outcome.item.partition) is not None
-        else outcome
-        for outcome in result.outcomes
+        FetchOutcome(item, refused)
+        if not read.error
+        and (item.fetch_offset >= read.end_offset or read.is_without_records)
+        and doubt(item.partition) is not None
+        else FetchOutcome(item, read)
+        for item, read in result.outcomes
     ]
-    is_urgent = result.is_urgent or any(outcome.error != ErrorCode.NONE for outcome in outcomes)
+    is_urgent = result.is_urgent or any(read.error for _, read in outcomes)
     return result._replace(outcomes=outcomes, is_urgent=is_urgent)
 
 
@@ -487,8 +484,8 @@ class DelayedFetch(DelayedOperation):
             ):
                 # The follower has to truncate, to drop deleted records or to serve more: answer at once.
                 return True
-            if end > self._ends.get(item.partition, item.fetch_offset) and not self._reader.is_held_back(
-                params, partition
+            if end > self._ends.get(item.partition, item.fetch_offset) and not (
+                params.is_follower and self._reader.is_held_back(params, partition)
             ):
                 if params.min_bytes <= 1:
                     return True
@@ -500,8 +497,8 @@ class DelayedFetch(DelayedOperation):
         return result.is_enough(params)
 
     def _note_ends(self, result: FetchResult) -> None:
-        for item, _, read, _ in result.outcomes:
-            if read is not None:
+        for item, read in result.outcomes:
+            if not read.error:
                 self._ends[item.partition] = read.end_offset
 
     def on_complete(self) -> None:

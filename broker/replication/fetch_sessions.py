@@ -76,7 +76,7 @@ class SessionPartition:
     def note(self, outcome: FetchOutcome) -> bool:
         """Whether an outcome must be sent; if so it counts as sent."""
         read = outcome.read
-        if read is None or read.is_urgent:
+        if read.is_urgent:
             # The fetcher uses nothing else of such an answer, so the next one must contain everything.
             self.sent_high_watermark = self.sent_log_start_offset = _UNSENT
             return True
@@ -240,8 +240,7 @@ class FetchSession(FetchSource):
                     continue
                 if part.note(outcome):
                     news.append(outcome)
-                read = outcome.read
-                if read is not None and len(read.records) > 0:
+                if len(outcome.read.records) > 0:
                     active.pop(part, None)
                     active[part] = None
                 elif _is_drained(outcome):
@@ -282,8 +281,7 @@ class FetchSession(FetchSource):
 
 def _is_drained(outcome: FetchOutcome) -> bool:
     """Whether the next read could find more than this one, without records, only after a change."""
-    read = outcome.read
-    return read is not None and not read.is_urgent and read.end_offset <= outcome.item.fetch_offset
+    return not outcome.read.is_urgent and outcome.read.end_offset <= outcome.item.fetch_offset
 
 
 def not_found(session_id: int) -> Exception:

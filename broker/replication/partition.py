@@ -49,6 +49,7 @@ from barnabas.protocol.ids import (
     NO_BROKER,
     NO_CONTROLLER_EPOCH,
     NO_LEADER_EPOCH,
+    NO_OFFSET,
     NO_TOPIC_ID,
     BrokerEpoch,
     BrokerId,
@@ -67,6 +68,7 @@ EVER: Final = LeaderEpoch(1 << 31)
 """For ``since``: the caller does not mind when this replica came to lead."""
 
 _EMPTY: Final = memoryview(b"")
+_NO_ERROR: Final = ErrorCode.NONE
 _CLIENT: Final = AppendOrigin.CLIENT
 
 
@@ -89,11 +91,6 @@ class Isolation(Enum):
     """To the last stable offset."""
 
     @classmethod
-    def of_request(cls, replica_id: int, isolation_level: int) -> Isolation:
-        """By the fields of a Fetch request; consumers have a negative replica id."""
-        return _FOLLOWER if replica_id >= 0 else cls.of_consumer(isolation_level)
-
-    @classmethod
     def of_consumer(cls, isolation_level: int) -> Isolation:
         return _READ_COMMITTED if isolation_level == 1 else _READ_UNCOMMITTED
 
@@ -106,32 +103,39 @@ _READ_COMMITTED: Final = Isolation.READ_COMMITTED
 
 
 class PartitionRead(NamedTuple):
-    """The result of reading one partition. ``diverging`` is set instead of records (KIP-595).
+    """The result of reading one partition, from the log to the answer.
 
-    ``end_offset`` is where the reader's isolation ends. ``has_more``: not all records below it were read.
-    ``is_cold``: there are records that could not be read without waiting for the disk.
-    ``is_without_records``: a consumer has read all records, and the batches here hold none for it.
-    ``aborted_transactions``: those among the records; None unless the reader's isolation is read_committed.
-    ``preferred_read_replica`` is set instead of records if the consumer should read there (KIP-392).
+    With an ``error`` it has nothing else but, with OFFSET_OUT_OF_RANGE, ``log_start_offset``: a follower with
+    a lower offset restarts there. ``diverging`` is set instead of records (KIP-595). ``end_offset`` is where
+    the reader's isolation ends. ``has_more``: not all records below it were read. ``is_cold``: there are
+    records that could not be read without waiting for the disk. ``is_without_records``: a consumer has read
+    all records, and the batches here hold none for it. ``aborted_transactions``: those among the records;
+    None unless the reader's isolation is read_committed. ``preferred_read_replica`` is set instead of records
+    if the consumer should read there (KIP-392).
     """
 
     records: memoryview
-    high_watermark: Offset
-    last_stable_offset: Offset
-    log_start_offset: Offset
-    log_end_offset: Offset
-    end_offset: Offset
+    high_watermark: Offset = NO_OFFSET
+    last_stable_offset: Offset = NO_OFFSET
+    log_start_offset: Offset = NO_OFFSET
+    log_end_offset: Offset = NO_OFFSET
+    end_offset: Offset = NO_OFFSET
     diverging: EpochEnd | None = None
     is_cold: bool = False
     has_more: bool = False
     is_without_records: bool = False
     aborted_transactions: list[AbortedTransaction] | None = None
     preferred_read_replica: BrokerId = NO_BROKER
+    error: ErrorCode = _NO_ERROR
+
+    @classmethod
+    def failed(cls, error: ErrorCode, log_start_offset: Offset = NO_OFFSET) -> PartitionRead:
+        return cls(_EMPTY, log_start_offset=log_start_offset, error=error)
 
     @property
     def is_urgent(self) -> bool:
         """Whether it must be answered at once, although it has no records."""
-        return self.diverging is not None or self.preferred_read_replica != NO_BROKER
+        return bool(self.error) or self.diverging is not None or self.preferred_read_replica != NO_BROKER
 
 
 class FollowerProgress(NamedTuple):

@@ -26,6 +26,7 @@ from barnabas.broker.replication.become_leader_or_follower import RoleChanges
 from barnabas.broker.replication.delayed_delete import RecordDeletions
 from barnabas.broker.replication.delayed_fetch import (
     DelayedFetch,
+    FetchOutcome,
     FetchParams,
     FetchReader,
     FetchResult,
@@ -40,7 +41,7 @@ from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.near_replicas import NearConsumer
-from barnabas.broker.replication.partition import EVER, Partition
+from barnabas.broker.replication.partition import EVER, Partition, PartitionRead
 from barnabas.broker.replication.replication_quota import ReplicationQuotas
 from barnabas.broker.replication.sliced_checks import SlicedChecks
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
@@ -102,7 +103,9 @@ class ReplicaManager:
         )
         self.markers = TransactionMarkers(self)
         self.quotas = quotas = ReplicationQuotas(broker_id, topic_settings)
-        self._reader = FetchReader(self.partition, self.disk_failures.note, quotas.leaders, on_fatal=on_fatal)
+        self._reader = FetchReader(
+            self.partition, self.disk_failures.note, self.traffic, quotas.leaders, on_fatal=on_fatal
+        )
         self._fetchers = make_fetchers(self)
         self.roles = RoleChanges(
             broker_id,
@@ -372,11 +375,8 @@ class ReplicaManager:
         wait until its poll expires.
         """
 
-        def counted(answered: FetchResult) -> None:
-            self._count(params, answered)
-            answer(answered)
-
-        result = self._reader.read_all(params, source.items())
+        reader = self._reader
+        result = reader.read_all(params, source.items())
         if params.is_follower:
             superseded = self._parked.pop(params.replica_id, None)
             if superseded is not None:
@@ -384,26 +384,10 @@ class ReplicaManager:
             result = self._note_progress(params, result)
         elif self.fence.reason is not None:
             result = refusing_to_wait(result, self.doubt)
-        return self._answer_or_park(params, source, result, counted)
-
-    def send_consumers_near(self) -> None:
-        """Send consumers to a replica on their rack from now on, by `replica.selector.class`."""
-        self._reader.near_consumer = lambda params: NearConsumer.on(
-            params.rack_id, params.listener_name, self._metadata, self._now_ms()
-        )
-
-    def _answer_or_park(
-        self,
-        params: FetchParams,
-        source: FetchSource,
-        result: FetchResult,
-        answer: Callable[[FetchResult], None],
-    ) -> Cancel | None:
-        watched = source.watched
-        if not watched or params.max_wait_ms <= 0 or result.is_enough(params):
-            return self._reader.finish(params, result, answer)
-        deadline_ms = self._now_ms() + self._reader.wait_ms(params, result)
-        delayed = DelayedFetch(deadline_ms, params, source, self._reader, answer, result, self.doubt)
+        if params.max_wait_ms <= 0 or result.is_enough(params) or not (watched := source.watched):
+            return reader.finish(params, result, answer)
+        deadline_ms = self._now_ms() + reader.wait_ms(params, result)
+        delayed = DelayedFetch(deadline_ms, params, source, reader, answer, result, self.doubt)
         purgatory = self.consumer_purgatory
         if params.is_follower:
             purgatory = self.follower_purgatory
@@ -413,27 +397,10 @@ class ReplicaManager:
         purgatory.try_complete_else_watch(delayed, watched)
         return delayed.cancel
 
-    def _count(self, params: FetchParams, result: FetchResult) -> None:
-        traffic = self.traffic
-        if params.is_follower:
-            traffic.replication_bytes_out += result.bytes_read
-            traffic.reassignment_bytes_out += self._bytes_to_added(params.replica_id, result)
-            self._reader.note_sent(params, result)
-        for item, error, read, _ in result.outcomes:
-            topic = item.partition.topic
-            counts = traffic.of_any(topic) if read is None else traffic.of(topic)
-            counts.note_fetch(0 if read is None or params.is_follower else len(read.records), error)
-
-    def _bytes_to_added(self, follower: BrokerId, result: FetchResult) -> int:
-        """The bytes of the partitions to which a reassignment adds this follower."""
-        partitions = self.roles.partitions
-        return sum(
-            len(read.records)
-            for item, _, read, _ in result.outcomes
-            if read is not None
-            and len(read.records)
-            and (partition := partitions.get(item.partition)) is not None
-            and follower in partition.adding
+    def send_consumers_near(self) -> None:
+        """Send consumers to a replica on their rack from now on, by `replica.selector.class`."""
+        self._reader.near_consumer = lambda params: NearConsumer.on(
+            params.rack_id, params.listener_name, self._metadata, self._now_ms()
         )
 
     def _note_progress(self, params: FetchParams, result: FetchResult) -> FetchResult:
@@ -443,8 +410,8 @@ class ReplicaManager:
         moved = []
         outcomes = list(result.outcomes)
         is_urgent = result.is_urgent
-        for index, (item, _, read, _) in enumerate(outcomes):
-            if read is None or read.diverging is not None:
+        for index, (item, read) in enumerate(outcomes):
+            if read.error or read.diverging is not None:
                 continue
             try:
                 partition = self.partition(item.partition)
@@ -459,7 +426,7 @@ class ReplicaManager:
                     now_ms=now_ms,
                 )
             except ApiError as error:
-                outcomes[index] = outcomes[index]._replace(error=error.code, read=None)
+                outcomes[index] = FetchOutcome(item, PartitionRead.failed(error.code))
                 is_urgent = True
                 continue
             if progress.pending is not None:

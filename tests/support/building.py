@@ -154,7 +154,7 @@ def fetch_params(
         max_wait_ms,
         min_bytes,
         max_bytes,
-        Isolation.of_request(replica, 0),
+        Isolation.FOLLOWER if replica >= 0 else Isolation.READ_UNCOMMITTED,
     )
 
 

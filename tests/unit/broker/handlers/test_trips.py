@@ -9,8 +9,8 @@ BOUNDS = {
     "produce_acks_1": (70, 17),
     "produce_acks_all": (79, 19),
     "produce_native": (78, 19),
-    "follower_fetches": (210, 110),
-    "consumer_fetch": (73, 33),
+    "follower_fetches": (178, 83),
+    "consumer_fetch": (56, 21),
 }
 """Calls, and moves back into a file that the trip had left."""
 

@@ -100,7 +100,7 @@ def raise_it(error: BaseException) -> None:
 
 
 def sizes(result: FetchResult) -> list[int]:
-    return [len(outcome.read.records) if outcome.read else -1 for outcome in result.outcomes]
+    return [-1 if outcome.read.error else len(outcome.read.records) for outcome in result.outcomes]
 
 
 @pytest.fixture
@@ -236,7 +236,10 @@ def test_a_sector_that_cannot_be_read_is_the_answer_for_its_partition(make_rig: 
     rig.readers[NAMES[0]].error = failure
     rig.fetch(*NAMES[:2])
     (result,) = rig.wait_for(1)
-    assert [outcome.error for outcome in result.outcomes] == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
+    assert [outcome.read.error for outcome in result.outcomes] == [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NONE,
+    ]
     assert sizes(result)[1] > 0
     assert rig.noted == [failure]
 
@@ -251,7 +254,10 @@ def test_an_unforeseen_error_fails_one_partition_or_answer_and_no_thread(
     rig.readers[NAMES[1]].is_cold = False
     rig.fetch(*NAMES[:2])
     (result,) = rig.wait_for(1)
-    assert [outcome.error for outcome in result.outcomes] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+    assert [outcome.read.error for outcome in result.outcomes] == [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.NONE,
+    ]
     assert sizes(result)[1] > 0
     rig.fetch(NAMES[2])
     assert sizes(rig.wait_for(2)[1])[0] > 0
@@ -266,7 +272,7 @@ def test_a_leader_that_was_deposed_during_the_read_answers_with_the_error(
     rig.fetch(NAMES[0])
     (result,) = rig.wait_for(1)
     assert result.is_urgent
-    assert result.outcomes[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert result.outcomes[0].read.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_the_cold_bytes_of_an_answer_are_bounded_and_partitions_take_turns(

@@ -8,6 +8,7 @@ import pytest
 
 from barnabas.broker.replication import sliced_checks
 from barnabas.broker.replication.delayed_fetch import FetchResult, FixedItems
+from barnabas.broker.replication.partition import PartitionRead
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from tests.support.building import LAG_MS, THREE, TP, TWO, Managed, fetch_item, fetch_params, state
@@ -80,7 +81,7 @@ def test_a_lost_leadership_answers_at_once(led: Managed, lose: Callable[[Managed
     assert (produced, polled) == ([], [])
     lose(led)
     assert [outcome.error_code for outcome in produced[0]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert polled[0].outcomes[0].error is not ErrorCode.NONE
+    assert polled[0].outcomes[0].read.error is not ErrorCode.NONE
     led.pass_time(10_000)
     assert (len(produced), len(polled)) == (1, 1)
 
@@ -319,16 +320,16 @@ def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
     assert [result.bytes_read for result in led.fetch(0, max_wait_ms=1_000)] == [RECORD.size]
     assert [result.bytes_read for result in led.fetch(1, max_wait_ms=1_000, min_bytes=0)] == [0]
     (result,) = led.fetch(7, max_wait_ms=1_000)
-    assert result.outcomes[0].error is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert result.outcomes[0].log_start_offset == 0
+    assert result.outcomes[0].read.error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert result.outcomes[0].read.log_start_offset == 0
     (result,) = led.fetch(1, max_wait_ms=1_000, partitions=[NOWHERE, TP])
-    assert [outcome.error for outcome in result.outcomes] == [
+    assert [outcome.read.error for outcome in result.outcomes] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NONE,
     ]
     (result,) = led.fetch(0, max_wait_ms=1_000, epoch=4)
-    assert result.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert result.outcomes[0].log_start_offset == -1
+    assert result.outcomes[0].read.error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert result.outcomes[0].read.log_start_offset == -1
     # So is a follower with another history.
     answers: list[FetchResult] = []
     diverging = fetch_item(TP, 5)._replace(last_fetched_epoch=0)
@@ -351,7 +352,7 @@ def test_a_change_of_leadership_answers_the_waiting_fetches(
     assert answers == []
     led.tell(state(leader=leader, epoch=1))
     (result,) = answers
-    assert result.outcomes[0].error is code
+    assert result.outcomes[0].read.error is code
 
 
 def test_a_newer_fetch_of_a_follower_answers_its_older_long_poll_even_without_partitions(
@@ -369,15 +370,14 @@ def test_at_a_fenced_broker_a_consumer_reads_committed_records_but_does_not_wait
     waiting = led.fetch(2, max_wait_ms=500)
     led.manager.roles.registration_lost("the session has expired")
     ((outcome,),) = [result.outcomes for result in waiting]
-    assert (outcome.error, outcome.read) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+    assert outcome.read == PartitionRead.failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     ((outcome,),) = [result.outcomes for result in led.fetch(0, max_wait_ms=500)]
-    assert outcome.read is not None
     assert len(decode(outcome.read.records)) == 2
     ((outcome,),) = [result.outcomes for result in led.fetch(2, max_wait_ms=500)]
-    assert (outcome.error, outcome.read) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+    assert outcome.read == PartitionRead.failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     # A limit that is used up is no wait.
     ((outcome,),) = [result.outcomes for result in led.fetch(1, partition_max_bytes=0, max_wait_ms=500)]
-    assert outcome.error is ErrorCode.NONE
+    assert outcome.read.error is ErrorCode.NONE
     # A follower learns its leader from the controller, so it may wait.
     assert led.fetch(2, replica=TWO, max_wait_ms=500) == []
 
@@ -409,7 +409,7 @@ def test_a_follower_that_has_caught_up_is_proposed_for_the_isr(led: Managed) -> 
 
 def test_a_broker_without_a_replica_cannot_follow_here(led: Managed) -> None:
     (result,) = led.fetch(0, replica=8, max_wait_ms=1_000)
-    assert result.outcomes[0].error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert result.outcomes[0].read.error is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
 def test_laggards_are_proposed_to_leave(led: Managed) -> None:

@@ -136,7 +136,7 @@ def test_a_full_disk_loses_its_own_partitions_and_no_others(broker: Broker) -> N
         ErrorCode.KAFKA_STORAGE_ERROR,
     ]
     assert broker.append(T2)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert broker.read(T2)[0].outcomes[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.read(T2)[0].outcomes[0].read.error == ErrorCode.KAFKA_STORAGE_ERROR
     assert broker.append(T1)[0].base_offset == 0
     assert broker.store.notified == [ME]
     assert list(broker.logs.offline_dirs) == [broker.dirs[0]]
@@ -152,7 +152,7 @@ def test_requests_that_wait_for_a_lost_partition_are_answered(broker: Broker) ->
     assert (waiting, followed, consumed) == ([], [], [])
     broker.lose_first_dir()
     assert [outcome.error_code for outcome in waiting] == [ErrorCode.KAFKA_STORAGE_ERROR]
-    assert [result.outcomes[0].error for result in (*followed, *consumed)] == [
+    assert [result.outcomes[0].read.error for result in (*followed, *consumed)] == [
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.KAFKA_STORAGE_ERROR,
     ]

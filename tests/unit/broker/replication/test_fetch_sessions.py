@@ -49,13 +49,11 @@ def read(
     """A read whose isolation ends at ``end``, else at the high watermark."""
     bound = mark if end is None else end
     offsets = map(Offset, (mark, mark, start, bound, bound))
-    return FetchOutcome(
-        item(name, offset), ErrorCode.NONE, PartitionRead(memoryview(records), *offsets, diverging)
-    )
+    return FetchOutcome(item(name, offset), PartitionRead(memoryview(records), *offsets, diverging))
 
 
 def failed(name: TopicPartition) -> FetchOutcome:
-    return FetchOutcome(item(name), ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+    return FetchOutcome(item(name), PartitionRead.failed(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
 
 def items_of(outcomes: Sequence[FetchOutcome]) -> list[FetchItem]:
@@ -306,7 +304,7 @@ def test_topic_names_and_ids_are_not_mixed() -> None:
 def test_a_session_keeps_the_name_of_a_topic_id() -> None:
     rig = Rig()
     unknown = item(TopicPartition("", 0), topic_id=ID)
-    session_id = rig.open(FetchOutcome(unknown, ErrorCode.UNKNOWN_TOPIC_ID, None), by_id=True)
+    session_id = rig.open(FetchOutcome(unknown, PartitionRead.failed(ErrorCode.UNKNOWN_TOPIC_ID)), by_id=True)
     session = rig.continue_session(session_id, 1, by_id=True)
     assert session.items() == [unknown]
     rig.names[ID] = "topic"

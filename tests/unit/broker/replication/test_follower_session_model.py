@@ -254,7 +254,7 @@ def test_followers_learn_everything() -> None:
 
 
 def _forgets_high_watermarks(self: SessionPartition, outcome: FetchOutcome) -> bool:
-    return outcome.read is None or outcome.read.diverging is not None or len(outcome.read.records) > 0
+    return bool(outcome.read.error) or outcome.read.diverging is not None or len(outcome.read.records) > 0
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from tests.support.building import (
     TWO,
     Clock,
     append,
-    fetch_params,
     fetched,
     follow,
     leader_of,
@@ -176,22 +175,6 @@ def read(
 
 def read_all(partition: Partition, offset: int, last: int = -1) -> PartitionRead:
     return read(partition, offset, last=last, isolation=Isolation.FOLLOWER)
-
-
-@pytest.mark.parametrize(
-    ("replica", "level", "isolation"),
-    [
-        (0, 0, Isolation.FOLLOWER),
-        (TWO, 1, Isolation.FOLLOWER),
-        (-1, 0, Isolation.READ_UNCOMMITTED),
-        (-1, 1, Isolation.READ_COMMITTED),
-    ],
-)
-def test_the_isolation_of_a_request_is_chosen_by_consumers_alone(
-    replica: int, level: int, isolation: Isolation
-) -> None:
-    assert Isolation.of_request(replica, level) is isolation
-    assert fetch_params(replica).is_follower == (isolation is Isolation.FOLLOWER)
 
 
 def test_a_consumer_reads_below_the_high_watermark_a_follower_to_the_end() -> None:

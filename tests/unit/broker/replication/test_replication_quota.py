@@ -57,7 +57,7 @@ def read_by(reader: FetchReader, follower: int) -> int:
     """The bytes of an answer to a follower."""
     params = fetch_params(follower)
     result = reader.read_all(params, [fetch_item()])
-    reader.note_sent(params, result)
+    reader.finish(params, result, lambda result: None)
     return result.bytes_read
 
 
