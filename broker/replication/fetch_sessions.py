@@ -22,7 +22,6 @@ import random
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -424,9 +423,6 @@ class ConsumerSessions(FetchSessions):
         self._max_slots = max_slots
         self._max_partitions = max_partitions
         self._now_ms = now_ms
-        # (size, id) of the sessions that may give way to a larger one, sorted.
-        self._evictable: list[tuple[int, int]] = []
-        self._evictable_size: dict[int, int] = {}
         # The partitions of each session at its last use, and of all together; also of those being made.
         self._sizes: dict[int, int] = {}
         self._partitions = 0
@@ -471,19 +467,13 @@ class ConsumerSessions(FetchSessions):
         with self._lock:
             if session.id not in self._sessions:
                 return
-            now_ms = session.last_used_ms = self._now_ms()
+            session.last_used_ms = self._now_ms()
             self._sessions.move_to_end(session.id)
             self._note_size(session)
             if self._partitions > self._max_partitions or len(session) > MAX_PARTITIONS_OF_SESSION:
                 # It has grown too much. Its consumer will not find it, and opens another if there is room.
                 has_grown = True
                 self._drop(session.id)
-            elif now_ms - session.created_ms > EVICTION_MS:
-                size = len(session)
-                if self._evictable_size.get(session.id) != size:
-                    self._forget_evictable(session.id)
-                    self._evictable_size[session.id] = size
-                    insort(self._evictable, (size, session.id))
         if has_grown:
             session.close()
 
@@ -497,16 +487,11 @@ class ConsumerSessions(FetchSessions):
         oldest = next(iter(self._sessions.values()), None)
         if oldest is not None and now_ms - oldest.last_used_ms > EVICTION_MS:
             return oldest.id
-        if not self._evictable or size <= self._evictable[0][0]:
-            return None
-        return self._evictable[0][1]
+        # No index of sizes: a lookup for a new session in a full cache takes time for each session.
+        settled = (one for one in self._sessions.values() if one.last_used_ms - one.created_ms > EVICTION_MS)
+        smallest = min(((self._sizes[one.id], one.id) for one in settled), default=(size, 0))
+        return smallest[1] if smallest[0] < size else None
 
     def _drop(self, key: int) -> FetchSession:
-        self._forget_evictable(key)
         self._partitions -= self._sizes.pop(key)
         return super()._drop(key)
-
-    def _forget_evictable(self, session_id: int) -> None:
-        size = self._evictable_size.pop(session_id, None)
-        if size is not None:
-            del self._evictable[bisect_left(self._evictable, (size, session_id))]
