@@ -280,7 +280,7 @@ class Broker:
                     note_error=manager.disk_failures.note,
                     fail=manager.roles.fail_follower,
                     traffic=manager.traffic,
-                    quota=manager.quotas.followers,
+                    quota=manager.follower_quota,
                 )
 
             return FetcherManager(
@@ -311,8 +311,8 @@ class Broker:
     def _set_replication_rates(self) -> None:
         replicas, value = self._replicas, self._layers.value
         if replicas is not None:
-            replicas.quotas.leaders.set_rate(value("leader.replication.throttled.rate"))
-            replicas.quotas.followers.set_rate(value("follower.replication.throttled.rate"))
+            replicas.leader_quota.set_rate(value("leader.replication.throttled.rate"))
+            replicas.follower_quota.set_rate(value("follower.replication.throttled.rate"))
 
     def _start_cleaner(self, logs: LogManager, replicas: ReplicaManager) -> None:
         if not self._config.log_cleaner_enable:

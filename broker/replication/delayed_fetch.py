@@ -278,8 +278,7 @@ class FetchReader:
             counts.note_fetch(0 if params.is_follower else size_bytes, read.error)
             if params.is_follower and size_bytes:
                 traffic.replication_bytes_out += size_bytes
-                if self.quota.applies_to(item.partition):
-                    self.quota.note(size_bytes)
+                self.quota.note(item.partition, size_bytes)
                 with suppress(ApiError):
                     # A reassignment adds this follower.
                     if params.replica_id in self.partition_of(item.partition).adding:
@@ -333,7 +332,7 @@ class FetchReader:
         partition = None
         try:
             partition = find(self.partition_of, item)
-            is_held_back = params.is_follower and self.is_held_back(params, partition)
+            is_held_back = params.is_follower and self.quota.holds_back(params.replica_id, partition)
             return partition.read(
                 current_leader_epoch=item.current_leader_epoch,
                 fetch_offset=item.fetch_offset,
@@ -357,22 +356,12 @@ class FetchReader:
             logger.critical("reading %s failed by an unforeseen error", item.partition, exc_info=True)
             return PartitionRead.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def is_held_back(self, params: FetchParams, partition: Partition) -> bool:
-        """Whether a follower gets no records of a partition now, because of the throttle."""
-        return (
-            self.quota.is_bounded
-            and params.replica_id not in partition.isr.in_sync_replicas
-            and self.quota.applies_to(partition.partition)
-            and self.quota.wait_s() > 0
-        )
-
     def wait_ms(self, params: FetchParams, result: FetchResult) -> float:
         """How long a fetch may wait for records: not longer than the throttle holds some back."""
-        if self.quota.is_bounded and params.is_follower:
-            throttled = [o for o in result.outcomes if self.quota.applies_to(o.item.partition)]
-            if throttled and (wait_s := self.quota.wait_s()):
-                return min(params.max_wait_ms, 1000 * wait_s)
-        return params.max_wait_ms
+        quota, wait_ms = self.quota, float(params.max_wait_ms)
+        if params.is_follower and any(quota.applies_to(item.partition) for item, _ in result.outcomes):
+            wait_ms = min(wait_ms, 1000 * quota.wait_s() or wait_ms)
+        return wait_ms
 
     def _submit(self, work: Work) -> bool:
         """Queue the work, or do it if there are no threads; False if the queue is full."""
@@ -485,7 +474,7 @@ class DelayedFetch(DelayedOperation):
                 # The follower has to truncate, to drop deleted records or to serve more: answer at once.
                 return True
             if end > self._ends.get(item.partition, item.fetch_offset) and not (
-                params.is_follower and self._reader.is_held_back(params, partition)
+                params.is_follower and self._reader.quota.holds_back(params.replica_id, partition)
             ):
                 if params.min_bytes <= 1:
                     return True

@@ -411,10 +411,9 @@ class LeaderFetches:
 
     def _throttle(self, tp: TopicPartition, followed: FollowedPartition, size_bytes: int, now: float) -> None:
         quota = self._quota
-        if quota is None or not size_bytes or not quota.applies_to(tp):
+        if quota is None or not quota.note(tp, size_bytes) or not followed.lag:
             return
-        quota.note(size_bytes)
-        if followed.lag and (wait_s := quota.wait_s()):
+        if wait_s := quota.wait_s():
             self.followed.pause(tp, followed, now + wait_s)
 
     def failed(self, error: LocalError) -> Failed:

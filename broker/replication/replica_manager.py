@@ -42,7 +42,7 @@ from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.near_replicas import NearConsumer
 from barnabas.broker.replication.partition import EVER, Partition, PartitionRead
-from barnabas.broker.replication.replication_quota import ReplicationQuotas
+from barnabas.broker.replication.replication_quota import make_quotas
 from barnabas.broker.replication.sliced_checks import SlicedChecks
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -101,12 +101,11 @@ class ReplicaManager:
             log_start_moved=self._log_start_moved,
             now_ms=now_ms,
         )
-        self.markers = TransactionMarkers(self)
-        self.quotas = quotas = ReplicationQuotas(broker_id, topic_settings)
+        self.leader_quota, self.follower_quota = make_quotas(broker_id, topic_settings)
         self._reader = FetchReader(
-            self.partition, self.disk_failures.note, self.traffic, quotas.leaders, on_fatal=on_fatal
+            self.partition, self.disk_failures.note, self.traffic, self.leader_quota, on_fatal=on_fatal
         )
-        self._fetchers = make_fetchers(self)
+        self.markers, self._fetchers = TransactionMarkers(self), make_fetchers(self)
         self.roles = RoleChanges(
             broker_id,
             logs,

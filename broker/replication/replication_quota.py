@@ -14,6 +14,7 @@ from typing import Final
 
 from barnabas.broker.base.pacing import IoThrottle
 from barnabas.broker.config.topic_configs import TopicConfigs
+from barnabas.broker.replication.partition import Partition
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
@@ -51,18 +52,30 @@ class ReplicationQuota:
         listed = self._listed(name.topic)
         return EVERY_REPLICA in listed or f"{name.partition}:{self._broker_id}" in listed
 
-    def note(self, size_bytes: int) -> None:
-        """Bytes of a throttled replica were sent or fetched."""
+    def holds_back(self, follower: BrokerId, partition: Partition) -> bool:
+        """Whether a follower of this leader gets no records of a partition now."""
+        return (
+            self.is_bounded
+            and follower not in partition.isr.in_sync_replicas
+            and self.applies_to(partition.partition)
+            and self.wait_s() > 0
+        )
+
+    def note(self, name: TopicPartition, size_bytes: int) -> bool:
+        """Count bytes that were sent or fetched; returns whether the replica is throttled."""
+        if not size_bytes or not self.applies_to(name):
+            return False
         self._throttle.take(size_bytes)
+        return True
 
     def wait_s(self) -> float:
         """How long throttled replicas must wait; a second at most, then ask again."""
         return min(self._throttle.wait_s(), _LONGEST_WAIT_S)
 
 
-class ReplicationQuotas:
-    """The throttles of a broker: of its leaders towards followers, and of its followers."""
-
-    def __init__(self, broker_id: BrokerId, settings: TopicConfigs) -> None:
-        self.leaders = ReplicationQuota(broker_id, lambda topic: settings.of(topic).throttled_leaders)
-        self.followers = ReplicationQuota(broker_id, lambda topic: settings.of(topic).throttled_followers)
+def make_quotas(broker_id: BrokerId, settings: TopicConfigs) -> tuple[ReplicationQuota, ReplicationQuota]:
+    """The throttles of a broker's leaders towards followers, and of its followers."""
+    return (
+        ReplicationQuota(broker_id, lambda topic: settings.of(topic).throttled_leaders),
+        ReplicationQuota(broker_id, lambda topic: settings.of(topic).throttled_followers),
+    )

@@ -73,7 +73,7 @@ def test_a_leader_holds_back_a_throttled_replica_that_is_not_in_sync() -> None:
 @pytest.mark.parametrize(("reading", "isr"), [(TWO, (1, 2)), (-1, (1,))], ids=["in sync", "consumer"])
 def test_others_are_not_held_back(reading: int, isr: tuple[int, ...]) -> None:
     reader = reader_of(leader_of(*isr, records=3), *ALL)
-    reader.quota.note(1_000)
+    reader.quota.note(TP, 1_000)
     assert read_by(reader, reading) > 0
 
 
@@ -84,6 +84,6 @@ def test_a_fetch_waits_no_longer_than_the_throttle() -> None:
     result = reader.read_all(params, [fetch_item()])
     assert reader.wait_ms(params, result) == 500
     reader.quota.set_rate(1_000)
-    reader.quota.note(100)
+    reader.quota.note(TP, 100)
     assert reader.wait_ms(params, result) == pytest.approx(100)
     assert reader.wait_ms(fetch_params(-1, max_wait_ms=500), result) == 500
