@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVarTuple
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.purgatory import DelayedCall, Purgatory
 from barnabas.broker.base.slow_work import SlowWork
-from barnabas.broker.handlers.error_counts import ErrorCounts, error_counts
 from barnabas.broker.network.request import Request
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
+from barnabas.protocol.answer_codes import error_counts
 from barnabas.protocol.errors import MessageTooComplex, Unencodable
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.schema import ApiKey, Buffer
@@ -27,10 +27,13 @@ MAX_CLIENT_ID_SHOWN: Final = 64
 
 
 class EncodedAnswer(NamedTuple):
-    """The bytes of an answer, and the counts of its error codes; None if requests are not measured."""
+    """The bytes of an answer, and the counts of its error codes; None if requests are not measured.
+
+    The counts are not changed: answers that are kept share them.
+    """
 
     buffers: list[Buffer]
-    errors: ErrorCounts | None
+    errors: Mapping[int, int] | None
 
 
 class ApiRequest:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.handlers.error_counts import error_counts
+from barnabas.protocol.answer_codes import error_counts
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
 from barnabas.protocol.messages.groups import HeartbeatResponse
