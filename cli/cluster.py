@@ -68,10 +68,7 @@ def _run(options: argparse.Namespace) -> None:
 def _restart(cluster: RunningCluster, name: str) -> None:
     owner = cluster.owner
     if owner is None or owner.state == "gone":
-        if name == ZOOKEEPER:
-            cluster.restart_zookeeper()
-        else:
-            cluster.restart(int(name))
+        cluster.restart_server(name)
     elif cluster.takes_requests:
         ask_restart(cluster.directory, name, _RESTART_TIMEOUT_S)
     else:

@@ -69,7 +69,6 @@ Figures = dict[str, tuple[int, int, float]]
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Run the demo; returns 0 if every check held."""
     source = find_flights()
     screen = Screen(Console(stderr=options.json, highlight=False))
     directory = new_directory(options.dir)

@@ -24,6 +24,7 @@ from barnabas.cli.output import count
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.state import ZOOKEEPER, answer_restart, forget_requests, restarts_asked_for
+from barnabas.deploy.zookeeper import ZooKeeper
 
 _LOOK_INTERVAL_S: Final = 0.1
 _MOST_BROKERS: Final = 64
@@ -167,37 +168,25 @@ def _say(options: argparse.Namespace, text: str) -> None:
 
 def _watch(cluster: LocalCluster, options: argparse.Namespace, stopping: threading.Event) -> None:
     """Until a signal: restart brokers on request, and report once each process that has ended."""
-    ended: set[int] = set()
-    zookeeper_ended = False
+    ended: set[str] = set()
     while not stopping.wait(_LOOK_INTERVAL_S):
         for name in restarts_asked_for(cluster.directory):
             error = None
             try:
-                if name == ZOOKEEPER:
-                    cluster.restart_zookeeper()
-                else:
-                    cluster.restart(int(name))
+                cluster.restart_server(name)
             except DeployError as failure:
                 error = failure
             answer_restart(cluster.directory, name, error)
-        for broker in cluster.brokers:
-            if broker.is_alive:
-                ended.discard(broker.id)
-            elif broker.id not in ended:
-                ended.add(broker.id)
-                code = broker.process.exit_code if broker.process else None
-                print(
-                    f"broker {broker.id} has ended (exit code {code}); see {broker.log_file}", file=sys.stderr
-                )
-        managed = cluster.zookeeper_process
-        has_ended = managed is not None and not managed.is_alive
-        if managed is not None and has_ended and not zookeeper_ended:
-            print(
-                f"ZooKeeper has ended (exit code {managed.exit_code}); start it again: "
-                f"`barnabas restart {ZOOKEEPER}{dir_words(options)}`",
-                file=sys.stderr,
-            )
-        zookeeper_ended = has_ended
+        for server in cluster.servers:
+            if server.is_alive:
+                ended.discard(server.name)
+            elif server.name not in ended:
+                ended.add(server.name)
+                code = server.process.exit_code if server.process else None
+                advice = f"see {server.log_file}"
+                if isinstance(server, ZooKeeper):
+                    advice = f"start it again: `barnabas restart {ZOOKEEPER}{dir_words(options)}`"
+                print(f"{server.name} has ended (exit code {code}); {advice}", file=sys.stderr)
 
 
 add_arguments = command(

@@ -96,10 +96,6 @@ class RunningCluster:
             raise DeployError(f"there is no broker {broker_id!r} in {self.directory}; there are {existing}")
         return broker
 
-    def server(self, name: str) -> LocalServer:
-        """ZooKeeper by that name, or a broker by its id. Raises DeployError if it does not exist."""
-        return self.own_zookeeper if name == ZOOKEEPER else self.broker(int(name))
-
     @property
     def brokers(self) -> list[LocalBroker]:
         """All brokers by id, running or not."""
@@ -122,8 +118,7 @@ class RunningCluster:
     @property
     def is_running(self) -> bool:
         """Whether any process of the cluster runs."""
-        own = self.zookeeper_process
-        return (own is not None and own.is_alive) or any(broker.is_alive for broker in self.brokers)
+        return any(server.is_alive for server in self.servers)
 
     def describe(self) -> dict[str, Any]:
         """The cluster as plain data: ``bootstrap``, ``zookeeper``, ``dir``, ``brokers``."""
@@ -159,7 +154,7 @@ class RunningCluster:
 
     def kill_all(self) -> None:
         """SIGKILL every process at once: the fastest stop, without controlled shutdown."""
-        processes = [*(broker.process for broker in self.brokers), self.zookeeper_process]
+        processes = [server.process for server in self.servers]
         alive = [process for process in processes if process is not None and process.is_alive]
         for process in alive:
             process.send(signal.SIGKILL)
@@ -239,6 +234,24 @@ class RunningCluster:
         self.write_record()
         self.own_zookeeper.wait_ready(timeout_s)
         self.wait_ready(timeout_s)
+
+    # -- any server ----------------------------------------------------------------------------------------
+
+    @property
+    def servers(self) -> list[LocalServer]:
+        """All brokers, then ZooKeeper if it is the cluster's own."""
+        own = [self.zookeeper] if isinstance(self.zookeeper, ZooKeeper) else []
+        return [*self.brokers, *own]
+
+    def server(self, name: str) -> LocalServer:
+        """ZooKeeper by that name, or a broker by its id. Raises DeployError if it does not exist."""
+        return self.own_zookeeper if name == ZOOKEEPER else self.broker(int(name))
+
+    def restart_server(self, name: str) -> None:
+        if name == ZOOKEEPER:
+            self.restart_zookeeper()
+        else:
+            self.restart(int(name))
 
     def write_record(self) -> None:
         own = self.zookeeper_process
