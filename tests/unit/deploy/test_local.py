@@ -299,7 +299,7 @@ def test_topics_of_a_replicating_cluster_survive_the_death_of_a_broker(
     cluster = make(brokers=brokers, replicates=True, settings=given)
     cluster.start()
     config = _config(cluster.broker(1))
-    found = (config.default_replication_factor, config.min_insync_replicas, config.num_partitions)
+    found = (config.default_replication_factor, config.topics.min_insync_replicas, config.num_partitions)
     assert found == expected
 
 
@@ -308,7 +308,7 @@ def test_a_directory_of_an_earlier_version_keeps_the_defaults_of_its_topics(make
         cluster.start()
         config = _config(cluster.broker(1))
         _stop(cluster)
-        return config.default_replication_factor, config.min_insync_replicas, config.num_partitions
+        return config.default_replication_factor, config.topics.min_insync_replicas, config.num_partitions
 
     first = make(replicates=True)
     assert defaults(first) == (3, 2, 3)
@@ -356,19 +356,19 @@ def test_a_given_setting_beats_an_earlier_value_in_a_finer_unit(
     monkeypatch.setenv("BARNABAS_LOG_RETENTION_MS", "5")
     first = make(settings={"log.retention.minutes": "1", "log.roll.ms": "9"})
     first.start()
-    assert _config(first.broker(1)).log_retention_ms == 60_000
+    assert _config(first.broker(1)).topics.retention_ms == 60_000
     first.change_settings(1, {"log.retention.hours": "1"})
     first.change_settings(1, {"log.retention.minutes": "3"})
     first.change_settings(1, {"log.retention.hours": "2"})
     first.kill(1)
     first.restart(1)
-    assert _config(first.broker(1)).log_retention_ms == 7_200_000
+    assert _config(first.broker(1)).topics.retention_ms == 7_200_000
     _stop(first)
     second = make(settings={"log.roll.hours": "2", "log.retention.hours": "1"})
     assert second.settings == {"log.roll.hours": "2", "log.retention.hours": "1"}
     second.start()
     config = _config(second.broker(1))
-    assert (config.log_roll_ms, config.log_retention_ms) == (7_200_000, 3_600_000)
+    assert (config.topics.segment_ms, config.topics.retention_ms) == (7_200_000, 3_600_000)
 
 
 def test_an_error_quotes_the_output_of_the_present_start_alone(make: Make) -> None:
