@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
+from barnabas.broker.base.contained import contained
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.become_leader_or_follower import UnconfirmedController
@@ -28,12 +29,11 @@ logger = logging.getLogger(__name__)
 
 def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
     def apply(body: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        try:
-            # First: clients of a deposed leader ask here for the new one.
-            services.metadata.learn(body)
-        except Exception:
-            # The UpdateMetadata that follows has the same leaders.
-            logger.critical("the leaders of a LeaderAndIsr were not added to the metadata", exc_info=True)
+        # First: clients of a deposed leader ask here for the new one. If it fails, the UpdateMetadata that
+        # follows has the same leaders.
+        contained(
+            "the leaders of a LeaderAndIsr were not added to the metadata", services.metadata.learn, body
+        )
         errors = services.replicas.roles.become_leader_or_follower(body)
         if body.topic_states or body.is_full:
             # The controller knows this registration and has sent its roles: the broker may lead again. An
@@ -53,14 +53,11 @@ def handle_stop_replica(services: Services, request: ApiRequest) -> None:
 
 def handle_update_metadata(services: Services, request: ApiRequest) -> None:
     def apply(body: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        try:
-            services.metadata.update(body)
-        except Exception:
-            # If the connection were closed, the controller would resend only this request, again and again.
-            count = len(body.topic_states)
-            logger.critical("an UpdateMetadata of %d topics was not applied", count, exc_info=True)
-            return UpdateMetadataResponse(error_code=int(ErrorCode.UNKNOWN_SERVER_ERROR))
-        return UpdateMetadataResponse(error_code=0)
+        # If the connection were closed, the controller would resend only this request, again and again.
+        failure = f"an UpdateMetadata of {len(body.topic_states)} topics was not applied"
+        is_applied = contained(failure, services.metadata.update, body)
+        code = ErrorCode.NONE if is_applied else ErrorCode.UNKNOWN_SERVER_ERROR
+        return UpdateMetadataResponse(error_code=code)
 
     _apply_in_order(services, request, apply)
 

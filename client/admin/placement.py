@@ -61,11 +61,7 @@ class PlacementAdmin(AdminBase):
             else numbers_in_topics(ElectLeadersTopic, partitions_in(partitions)),
         )
         response = (await self._ask_controller(request, timeout_ms)).response
-        return {
-            TopicPartition(topic.topic, result.partition_id): error_of(result, "refused")
-            for topic in response.replica_election_results
-            for result in topic.partition_result
-        }
+        return {tp: error_of(result, "refused") for tp, result in entries(response.replica_election_results)}
 
     async def alter_partition_reassignments(
         self,
@@ -92,11 +88,7 @@ class PlacementAdmin(AdminBase):
             topics=in_topics(ReassignableTopic, reassigned.items()),
         )
         response = (await self._ask_controller(request, timeout_ms)).response
-        return {
-            TopicPartition(topic.name, result.partition_index): error_of(result, "refused")
-            for topic in response.responses
-            for result in topic.partitions
-        }
+        return {tp: error_of(result, "refused") for tp, result in entries(response.responses)}
 
     async def list_partition_reassignments(
         self, partitions: Collection[Partition] | None = None, *, timeout_ms: int | None = None
