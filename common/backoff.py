@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.protocol.errors import ApiError, BarnabasError, RequestTimedOutLocally
 
@@ -22,6 +22,18 @@ def doubled(first: float, failures: int, longest: float) -> float:
     """The wait after ``failures`` earlier ones: ``first``, doubled each time, at most ``longest``."""
     # The exponent is bounded, because a float overflows after a thousand failures.
     return min(first * 2.0 ** min(failures, 30), longest)
+
+
+class Pause(NamedTuple):
+    """The pause of one of many things that failed, in any one unit of time; see `after`."""
+
+    until: float = 0.0
+    length: float = 0.0
+
+    def after(self, now: float, first: float, longest: float) -> Pause:
+        """The pause after another failure: the ``first``, or twice this one, at most the ``longest``."""
+        length = min(2 * self.length, longest) if self.length else first
+        return Pause(now + length, length)
 
 
 def jittered(wait: float, uniform: Callable[[float, float], float] = random.uniform) -> float:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import DAMAGE, StorageError
+from barnabas.common.backoff import Pause
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 
@@ -47,8 +48,7 @@ class Problem(NamedTuple):
 
     reason: str
     state: LogState
-    retry_ms: int
-    pause_ms: int
+    pause: Pause
 
 
 class UncleanableLogs:
@@ -61,8 +61,9 @@ class UncleanableLogs:
         name, reason = log.topic_partition, describe(error)
         with self._lock:
             before = self._problems.get(name)
-            pause_ms = FIRST_PAUSE_MS if before is None else min(2 * before.pause_ms, LONGEST_PAUSE_MS)
-            self._problems[name] = Problem(reason, LogState.of(log), now_ms + pause_ms, pause_ms)
+            pause = Pause() if before is None else before.pause
+            pause = pause.after(now_ms, FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+            self._problems[name] = Problem(reason, LogState.of(log), pause)
         log.cleaning_problem = reason
         is_known = before is not None and before.reason == reason
         is_foreseen = isinstance(error, ApiError)
@@ -70,7 +71,7 @@ class UncleanableLogs:
             logging.INFO if is_known else logging.ERROR,
             "%s cannot be compacted, and keeps all its records; the next attempt is in %.0f s: %s",
             name,
-            pause_ms / 1_000,
+            pause.length / 1_000,
             reason,
             exc_info=None if is_foreseen or is_known else error,
         )
@@ -78,7 +79,7 @@ class UncleanableLogs:
     def is_tried(self, log: Log, now_ms: int) -> bool:
         """Whether the log may be cleaned now: it has no problem, or its next attempt is due."""
         problem = self._problems.get(log.topic_partition)
-        return problem is None or now_ms >= problem.retry_ms or problem.state != LogState.of(log)
+        return problem is None or now_ms >= problem.pause.until or problem.state != LogState.of(log)
 
     def clear(self, log: Log) -> None:
         """A cleaning of the log has succeeded."""

@@ -24,12 +24,13 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.broker.base.contained import contained
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.isr_changes import RETRY_S, IsrStore
+from barnabas.common.backoff import Pause
 from barnabas.common.workers import Task
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
@@ -124,13 +125,6 @@ class DiskFailures:
         return False
 
 
-class _Retry(NamedTuple):
-    """When the role is requested again, and the pause before that."""
-
-    due_ms: float
-    pause_ms: float
-
-
 class FailedReplicas:
     """The replicas that an unforeseen error has put out of service, with the reason.
 
@@ -144,7 +138,7 @@ class FailedReplicas:
     def __init__(self, now_ms: Callable[[], float]) -> None:
         self._now_ms = now_ms
         self._reasons: dict[TopicPartition, str] = {}
-        self._retries: dict[TopicPartition, _Retry] = {}
+        self._pauses: dict[TopicPartition, Pause] = {}
         """Kept for replicas that work again, because one that soon fails again pauses for longer."""
 
     def note(self, tp: TopicPartition, error: BaseException, what: str, *, is_retried: bool) -> None:
@@ -152,28 +146,24 @@ class FailedReplicas:
         self._reasons[tp] = f"{what}: {error!r}"[:_LONGEST_REASON]
         pause = ""
         if is_retried:
-            retry = self._retries[tp] = self._next_retry(tp)
-            pause = f" or for {retry.pause_ms / 1000:.0f} s"
+            before = self._pauses.get(tp, Pause())
+            next_ = self._pauses[tp] = before.after(self._now_ms(), FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
+            pause = f" or for {next_.length / 1000:.0f} s"
         logger.critical(
             "%s is failed until its role changes%s: %s: %r", tp, pause, what, error, exc_info=error
         )
 
-    def _next_retry(self, tp: TopicPartition) -> _Retry:
-        before, now_ms = self._retries.get(tp), self._now_ms()
-        pause_ms = FIRST_PAUSE_MS if before is None else min(2 * before.pause_ms, LONGEST_PAUSE_MS)
-        return _Retry(now_ms + pause_ms, pause_ms)
-
     def take_due(self) -> bool:
         """Whether to request the roles of failed replicas now; a True starts the next pause."""
         now_ms, is_due = self._now_ms(), False
-        for tp, retry in list(self._retries.items()):
-            if now_ms < retry.due_ms:
+        for tp, pause in list(self._pauses.items()):
+            if now_ms < pause.until:
                 continue
             if tp in self._reasons:
                 is_due = True
-                self._retries[tp] = retry._replace(due_ms=now_ms + retry.pause_ms)
-            elif now_ms >= retry.due_ms + LONGEST_PAUSE_MS:
-                self._retries.pop(tp, None)
+                self._pauses[tp] = pause._replace(until=now_ms + pause.length)
+            elif now_ms >= pause.until + LONGEST_PAUSE_MS:
+                self._pauses.pop(tp, None)
         return is_due
 
     def clear(self, tp: TopicPartition) -> None:

@@ -29,6 +29,7 @@ from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication.partition import FollowerPosition, Partition
 from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.broker.replication.rules import EpochEnd
+from barnabas.common.backoff import Pause
 from barnabas.protocol.errors import (
     ApiError,
     ConnectionClosed,
@@ -63,7 +64,8 @@ from barnabas.protocol.partition_entries import numbers_in_topics
 logger = logging.getLogger(__name__)
 state_change_logger = logging.getLogger("barnabas.state_change")
 
-_FIRST_RETRY_MS: Final = 10.0
+_FIRST_RETRY_S: Final = 0.01
+_NO_PAUSE: Final = Pause()
 _SUSPECTED_S: Final = 1.0
 """How long a leader is suspect after a lost connection, unless it answers or refuses earlier."""
 _SESSION_ERRORS: Final = frozenset(
@@ -88,7 +90,7 @@ Fail = Callable[[Partition, LeaderEpoch, Exception], None]
 class FollowedPartition:
     """One partition and the leader epoch in which it is followed."""
 
-    __slots__ = ("lag", "leader_epoch", "partition", "retry_at", "retry_ms", "sent", "sent_at")
+    __slots__ = ("lag", "leader_epoch", "partition", "pause", "sent", "sent_at")
 
     def __init__(self, partition: Partition, leader_epoch: LeaderEpoch) -> None:
         self.partition = partition
@@ -97,8 +99,7 @@ class FollowedPartition:
         """Records below the leader's high watermark that were missing here after the last answer."""
         self.sent: FollowerPosition | None = None
         self.sent_at = 0.0
-        self.retry_at = 0.0
-        self.retry_ms = _FIRST_RETRY_MS
+        self.pause = _NO_PAUSE
 
 
 class NextFetch(NamedTuple):
@@ -143,7 +144,7 @@ class FollowedPartitions:
     def __init__(self, refresh_ms: float, backoff_ms: float) -> None:
         """``backoff_ms`` is the longest pause of a partition."""
         self._refresh_s = refresh_ms / 1000
-        self._backoff_ms = backoff_ms
+        self._backoff_s = backoff_ms / 1000
         self._followed: dict[TopicPartition, FollowedPartition] = {}
         self._session_id = NO_SESSION
         self._epoch = INITIAL_EPOCH
@@ -185,10 +186,10 @@ class FollowedPartitions:
 
     def next_fetch(self, now: float) -> NextFetch:
         """The next fetch, which the caller must send: the leader's session is assumed to have it."""
-        for tp in [tp for tp, pausing in self._pausing.items() if pausing.retry_at <= now]:
+        for tp in [tp for tp, pausing in self._pausing.items() if pausing.pause.until <= now]:
             del self._pausing[tp]
             self._changed[tp] = None
-        next_retry = min((pausing.retry_at for pausing in self._pausing.values()), default=0.0)
+        next_retry = min((pausing.pause.until for pausing in self._pausing.values()), default=0.0)
         if self._session_id == NO_SESSION:
             self._in_session, self._dropped = {}, []
             candidates: Iterable[TopicPartition] = self._followed
@@ -255,19 +256,18 @@ class FollowedPartitions:
 
     def applied(self, tp: TopicPartition, followed: FollowedPartition) -> None:
         """An answer was applied."""
-        followed.retry_ms = _FIRST_RETRY_MS
+        followed.pause = _NO_PAUSE
         self._changed[tp] = None
 
     def failed(self, tp: TopicPartition, followed: FollowedPartition, now: float) -> float:
         """An answer was an error, or could not be applied; returns the pause in milliseconds."""
-        pause_ms = followed.retry_ms
-        followed.retry_ms = min(pause_ms * 2, self._backoff_ms)
-        self.pause(tp, followed, now + pause_ms / 1000)
-        return pause_ms
+        followed.pause = followed.pause.after(now, _FIRST_RETRY_S, self._backoff_s)
+        self.pause(tp, followed, followed.pause.until)
+        return followed.pause.length * 1000
 
     def pause(self, tp: TopicPartition, followed: FollowedPartition, until: float) -> None:
         """Do not fetch a partition before this time."""
-        followed.retry_at = until
+        followed.pause = followed.pause._replace(until=until)
         self._pausing[tp] = followed
         self._drop(tp)
 
@@ -427,7 +427,7 @@ class LeaderFetches:
                 logger.warning("broker %d refuses connections: %s", self.leader, error)
             self._is_refused = True
             self._metadata.suspect(self.leader)
-            return Failed(_FIRST_RETRY_MS / 1000)
+            return Failed(_FIRST_RETRY_S)
         if isinstance(error.__cause__, OSError):
             logger.warning("fetching from broker %d: %s", self.leader, error)
             return Failed(self._settings.backoff_ms / 1000)
@@ -435,12 +435,12 @@ class LeaderFetches:
         level = logging.DEBUG if self._is_lost else logging.INFO
         logger.log(level, "fetching from broker %d: %s", self.leader, error)
         if self._is_lost:
-            return Failed(_FIRST_RETRY_MS / 1000)
+            return Failed(_FIRST_RETRY_S)
         # Metadata omits the leader until the next attempt, or for a while. A client that lost the same broker
         # now sends one Metadata request at once; an answer with the old leader would cost it seconds.
         self._is_lost = True
         self._metadata.suspect(self.leader)
-        return Failed(_FIRST_RETRY_MS / 1000, _SUSPECTED_S)
+        return Failed(_FIRST_RETRY_S, _SUSPECTED_S)
 
     def end_suspicion(self) -> None:
         """Trust the leader again, unless its port refuses connections."""

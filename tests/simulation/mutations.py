@@ -21,6 +21,7 @@ from barnabas.broker.replication.fetcher_state import FollowedPartition, Followe
 from barnabas.broker.replication.followers import FollowerStates, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
 from barnabas.broker.replication.partition import Isolation, Partition, Role
+from barnabas.common.backoff import Pause
 from barnabas.controller import replica_state
 from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode
@@ -324,7 +325,7 @@ def failed_partitions_are_not_fetched_again(setattr_: SetAttr) -> None:
 
     def resigned(self: FollowedPartitions, name: Any, followed: FollowedPartition, now: float) -> float:
         rests_ms = failed(self, name, followed, now)
-        followed.retry_at = 1e9
+        followed.pause = Pause(1e9)
         return rests_ms
 
     setattr_(FollowedPartitions, "failed", resigned)

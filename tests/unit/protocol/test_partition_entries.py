@@ -17,6 +17,7 @@ from barnabas.protocol.partition_entries import (
     entries,
     in_topics,
     named_once,
+    numbers_in_topics,
     outcomes_in_topics,
     outcomes_per_partition,
     partitions_of,
@@ -55,6 +56,13 @@ def test_results_are_grouped_by_topic() -> None:
     assert in_topics(OffsetDeleteResponseTopic, results) == [
         OffsetDeleteResponseTopic(name="a", partitions=[result(A1), result(A0)]),
         OffsetDeleteResponseTopic(name="b", partitions=[result(B0)]),
+    ]
+
+
+def test_numbers_are_grouped_by_topic() -> None:
+    assert numbers_in_topics(ElectLeadersTopic, [A1, B0, A0]) == [
+        ElectLeadersTopic(topic="a", partitions=[1, 0]),
+        ElectLeadersTopic(topic="b", partitions=[0]),
     ]
 
 
