@@ -41,28 +41,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Admin": "barnabas.client.admin.admin",
-    "AdminConfig": "barnabas.client.config",
-    "ConfigResource": "barnabas.client.admin.admin",
-    "Consumer": "barnabas.client.consumer.consumer",
-    "ConsumerConfig": "barnabas.client.config",
-    "ConsumerRecord": "barnabas.client.consumer.partition_state",
-    "GroupMetadata": "barnabas.client.offsets",
-    "NewPartitions": "barnabas.client.admin.admin",
-    "NewTopic": "barnabas.client.admin.admin",
-    "OffsetAndMetadata": "barnabas.client.offsets",
-    "PreparedTransaction": "barnabas.client.producer.transactions",
-    "Producer": "barnabas.client.producer.producer",
-    "ProducerConfig": "barnabas.client.config",
-    "RebalanceListener": "barnabas.client.consumer.subscription",
-    "RecordFuture": "barnabas.client.producer.batch",
-    "RecordMetadata": "barnabas.client.producer.batch",
-    "TopicPartition": "barnabas.protocol.ids",
+    "barnabas.client.admin.admin": ("Admin", "ConfigResource", "NewPartitions", "NewTopic"),
+    "barnabas.client.config": ("AdminConfig", "ConsumerConfig", "ProducerConfig"),
+    "barnabas.client.consumer.consumer": ("Consumer",),
+    "barnabas.client.consumer.partition_state": ("ConsumerRecord",),
+    "barnabas.client.consumer.subscription": ("RebalanceListener",),
+    "barnabas.client.offsets": ("GroupMetadata", "OffsetAndMetadata"),
+    "barnabas.client.producer.batch": ("RecordFuture", "RecordMetadata"),
+    "barnabas.client.producer.producer": ("Producer",),
+    "barnabas.client.producer.transactions": ("PreparedTransaction",),
+    "barnabas.protocol.ids": ("TopicPartition",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,6 +38,9 @@ from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
 from barnabas.protocol.ids import Endpoint, parse_endpoints
 
 _MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
+PARTITIONERS: Final = ("sticky", "murmur2", "round_robin", "random")
+ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+"""The names; `producer.partitioners` and `consumer.assignors` have them with what they mean."""
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 BootstrapServers = str | Endpoint | Iterable[str | Endpoint]
@@ -73,25 +76,21 @@ class _Acks(Kind):
 
 
 class _Partitioner(Kind):
-    expected = "sticky, murmur2, round_robin, random, or a callable (key, partition_count) -> partition"
+    expected = f"{', '.join(PARTITIONERS)}, or a callable (key, partition_count) -> partition"
 
     def check(self, value: Any) -> Any:
-        from barnabas.client.producer.partitioners import PARTITIONERS
-
         if not callable(value) and value not in PARTITIONERS:
             raise ValueError(value)
         return value
 
 
 class _Strategies(Kind):
-    expected = "one or several of range, roundrobin, sticky, cooperative-sticky"
+    expected = f"one or several of {', '.join(ASSIGNORS)}"
 
     def parse(self, text: str) -> tuple[str, ...]:
         return self.check([name.strip() for name in text.split(",")])
 
     def check(self, value: Any) -> tuple[str, ...]:
-        from barnabas.client.consumer.assignors import ASSIGNORS
-
         names = (value,) if isinstance(value, str) else tuple(value)
         if not names or any(name not in ASSIGNORS for name in names) or len(set(names)) != len(names):
             raise ValueError(value)

@@ -40,6 +40,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 Headers = Iterable[tuple[str, bytes | None]]
+Record = tuple[bytes | None, bytes | None, Headers | None, int]
 Append = Callable[[bytes | None, bytes | None, Headers | None, int], int | None]
 
 _GROWTH_LIMIT: Final = 16
@@ -232,7 +233,8 @@ class Accumulator:
         index = queue.append(key, value, headers, timestamp_ms)
         batch = queue.open
         if index is None or batch is None:
-            taken = self._append_to_new(topic, queue, key, value, headers, timestamp_ms, is_sticky=is_sticky)
+            record = key, value, headers, timestamp_ms
+            taken = self._append_to_new(topic, queue, record, is_sticky=is_sticky)
             if isinstance(taken, int):
                 return taken
             batch, index = taken
@@ -255,15 +257,7 @@ class Accumulator:
             granted = await self.wait_for_memory(taken, deadline)
 
     def _append_to_new(
-        self,
-        topic: TopicQueues,
-        queue: PartitionQueue,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers | None,
-        timestamp_ms: int,
-        *,
-        is_sticky: bool,
+        self, topic: TopicQueues, queue: PartitionQueue, record: Record, *, is_sticky: bool
     ) -> tuple[ProducerBatch, int] | int:
         """Append to a batch that may grow, or to a new one, because the open batch is full."""
         self.check_accepting()
@@ -273,15 +267,15 @@ class Accumulator:
         if is_sticky:
             topic.move_on(self._has_leader)
             queue = topic.sticky
-            index = queue.append(key, value, headers, timestamp_ms)
+            index = queue.append(*record)
             if index is not None and queue.open is not None:
                 return queue.open, index
         if queue.open is not None:
-            index = self._append_grown(queue, queue.open, key, value, headers, timestamp_ms)
+            index = self._append_grown(queue, queue.open, record)
             if index is not None:
                 return queue.open, index
         builder = RecordBatchBuilder(max_bytes=self.config.batch_size, compression=self._compression)
-        first = builder.append(key, value, headers, timestamp_ms)
+        first = builder.append(*record)
         invariant(first == 0, "the first record of a batch got index %s", first)
         self._check_size(queue.tp, builder.size_bytes)
         reserved = max(self.config.batch_size, builder.size_bytes)
@@ -320,15 +314,7 @@ class Accumulator:
         self._reserve(batch, len(encoded))
         return batch
 
-    def _append_grown(
-        self,
-        queue: PartitionQueue,
-        batch: ProducerBatch,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers | None,
-        timestamp_ms: int,
-    ) -> int | None:
+    def _append_grown(self, queue: PartitionQueue, batch: ProducerBatch, record: Record) -> int | None:
         """Append beyond `batch_size` to a batch that waits for earlier ones; None if it may not grow."""
         builder = batch.builder
         if queue.pipeline.is_idle or queue.batches[0] is not batch or builder is None:
@@ -342,7 +328,7 @@ class Accumulator:
         self._reserve(batch, more)
         builder.max_bytes = limit
         batch.is_full = False
-        return builder.append(key, value, headers, timestamp_ms)
+        return builder.append(*record)
 
     def _check_size(self, tp: TopicPartition, size: int) -> None:
         for name in ("max_request_size", "buffer_memory"):

@@ -157,17 +157,8 @@ class Producer(BlockingClient[_producer.Producer]):
             )
         if isinstance(taken, int):
             # The buffer is full; the record is appended as soon as there is room.
-            append = partial(
-                accumulator.append,
-                topics,
-                key,
-                value,
-                headers,
-                timestamp_ms,
-                partition,
-                is_sticky,
-                on_delivery,
-            )
+            rest = headers, timestamp_ms, partition, is_sticky, on_delivery
+            append = partial(accumulator.append, topics, key, value, *rest)
             taken = self._thread.call(partial(accumulator.when_free, append))
         return RecordFuture(_batch.RecordFuture(*taken, timestamp_ms), self._thread)
 

@@ -4,18 +4,24 @@ from typing import Any
 
 import pytest
 
-from barnabas.client import Admin, Consumer, Producer, blocking
+from barnabas.client import Admin, Consumer, Producer, blocking, config
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from barnabas.client.consumer.assignors import ASSIGNORS
 from barnabas.client.errors import InvalidConfiguration
+from barnabas.client.producer.partitioners import PARTITIONERS
 from barnabas.protocol.ids import Endpoint
 
 
 def test_the_defaults_are_kafkas() -> None:
-    config = ProducerConfig()
-    assert (config.acks, config.linger_ms, config.batch_size) == (-1, 0, 16_384)
-    assert config.delivery_timeout_ms == 120_000
-    assert config.bootstrap_servers == (Endpoint("localhost", 9092),)
+    settings = ProducerConfig()
+    assert (settings.acks, settings.linger_ms, settings.batch_size) == (-1, 0, 16_384)
+    assert settings.delivery_timeout_ms == 120_000
+    assert settings.bootstrap_servers == (Endpoint("localhost", 9092),)
     assert ConsumerConfig().auto_offset_reset == "latest"
+
+
+def test_every_partitioner_and_assignor_has_its_name_in_the_settings() -> None:
+    assert (tuple(PARTITIONERS), tuple(ASSIGNORS)) == (config.PARTITIONERS, config.ASSIGNORS)
 
 
 @pytest.mark.parametrize(
