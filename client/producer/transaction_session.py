@@ -44,7 +44,6 @@ from barnabas.common.backoff import Backoff, Retries
 from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION, TRANSACTION_VERSION
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -174,19 +173,13 @@ class TransactionSession:
             machine.check(Step.PREPARE)
             if machine.state is State.IN_TRANSACTION:
                 await self._flush()
-                identity = self._identity()
                 if not machine.is_started:
                     self._accept_records()
                     text = f"{Step.PREPARE.value}: the transaction has neither records nor offsets"
                     raise IllegalTransactionState(text)
-                machine.prepared = PreparedTransaction(
-                    machine.transactional_id, identity.producer_id, identity.epoch
-                )
+                machine.prepared = self._target()
             machine.step(Step.PREPARE)
-            prepared = machine.prepared
-            invariant(prepared is not None, "PREPARED without a prepared transaction")
-            if prepared is None:
-                raise IllegalTransactionState(Step.PREPARE.value)
+            prepared = self._target()
             request = PrepareTxnRequest(
                 transactional_id=prepared.transactional_id,
                 producer_id=prepared.producer_id,
@@ -280,16 +273,12 @@ class TransactionSession:
         machine = self.machine
         following: ProducerIdentity | None = None
         if machine.is_started:
-            identity = self._identity()
-            target = machine.prepared or PreparedTransaction(
-                machine.transactional_id, identity.producer_id, identity.epoch
-            )
             route = self._to(Api.END_TXN)
             route.unanswered = machine.outdate_epoch
             if not machine.uses_new_protocol:
                 route.last_version = LAST_END_TXN_OF_OLD_PROTOCOL
             try:
-                answer = await _end_txn(route, target, self._config.max_block_ms, committed=committed)
+                answer = await _end_txn(route, self._target(), self._config.max_block_ms, committed=committed)
             except TransactionOutcomeUnknown:
                 raise
             except BarnabasError as error:
@@ -440,6 +429,13 @@ class TransactionSession:
         if identity is None:
             raise IllegalTransactionState("the producer has no id")
         return identity
+
+    def _target(self) -> PreparedTransaction:
+        """The transaction to prepare or to end."""
+        identity = self._identity()
+        return self.machine.prepared or PreparedTransaction(
+            self.machine.transactional_id, identity.producer_id, identity.epoch
+        )
 
     def _has_new_protocol(self) -> bool:
         if self._config.wire == Wire.NATIVE.value:
