@@ -355,6 +355,27 @@ async def test_settings_are_asked_of_the_broker_that_has_them() -> None:
                 await admin.describe_configs(ConfigResource(ConfigResourceType.BROKER, "one"))
 
 
+async def test_settings_of_a_topic_are_asked_of_another_broker_if_one_hangs(pair: FakeCluster) -> None:
+    pair.brokers[1].gate(ApiKey.DESCRIBE_CONFIGS)
+    topic = ConfigResource.topic("t")
+    async with quick_admin(pair, request_timeout_ms=100) as admin:
+        assert (await admin.describe_configs(topic))[topic]["retention.ms"].value
+    assert [api for api, _ in pair.brokers[2].received if api == ApiKey.DESCRIBE_CONFIGS]
+
+
+async def test_offsets_are_asked_for_again_after_a_lost_connection(pair: FakeCluster) -> None:
+    fill(pair.partition("t"), 0, 10)
+
+    def lose(body: Any) -> Any:
+        pair.brokers[1].drop_connections()
+        return pair.brokers[1].call(body)
+
+    pair.brokers[1].script(ApiKey.LIST_OFFSETS, lose)
+    async with quick_admin(pair) as admin:
+        assert (await admin.list_offsets({("t", 0): "latest"}))[TopicPartition("t", 0)].offset == 10
+    assert len(pair.requests(ApiKey.LIST_OFFSETS)) == 2
+
+
 async def test_settings_are_changed_one_by_one() -> None:
     async with FakeCluster() as cluster:
         topic = ConfigResource.topic("t")
