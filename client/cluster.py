@@ -19,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
@@ -62,6 +62,14 @@ _HEDGE_MEMORY: Final = 0.9
 _LEAST_HEDGE_S: Final = 0.3
 _LEAST_NODE_HEDGE_S: Final = 0.5
 _WATCH_INTERVAL_S: Final = 0.5
+
+
+class RequestOptions(TypedDict, total=False):
+    """``last_version`` is the last version of Kafka's protocol that a request may have."""
+
+    timeout_ms: int | None
+    lane: str
+    last_version: int | None
 
 
 class Cluster:
@@ -244,23 +252,13 @@ class Cluster:
         channel = self._channels[node_id, lane] = self._make_channel(node.endpoint)
         return channel
 
-    async def request(
-        self,
-        node_id: BrokerId,
-        message: RequestOf[R],
-        *,
-        timeout_ms: int | None = None,
-        lane: str = MAIN_LANE,
-        last_version: int | None = None,
-    ) -> R:
-        """Ask one broker, in at most ``last_version`` of Kafka's protocol.
+    async def request(self, node_id: BrokerId, message: RequestOf[R], **options: Unpack[RequestOptions]) -> R:
+        """Ask one broker.
 
         Raises ConnectionClosed or RequestTimedOutLocally, after requesting a refresh; Unencodable, without
         sending it, for a value of a wrong type.
         """
-        answer = await self.request_frame(
-            node_id, message, timeout_ms=timeout_ms, lane=lane, last_version=last_version
-        )
+        answer = await self.request_frame(node_id, message, **options)
         body: R = answer.body
         return body
 
@@ -269,8 +267,8 @@ class Cluster:
         node_id: BrokerId,
         message: RequestOf[Any],
         *,
-        timeout_ms: int | None = None,
         lane: str = MAIN_LANE,
+        timeout_ms: int | None = None,
         last_version: int | None = None,
     ) -> Answer:
         """A `request` that also returns the frame; the answer's records are views of it."""
