@@ -65,20 +65,20 @@ def handle(services: Services, request: ApiRequest) -> None:
 
 
 def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> None:
-    names: list[TopicPartition] = []
+    tps: list[TopicPartition] = []
     refused: list[PartitionProduceResponse | None] = []
     batches: list[Named] = []
     is_transactional, texts = 0, ErrorTexts()
     for topic in body.topic_data:
         for data in topic.partition_data:
-            name = TopicPartition(topic.name, data.index)
-            names.append(name)
+            tp = TopicPartition(topic.name, data.index)
+            tps.append(tp)
             try:
-                produced = _checked(services, body.acks, request.api_version, name, data.records)
+                produced = _checked(services, body.acks, request.api_version, tp, data.records)
             except ApiError as error:
-                refused.append(_refusal(name, error, texts))
+                refused.append(_refusal(tp, error, texts))
                 continue
-            batches.append((name, produced))
+            batches.append((tp, produced))
             refused.append(None)
             for _, header in produced.batches:
                 is_transactional |= header.attributes & TRANSACTIONAL_MASK
@@ -88,21 +88,21 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
         rest = iter(appended)
         responses = [response or next(rest) for response in refused]
         if body.acks != 0:
-            request.respond(_response(services, request, names, responses))
+            request.respond(_response(services, request, tps, responses))
             return
-        for name, response in zip(names, responses, strict=True):
+        for tp, response in zip(tps, responses, strict=True):
             if response.error_code != ErrorCode.NONE:
                 # The client expects no answer; closing is the only signal, and makes it refresh its metadata.
                 code = ErrorCode(response.error_code).name
-                request.raw.close_connection(f"acks=0 to {name}: {code}: {response.error_message}")
+                request.raw.close_connection(f"acks=0 to {tp}: {code}: {response.error_message}")
                 return
         request.raw.respond_nothing()
 
     def append(unconfirmed: Refusals, guards: Guards) -> None:
         """Append the batches that are not refused, in the lane that they need."""
         if unconfirmed:
-            for index, name in enumerate(names):
-                refused[index] = refused[index] or unconfirmed.get(name)
+            for index, tp in enumerate(tps):
+                refused[index] = refused[index] or unconfirmed.get(tp)
         accepted = [named for named in batches if named[0] not in unconfirmed] if unconfirmed else batches
 
         def write() -> None:
@@ -129,8 +129,8 @@ def _lane_for(services: Services, batches: Iterable[Named]) -> Lane | None:
     """The lane of workers for an append of these batches; None if any thread may do it in a moment."""
     partitions = services.replicas.roles.partitions
     prepared = []
-    for name, produced in batches:
-        partition = partitions.get(name)
+    for tp, produced in batches:
+        partition = partitions.get(tp)
         if partition is not None:
             if partition.waits_for_disk:
                 return Lane.DISK
@@ -138,9 +138,9 @@ def _lane_for(services: Services, batches: Iterable[Named]) -> Lane | None:
     return None if are_quickly_prepared(prepared) else Lane.RECORDS
 
 
-def _refusal(name: TopicPartition, error: ApiError, texts: ErrorTexts) -> PartitionProduceResponse:
+def _refusal(tp: TopicPartition, error: ApiError, texts: ErrorTexts) -> PartitionProduceResponse:
     return PartitionProduceResponse(
-        index=name.partition, error_code=int(error.code), error_message=texts.of(error)
+        index=tp.partition, error_code=int(error.code), error_message=texts.of(error)
     )
 
 
@@ -158,14 +158,14 @@ def _confirm(
 
     The connection's later requests wait, so that none overtakes this one.
     """
-    if request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(name for name, _ in batches):
+    if request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(tp for tp, _ in batches):
         # The guards take the locks of the logs, which an append that waits for a disk holds.
         request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, batches, append, texts))
         return
     try:
         producer = _only_producer(request.body.transactional_id, batches)
     except ApiError as error:
-        append({name: _refusal(name, error, texts) for name, _ in batches}, _NO_GUARDS)
+        append({tp: _refusal(tp, error, texts) for tp, _ in batches}, _NO_GUARDS)
         return
     adds = request.is_since(_ADDS_PARTITIONS_SINCE)
     guards, unasked = _guards(services, batches, producer, adds)
@@ -179,8 +179,8 @@ def _confirm(
 
     def confirmed() -> None:
         unconfirmed = {
-            name: _refusal(name, _unconfirmed(request, error), texts)
-            for name, error in outcomes[0].items()
+            tp: _refusal(tp, _unconfirmed(request, error), texts)
+            for tp, error in outcomes[0].items()
             if error is not ErrorCode.NONE
         }
         append(unconfirmed, guards | unasked)
@@ -230,18 +230,18 @@ def _guards(
     """
     guards: dict[TopicPartition, VerificationGuards] = {}
     unasked: dict[TopicPartition, VerificationGuards] = {}
-    for name, produced in batches:
+    for tp, produced in batches:
         first = next((header for _, header in produced.batches if header.is_transactional), None)
         if first is None:
             continue
-        partition = services.replicas.roles.partitions.get(name)
+        partition = services.replicas.roles.partitions.get(tp)
         if partition is None or not partition.is_leader:
             guard = VerificationGuard(*producer, first.base_sequence, adds)
-            unasked[name] = {producer.producer_id: guard}
+            unasked[tp] = {producer.producer_id: guard}
             continue
         begun = partition.log.begin_verification(*producer, first.base_sequence, adds=adds)
         if begun is not None:
-            guards[name] = {producer.producer_id: begun}
+            guards[tp] = {producer.producer_id: begun}
     return guards, unasked
 
 
@@ -278,7 +278,7 @@ def _has_many_batches(body: ProduceRequest) -> bool:
 
 
 def _checked(
-    services: Services, acks: int, api_version: int | None, name: TopicPartition, records: Any
+    services: Services, acks: int, api_version: int | None, tp: TopicPartition, records: Any
 ) -> ProducedBatches:
     """A partition's batches, checked against the rules that hold for every topic. Raises ApiError.
 
@@ -286,8 +286,8 @@ def _checked(
     """
     if acks not in _ACKS:
         raise api_error(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; expected 0, 1 or -1 (all)")
-    if name.topic in INTERNAL_TOPICS:
-        raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write {name.topic}")
+    if tp.topic in INTERNAL_TOPICS:
+        raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers write {tp.topic}")
     if api_version is not None and api_version < _FIRST_SERVED:
         # ApiVersions names older versions too: librdkafka takes a higher minimum for a lack of compression.
         raise api_error(ErrorCode.UNSUPPORTED_VERSION, f"Produce is served from version {_FIRST_SERVED} on")
@@ -296,7 +296,7 @@ def _checked(
         produced = parse_produced(records if isinstance(records, memoryview) else _EMPTY, most)
     except ApiError:
         # As in Kafka, an unknown partition is reported first.
-        services.replicas.partition(name)
+        services.replicas.partition(tp)
         raise
     if api_version is None:
         return produced
@@ -311,20 +311,20 @@ def _checked(
 def _response(
     services: Services,
     request: ApiRequest,
-    names: list[TopicPartition],
+    tps: list[TopicPartition],
     responses: list[PartitionProduceResponse],
 ) -> ProduceResponse:
     topics: dict[str, TopicProduceResponse] = {}
-    for name, response in zip(names, responses, strict=True):
-        topic = topics.get(name.topic)
+    for tp, response in zip(tps, responses, strict=True):
+        topic = topics.get(tp.topic)
         if topic is None:
-            topic = topics[name.topic] = TopicProduceResponse(name=name.topic, partition_responses=[])
+            topic = topics[tp.topic] = TopicProduceResponse(name=tp.topic, partition_responses=[])
         topic.partition_responses.append(response)
     answer = ProduceResponse(responses=list(topics.values()))
     if request.api_version is not None and request.api_version >= _FIRST_WITH_HINTS:
         hints = LeaderHints(services, request.peer.listener_name)
-        for name, response in zip(names, responses, strict=True):
+        for tp, response in zip(tps, responses, strict=True):
             if response.error_code == _NOT_LEADER:
-                response.current_leader = hints.find(name)
+                response.current_leader = hints.find(tp)
         answer.node_endpoints = hints.endpoints
     return answer

@@ -129,7 +129,7 @@ def _decompressed_bytes(compression: Compression, packed: memoryview, limit: int
 
 
 def prepare_records(
-    name: TopicPartition, produced: ProducedBatches, config: TopicConfig, *, now_ms: int, max_bytes: int
+    tp: TopicPartition, produced: ProducedBatches, config: TopicConfig, *, now_ms: int, max_bytes: int
 ) -> ProducedBatches:
     """A producer's batches as they are to be stored: the same ones, or new ones where they must change.
 
@@ -156,7 +156,7 @@ def prepare_records(
             continue
         walked = _walk(batch, header, max_bytes, pause)
         if limits_timestamps or (is_compacted and walked.keyless):
-            _check_demands(name, batch, header, config, now_ms, max_bytes)
+            _check_demands(tp, batch, header, config, now_ms, max_bytes)
         if walked.max_timestamp != header.max_timestamp and not config.stamps_append_time:
             _LONG.pack_into(batch, MAX_TIMESTAMP_OFFSET, walked.max_timestamp)
             write_crc(batch)
@@ -217,7 +217,7 @@ def _repacked(batch: memoryview, header: BatchHeader, compression: Compression, 
 
 
 def _check_demands(
-    name: TopicPartition,
+    tp: TopicPartition,
     batch: memoryview,
     header: BatchHeader,
     config: TopicConfig,
@@ -226,7 +226,7 @@ def _check_demands(
 ) -> None:
     if config.is_compacted:
         faults = (
-            RecordFault(index, f"record {index} has no key; {name} is compacted")
+            RecordFault(index, f"record {index} has no key; {tp} is compacted")
             for index, head in enumerate(iter_heads(batch, header, max_bytes))
             if not head.has_key
         )

@@ -110,34 +110,34 @@ class RecordDeletions:
         """
         outcomes: list[DeletionOutcome] = []
         deletions: list[_Deletion] = []
-        for name, offset in offsets:
-            outcome = DeletionOutcome(name)
+        for tp, offset in offsets:
+            outcome = DeletionOutcome(tp)
             outcomes.append(outcome)
             try:
-                deletions.append(self._delete(name, offset, outcome))
+                deletions.append(self._delete(tp, offset, outcome))
             except ApiError as error:
                 self._note_error(error)
                 outcome.error = error.code
-        names = [deletion.outcome.partition for deletion in deletions]
-        for name in names:
-            self._log_start_moved(name)
+        tps = [deletion.outcome.partition for deletion in deletions]
+        for tp in tps:
+            self._log_start_moved(tp)
         deadline_ms = self._now_ms() + timeout_ms
         delayed = DelayedDeletion(deadline_ms, deletions, self._metadata, lambda: answer(outcomes))
-        self.purgatory.try_complete_else_watch(delayed, names)
+        self.purgatory.try_complete_else_watch(delayed, tps)
         return delayed.cancel
 
-    def _delete(self, name: TopicPartition, offset: int, outcome: DeletionOutcome) -> _Deletion:
-        if name.topic in INTERNAL_TOPICS:
-            raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers may change {name.topic}")
-        partition = self._partition_of(name)
+    def _delete(self, tp: TopicPartition, offset: int, outcome: DeletionOutcome) -> _Deletion:
+        if tp.topic in INTERNAL_TOPICS:
+            raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"only brokers may change {tp.topic}")
+        partition = self._partition_of(tp)
         partition.check_leading()
         if not partition.log.config.is_deleted_by_age:
             raise api_error(
-                ErrorCode.POLICY_VIOLATION, f"{name} is only compacted; its records cannot be deleted"
+                ErrorCode.POLICY_VIOLATION, f"{tp} is only compacted; its records cannot be deleted"
             )
         return _Deletion(partition, partition.delete_records(offset), outcome)
 
-    def check(self, name: TopicPartition) -> None:
+    def check(self, tp: TopicPartition) -> None:
         """A follower has fetched, or the role has changed."""
         if self.purgatory.waiting:
-            self.purgatory.check_and_complete(name)
+            self.purgatory.check_and_complete(tp)

@@ -105,30 +105,30 @@ class PartitionListeners:
         return len(self._by_partition)
 
     def add(self, part: SessionPartition) -> None:
-        name = part.item.partition
+        tp = part.item.partition
         with self._lock:
-            self._by_partition[name] = (*self._by_partition.get(name, ()), part)
+            self._by_partition[tp] = (*self._by_partition.get(tp, ()), part)
 
     def remove(self, part: SessionPartition) -> None:
         """Does nothing if the partition was never added."""
-        name = part.item.partition
+        tp = part.item.partition
         with self._lock:
-            remaining = tuple(other for other in self._by_partition.get(name, ()) if other is not part)
+            remaining = tuple(other for other in self._by_partition.get(tp, ()) if other is not part)
             if remaining:
-                self._by_partition[name] = remaining
+                self._by_partition[tp] = remaining
             else:
-                self._by_partition.pop(name, None)
+                self._by_partition.pop(tp, None)
 
-    def mark(self, name: TopicPartition) -> None:
+    def mark(self, tp: TopicPartition) -> None:
         """Have the partition read by the next fetch of its sessions, without waking them."""
-        for part in self._by_partition.get(name, ()):
+        for part in self._by_partition.get(tp, ()):
             part.session.arrived[part] = None
 
-    def wake(self, names: Iterable[TopicPartition]) -> None:
+    def wake(self, tps: Iterable[TopicPartition]) -> None:
         """Mark these partitions, then wake each of their sessions once, so that one answer takes them all."""
         sessions: dict[FetchSession, None] = {}
-        for name in names:
-            for part in self._by_partition.get(name, ()):
+        for tp in tps:
+            for part in self._by_partition.get(tp, ()):
                 part.session.arrived[part] = None
                 sessions[part.session] = None
         for session in sessions:

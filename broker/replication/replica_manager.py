@@ -152,27 +152,27 @@ class ReplicaManager:
 
     # Lookups
 
-    def partition(self, name: TopicPartition) -> Partition:
+    def partition(self, tp: TopicPartition) -> Partition:
         """Raises KAFKA_STORAGE_ERROR if its disk failed, NOT_LEADER_OR_FOLLOWER if only other brokers hold
         it, else UNKNOWN_TOPIC_OR_PARTITION.
         """
-        partition = self.roles.partitions.get(name)
+        partition = self.roles.partitions.get(tp)
         if partition is not None:
             return partition
-        reason = self.logs.offline_partitions.get(name)
+        reason = self.logs.offline_partitions.get(tp)
         if reason is not None:
-            raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{name} is offline: {reason}")
-        if name.partition in self._metadata.current.partitions_of(name.topic):
-            raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} holds no {name}")
-        raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}")
+            raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline: {reason}")
+        if tp.partition in self._metadata.current.partitions_of(tp.topic):
+            raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} holds no {tp}")
+        raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
 
     def partitions(self) -> list[Partition]:
         return list(self.roles.partitions.values())
 
-    def doubt(self, name: TopicPartition) -> str | None:
+    def doubt(self, tp: TopicPartition) -> str | None:
         """Why this broker may not act as the leader of a partition, or None."""
         reason = self.fence.reason
-        partition = self.roles.partitions.get(name)
+        partition = self.roles.partitions.get(tp)
         if self.fence.loss is not None or partition is None:
             return reason
         now_ms = self._now_ms()
@@ -180,14 +180,14 @@ class ReplicaManager:
             return None if partition.is_witnessed(now_ms) else reason
         if partition.is_proven(now_ms, self._max_lag_ms):
             return None
-        return f"the followers of {name} do not fetch, and ZooKeeper has not confirmed its leader lately"
+        return f"the followers of {tp} do not fetch, and ZooKeeper has not confirmed its leader lately"
 
     @property
     def max_follower_lag(self) -> int:
         """The most records by which a follower on this broker is behind its leader's high watermark."""
         return self._fetchers.max_lag
 
-    def _writable(self, name: TopicPartition, acks: int = 1) -> Partition:
+    def _writable(self, tp: TopicPartition, acks: int = 1) -> Partition:
         """The `partition`; raises NOT_LEADER_OR_FOLLOWER while this broker may not write to it.
 
         A deposed leader acknowledges nothing to acks=all, so only without ZooKeeper are these in doubt. The
@@ -195,16 +195,16 @@ class ReplicaManager:
         """
         reason = self.fence.reason
         if (acks == ACKS_ALL) == (reason is not None):
-            reason = self.doubt(name)
+            reason = self.doubt(tp)
         if reason is not None:
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
-        return self.roles.partitions.get(name) or self.partition(name)
+        return self.roles.partitions.get(tp) or self.partition(tp)
 
     # Produce
 
     def waits_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether an append to one of these partitions may wait for the disk."""
-        held = [self.roles.partitions.get(name) for name in partitions]
+        held = [self.roles.partitions.get(tp) for tp in partitions]
         return any(partition is not None and partition.waits_for_disk for partition in held)
 
     def append(
@@ -230,11 +230,11 @@ class ReplicaManager:
         responses: list[PartitionProduceResponse] = []
         unacknowledged: list[Unacknowledged] = []
         moved: list[TopicPartition] = []
-        for name, produced in batches:
-            partition, response = None, PartitionProduceResponse(index=name.partition, error_code=0)
+        for tp, produced in batches:
+            partition, response = None, PartitionProduceResponse(index=tp.partition, error_code=0)
             responses.append(response)
             try:
-                partition = self._writable(name, acks)
+                partition = self._writable(tp, acks)
                 high_watermark = partition.high_watermark
                 appended = partition.append_as_leader(
                     produced,
@@ -243,22 +243,22 @@ class ReplicaManager:
                     wall_clock_ms=wall_ms,
                     since=since,
                     origin=origin,
-                    guards=guards.get(name),
+                    guards=guards.get(tp),
                 )
             except (ApiError, RecordsRefused) as error:
                 texts = texts or ErrorTexts()
                 self._refuse(response, partition, error, texts)
-                self.traffic.of_any(name.topic).note_refusal(len(produced.view), error.code)
+                self.traffic.of_any(tp.topic).note_refusal(len(produced.view), error.code)
                 continue
-            self.traffic.of(name.topic).note_append(appended.size_bytes, appended.record_count)
+            self.traffic.of(tp.topic).note_append(appended.size_bytes, appended.record_count)
             response.base_offset = appended.base_offset
             response.log_append_time_ms = appended.log_append_time_ms
             response.log_start_offset = appended.log_start_offset
-            self._to_wake.append(name)
+            self._to_wake.append(tp)
             if acks == ACKS_ALL:
                 unacknowledged.append(Unacknowledged(partition, appended, response))
             if partition.high_watermark != high_watermark:
-                moved.append(name)
+                moved.append(tp)
         delayed = None
         if unacknowledged:
             delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
@@ -266,8 +266,8 @@ class ReplicaManager:
             self.produce_purgatory.try_complete_else_watch(delayed, watched)
         if len(self._to_wake) >= _MAX_TO_WAKE:
             self.wake_followers()
-        for name in moved:
-            self._high_watermark_moved(name)
+        for tp in moved:
+            self._high_watermark_moved(tp)
         if delayed is None:
             answer(responses)
             return None
@@ -300,61 +300,61 @@ class ReplicaManager:
         Called at the end of a worker's run, not after each append: the requests that one connection has
         pipelined then travel to the followers in one fetch, and are acknowledged by the next.
         """
-        names: dict[TopicPartition, None] = {}
+        tps: dict[TopicPartition, None] = {}
         while self._to_wake:
             try:
-                names[self._to_wake.popleft()] = None
+                tps[self._to_wake.popleft()] = None
             except IndexError:
                 # Another worker was faster.
                 break
-        self._wake_followers_of(names)
+        self._wake_followers_of(tps)
 
-    def _wake_followers_of(self, names: Collection[TopicPartition]) -> None:
-        self.follower_sessions.listeners.wake(names)
+    def _wake_followers_of(self, tps: Collection[TopicPartition]) -> None:
+        self.follower_sessions.listeners.wake(tps)
         # Fetches without a session watch the partitions themselves.
-        for name in names:
-            self.follower_purgatory.check_and_complete(name)
+        for tp in tps:
+            self.follower_purgatory.check_and_complete(tp)
 
-    def _wake_consumers_of(self, name: TopicPartition) -> None:
-        self.consumer_sessions.listeners.wake((name,))
-        self.consumer_wakes.note(name)
+    def _wake_consumers_of(self, tp: TopicPartition) -> None:
+        self.consumer_sessions.listeners.wake((tp,))
+        self.consumer_wakes.note(tp)
 
-    def _acknowledge(self, name: TopicPartition) -> None:
+    def _acknowledge(self, tp: TopicPartition) -> None:
         """Wake the produce requests that wait for the high watermark; the next fetch of followers has it.
 
         A follower that consumers read is sent it at once: they would wait there for a whole fetch of it.
         """
-        self.produce_purgatory.check_and_complete(name)
-        partition = self.roles.partitions.get(name)
+        self.produce_purgatory.check_and_complete(tp)
+        partition = self.roles.partitions.get(tp)
         if partition is not None and partition.is_read_at_followers:
-            self.follower_sessions.listeners.wake((name,))
+            self.follower_sessions.listeners.wake((tp,))
         else:
-            self.follower_sessions.listeners.mark(name)
+            self.follower_sessions.listeners.mark(tp)
 
-    def wake_consumers(self, names: Iterable[TopicPartition]) -> None:
+    def wake_consumers(self, tps: Iterable[TopicPartition]) -> None:
         """The high watermarks of these followers have moved; wake the consumers that read from them."""
-        for name in names:
-            self._wake_consumers_of(name)
+        for tp in tps:
+            self._wake_consumers_of(tp)
 
-    def _high_watermark_moved(self, name: TopicPartition) -> None:
-        self._acknowledge(name)
-        self._wake_consumers_of(name)
+    def _high_watermark_moved(self, tp: TopicPartition) -> None:
+        self._acknowledge(tp)
+        self._wake_consumers_of(tp)
 
-    def _log_start_moved(self, name: TopicPartition) -> None:
-        self._wake_followers_of((name,))
-        self._wake_consumers_of(name)
+    def _log_start_moved(self, tp: TopicPartition) -> None:
+        self._wake_followers_of((tp,))
+        self._wake_consumers_of(tp)
 
-    def _role_changed(self, name: TopicPartition) -> None:
+    def _role_changed(self, tp: TopicPartition) -> None:
         for listener in self.role_listeners:
-            listener(name)
-        self.produce_purgatory.check_and_complete(name)
-        self._wake_followers_of((name,))
-        self.deletions.check(name)
-        self._wake_consumers_of(name)
+            listener(tp)
+        self.produce_purgatory.check_and_complete(tp)
+        self._wake_followers_of((tp,))
+        self.deletions.check(tp)
+        self._wake_consumers_of(tp)
 
-    def _deposed(self, name: TopicPartition, state: LeadershipState) -> None:
-        self._metadata.learn_leader(name, state)
-        self._role_changed(name)
+    def _deposed(self, tp: TopicPartition, state: LeadershipState) -> None:
+        self._metadata.learn_leader(tp, state)
+        self._role_changed(tp)
 
     def _fenced(self) -> None:
         """Another broker may lead now: answer the waiting fetches, so that the clients look for it."""
@@ -434,8 +434,8 @@ class ReplicaManager:
             if progress.high_watermark_moved:
                 moved.append(item.partition)
             self.deletions.check(item.partition)
-        for name in moved:
-            self._high_watermark_moved(name)
+        for tp in moved:
+            self._high_watermark_moved(tp)
         return result._replace(outcomes=outcomes, is_urgent=is_urgent)
 
     # Background work, called by the scheduler
@@ -467,16 +467,16 @@ class ReplicaManager:
         marks |= {partition.partition: partition.high_watermark for partition in self.partitions()}
         self.logs.checkpoint_high_watermarks(marks)
 
-    def committed_ends(self, name: TopicPartition) -> tuple[Offset, Offset] | None:
+    def committed_ends(self, tp: TopicPartition) -> tuple[Offset, Offset] | None:
         """The last stable offset and the high watermark of a replica; None without a role here."""
-        partition = self.roles.partitions.get(name)
+        partition = self.roles.partitions.get(tp)
         return None if partition is None else (partition.last_stable_offset, partition.high_watermark)
 
     def retain(self, now_ms: int) -> None:
         """Apply time and size retention to every log, at this time of the wall clock."""
 
-        def high_watermark_of(name: TopicPartition) -> int | None:
-            partition = self.roles.partitions.get(name)
+        def high_watermark_of(tp: TopicPartition) -> int | None:
+            partition = self.roles.partitions.get(tp)
             return None if partition is None else partition.high_watermark
 
         before = [(partition, partition.log.log_start_offset) for partition in self.partitions()]

@@ -45,12 +45,12 @@ class ReplicationQuota:
         self._throttle.set_rate(bytes_per_second)
         self.is_bounded = bytes_per_second < LONG_MAX
 
-    def applies_to(self, name: TopicPartition) -> bool:
+    def applies_to(self, tp: TopicPartition) -> bool:
         """Whether this broker's replica of the partition is throttled."""
         if not self.is_bounded:
             return False
-        listed = self._listed(name.topic)
-        return EVERY_REPLICA in listed or f"{name.partition}:{self._broker_id}" in listed
+        listed = self._listed(tp.topic)
+        return EVERY_REPLICA in listed or f"{tp.partition}:{self._broker_id}" in listed
 
     def holds_back(self, follower: BrokerId, partition: Partition) -> bool:
         """Whether a follower of this leader gets no records of a partition now."""
@@ -61,9 +61,9 @@ class ReplicationQuota:
             and self.wait_s() > 0
         )
 
-    def note(self, name: TopicPartition, size_bytes: int) -> bool:
+    def note(self, tp: TopicPartition, size_bytes: int) -> bool:
         """Count bytes that were sent or fetched; returns whether the replica is throttled."""
-        if not size_bytes or not self.applies_to(name):
+        if not size_bytes or not self.applies_to(tp):
             return False
         self._throttle.take(size_bytes)
         return True
