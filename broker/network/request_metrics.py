@@ -39,10 +39,13 @@ class ApiMetrics:
             handled_ns = answered_ns
         queue, local, remote, response_queue, response_send, total = self.stages
         total.observe_ns(sent_ns - received_ns)
+        local_ns = handled_ns - started_ns
+        if local_ns > _SHORT_NS:
+            local.observe_ns(local_ns)
+        if sent_ns - received_ns - local_ns <= _SHORT_NS:
+            return
         if started_ns - received_ns > _SHORT_NS:
             queue.observe_ns(started_ns - received_ns)
-        if handled_ns - started_ns > _SHORT_NS:
-            local.observe_ns(handled_ns - started_ns)
         if answered_ns - handled_ns > _SHORT_NS:
             remote.observe_ns(answered_ns - handled_ns)
         if taken_ns - answered_ns > _SHORT_NS:

@@ -85,6 +85,15 @@ def test_a_short_stage_counts_at_the_lowest_bound_and_adds_no_time() -> None:
         ]
 
 
+@pytest.mark.parametrize(("queue_ns", "is_short"), [(100_000, True), (100_001, False)])
+def test_a_stage_beside_a_long_handler_counts_by_its_own_time(queue_ns: int, is_short: bool) -> None:
+    metrics = RequestMetrics()
+    request = answered(started_ns=queue_ns, answered_ns=queue_ns + 9 * MS)
+    metrics.note([request], queue_ns + 9 * MS, queue_ns + 9 * MS)
+    queue, local = totals(metrics).stages[:2]
+    assert (queue.counts[0], queue.count, local.sum_ns) == (is_short, 1, 9 * MS)
+
+
 def test_a_request_that_is_short_as_a_whole_is_only_counted() -> None:
     metrics = RequestMetrics()
     metrics.note([answered(received_ns=MS, started_ns=MS, answered_ns=MS)] * 3, MS, MS + 100_000)
