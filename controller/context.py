@@ -6,12 +6,20 @@ dropped on resignation and read from ZooKeeper on election.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicId, TopicPartition
+from barnabas.protocol.ids import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    TopicId,
+    TopicPartition,
+)
 from barnabas.zookeeper.znodes import BrokerRegistration, LeadershipState, ReplicaAssignment, StoredConfig
 
 
@@ -44,6 +52,17 @@ class Replica(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.tp}@{self.broker}"
+
+
+class EpochLogger(logging.LoggerAdapter[logging.Logger]):
+    """Begins each line with the epoch of the controller, as Kafka's StateChangeLogger does."""
+
+    def __init__(self, name: str, epoch: ControllerEpoch) -> None:
+        super().__init__(logging.getLogger(name))
+        self._epoch = epoch
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return f"[controller epoch {self._epoch}] {msg}", kwargs
 
 
 class IllegalTransition(Exception):

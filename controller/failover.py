@@ -10,19 +10,16 @@ Runs on the controller's event thread, once, before the term's first event.
 
 from __future__ import annotations
 
-import logging
-
 from barnabas.controller.context import Replica, ReplicaState
 from barnabas.controller.events import Signal
 from barnabas.controller.term import ControllerTerm
-
-log = logging.getLogger("barnabas.controller")
 
 
 def on_controller_failover(term: ControllerTerm) -> None:
     """Take over from the former controller. Any write raises ControllerMoved if another was elected."""
     context, store = term.context, term.store
     # 1. The election has raised /controller_epoch, which fences the former controller (`ControllerElection`).
+
     # 2. Read the brokers. The former controller may still be registered, although its death began this term.
     context.registrations = store.brokers(term.watch_brokers)
     context.suspected = {
@@ -30,40 +27,41 @@ def on_controller_failover(term: ControllerTerm) -> None:
         for broker, registration in context.registrations.items()
         if term.is_dead(broker, registration.broker_epoch) or term.endpoint(broker) is None
     }
-    # 3. Read the notifications of the leaders and of failed log dirs; what they tell is read in step 5.
+
+    # 3. Read the notifications of changed ISRs, which step 5 reads, and of failed log dirs: the answers to
+    #    step 9 name the failed replicas.
     isr_changes = store.isr_changes(term.watch(Signal.ISR_CHANGE_NOTIFICATION))
     log_dir_failures = store.log_dir_failures(term.watch(Signal.LOG_DIR_EVENT_NOTIFICATION))
+
     # 4. Read the requests to delete topics.
     deletions = store.deletion_requests(term.watch(Signal.TOPIC_DELETION))
+
     # 5. Read the topics: assignments, settings, leaders and ISRs. Now the context is complete.
     term.topics.load(store.topics(term.watch(Signal.TOPIC_CHANGE)))
     term.writer.delete_isr_changes(isr_changes)
     term.writer.delete_log_dir_failures(log_dir_failures)
-    log.info(
-        "[controller epoch %d] loaded brokers %s (dead: %s) and %d partitions of %d topics",
-        term.epoch,
-        sorted(context.registrations),
-        sorted(context.suspected) or "none",
-        sum(map(len, context.assignments.values())),
-        len(context.assignments),
-    )
+    _log_loaded(term)
+
     # 6. Connect to the brokers.
     for broker in context.registrations:
         term.connect(broker)
+
     # 7. Start the state machines of replicas and partitions.
     term.replicas.startup()
     term.partitions.startup()
     term.deletion.request(deletions)
+
     # 8. Announce the controller and the live brokers.
     live = context.live_or_shutting_down
     term.batch.add_metadata(live, [])
     term.flush()
-    # 9. Elect missing leaders and send everything to every live broker. It may still host replicas whose
-    #    StopReplica it never got, lack failed replicas, or wait for the first request to its registration.
+
+    # 9. Treat all live brokers as new: elect missing leaders and send them everything. A broker may still
+    #    host replicas whose StopReplica it never got, or wait for the first request to its registration.
     term.on_broker_startup(live)
     term.flush()
-    # 10. Remove dead brokers from the ISRs, and those that restarted while there was no controller; they
-    #     rejoin by fetching.
+
+    # 10. Remove from the ISRs dead brokers, and those that restarted meanwhile; these rejoin by fetching.
     down = [replica for replica in context.replicas() if replica.broker not in live]
     term.replicas.move(context.without_deleted(down), ReplicaState.OFFLINE)
     bounced = context.without_deleted(
@@ -71,10 +69,23 @@ def on_controller_failover(term: ControllerTerm) -> None:
     )
     term.replicas.leave_isr(bounced)
     term.replicas.move(bounced, ReplicaState.ONLINE)
+
     # 11. Resume deletions and reassignments, and watch and carry out what operators have requested.
     term.deletion.resume()
     term.reassignments.resume(context.partitions())
     term.reassignments.take_request()
     term.elections.take_request()
     term.flush()
+
     # 12. `Controller` starts the timer of the automatic elections of preferred leaders.
+
+
+def _log_loaded(term: ControllerTerm) -> None:
+    context = term.context
+    term.log.info(
+        "loaded brokers %s (dead: %s) and %d partitions of %d topics",
+        sorted(context.registrations),
+        sorted(context.suspected) or "none",
+        sum(map(len, context.assignments.values())),
+        len(context.assignments),
+    )

@@ -36,8 +36,6 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.zookeeper.znodes import LeadershipState
 
-state_change_log = logging.getLogger("barnabas.state_change")
-
 _S = PartitionState
 PARTITION_MOVES: Final[Mapping[PartitionState, frozenset[PartitionState]]] = {
     _S.NON_EXISTENT: frozenset({_S.NEW}),
@@ -259,9 +257,8 @@ class PartitionStateMachine:
     def _log_move(
         self, tp: TopicPartition, before: PartitionState, after: PartitionState, detail: str
     ) -> None:
-        state_change_log.info(
-            "[controller epoch %d] partition %s: %s -> %s%s",
-            self._leadership.epoch,
+        self._leadership.state_change_log.info(
+            "partition %s: %s -> %s%s",
             tp,
             before.value,
             after.value,
@@ -270,10 +267,9 @@ class PartitionStateMachine:
 
     def _log_failure(self, tp: TopicPartition, reason: str) -> None:
         is_led = self._context.partition_state(tp) is PartitionState.ONLINE
-        state_change_log.log(
+        self._leadership.state_change_log.log(
             logging.WARNING if is_led else logging.ERROR,
-            "[controller epoch %d] partition %s stays %s %s: %s",
-            self._leadership.epoch,
+            "partition %s stays %s %s: %s",
             tp,
             self._context.partition_state(tp).value,
             "with its leader" if is_led else "without a leader",

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
+from barnabas.controller.context import ControllerContext, EpochLogger, PartitionState, Replica, ReplicaState
 from barnabas.controller.events import Outcomes
 from barnabas.controller.leader_choice import ElectionKind
 from barnabas.controller.partition_state import PartitionStateMachine
@@ -34,7 +34,6 @@ from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment
 
 log = logging.getLogger("barnabas.controller")
-state_change_log = logging.getLogger("barnabas.state_change")
 
 Target = Sequence[int] | None
 """The new replicas; None cancels."""
@@ -343,9 +342,8 @@ class Reassignments:
             self._writer.set_reassignments(left, request.version)
 
     def _log(self, tp: TopicPartition, former: ReplicaAssignment, changed: ReplicaAssignment) -> None:
-        state_change_log.info(
-            "[controller epoch %d] partition %s: replicas %s -> %s (adding %s, removing %s)",
-            self._writer.epoch,
+        EpochLogger("barnabas.state_change", self._writer.epoch).info(
+            "partition %s: replicas %s -> %s (adding %s, removing %s)",
             tp,
             list(former.replicas),
             list(changed.target),

@@ -7,7 +7,6 @@ stays. Runs on the controller's event thread.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -18,8 +17,6 @@ from barnabas.controller.request_batch import RequestBatch
 from barnabas.controller.state_znodes import Leadership
 from barnabas.protocol.ids import NO_BROKER, BrokerId, TopicPartition
 from barnabas.zookeeper.znodes import LeadershipState
-
-state_change_log = logging.getLogger("barnabas.state_change")
 
 _S = ReplicaState
 REPLICA_MOVES: Final[Mapping[ReplicaState, frozenset[ReplicaState]]] = {
@@ -70,9 +67,8 @@ class ReplicaStateMachine:
             else:
                 self._context.replica_states[replica] = target
             if state is not target:
-                state_change_log.debug(
-                    "[controller epoch %d] replica %s: %s -> %s",
-                    self._leadership.epoch,
+                self._leadership.state_change_log.debug(
+                    "replica %s: %s -> %s",
                     replica,
                     state.value,
                     target.value,
@@ -117,9 +113,8 @@ class ReplicaStateMachine:
     def _log_isr_change(
         self, tp: TopicPartition, former: LeadershipState, state: LeadershipState, gone: set[BrokerId]
     ) -> None:
-        state_change_log.info(
-            "[controller epoch %d] partition %s: isr %s -> %s, leader %d -> %d, epoch %d (offline: %s)",
-            self._leadership.epoch,
+        self._leadership.state_change_log.info(
+            "partition %s: isr %s -> %s, leader %d -> %d, epoch %d (offline: %s)",
             tp,
             list(former.isr),
             list(state.isr),

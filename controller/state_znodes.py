@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from barnabas.controller.context import ControllerContext
-from barnabas.protocol.ids import ControllerEpoch, TopicPartition
+from barnabas.controller.context import ControllerContext, EpochLogger
+from barnabas.protocol.ids import TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.requests import retry_cas
@@ -27,9 +27,9 @@ class Leadership:
     _store: ClusterStore
     _writer: ControllerWriter
 
-    @property
-    def epoch(self) -> ControllerEpoch:
-        return self._writer.epoch
+    def __post_init__(self) -> None:
+        self.epoch = self._writer.epoch
+        self.state_change_log = EpochLogger("barnabas.state_change", self.epoch)
 
     def read(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LeadershipState]:
         """Read the states again; partitions without a readable state are omitted."""

@@ -9,14 +9,13 @@ and never used again. Only the controller's event thread runs it; any thread may
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from barnabas.controller import events
 from barnabas.controller.channels import BrokerChannels
-from barnabas.controller.context import ControllerContext, PartitionState, Replica, ReplicaState
+from barnabas.controller.context import ControllerContext, EpochLogger, PartitionState, Replica, ReplicaState
 from barnabas.controller.events import Event, Signal
 from barnabas.controller.leader_choice import ElectionKind
 from barnabas.controller.partition_state import ElectionFigures, PartitionStateMachine
@@ -33,10 +32,6 @@ from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.requests import Watch
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import BrokerRegistration
-
-log = logging.getLogger("barnabas.controller")
-state_change_log = logging.getLogger("barnabas.state_change")
-
 
 _STALE_EPOCHS: Final[Mapping[int, Event]] = {
     ErrorCode.STALE_CONTROLLER_EPOCH: Signal.REELECT,
@@ -75,6 +70,8 @@ class ControllerTerm:
         figures: ElectionFigures | None = None,
     ) -> None:
         self.epoch = writer.epoch
+        self.log = EpochLogger("barnabas.controller", writer.epoch)
+        self._state_change_log = EpochLogger("barnabas.state_change", writer.epoch)
         self.context = ControllerContext()
         self.live_racks: Mapping[BrokerId, str | None] = {}
         self.offline_partitions_count = 0
@@ -185,9 +182,8 @@ class ControllerTerm:
         self._addresses_changed({b: current[b] for b in current.keys() & registrations.keys() - bounced})
         if not (bounced or dead or new):
             return
-        log.info(
-            "[controller epoch %d] brokers: new %s, gone %s, restarted %s; now %s",
-            self.epoch,
+        self.log.info(
+            "brokers: new %s, gone %s, restarted %s; now %s",
             sorted(new),
             sorted(dead),
             sorted(bounced),
@@ -211,17 +207,15 @@ class ControllerTerm:
         """Tell all brokers of registrations that were changed in place; their broker epochs are the same."""
         changed = {b: new for b, new in present.items() if new != self.context.registrations[b]}
         if changed:
-            log.info("[controller epoch %d] brokers with other addresses: %s", self.epoch, sorted(changed))
+            self.log.info("brokers with other addresses: %s", sorted(changed))
             self.context.registrations.update(changed)
             self.batch.add_metadata(self.context.live_or_shutting_down, [])
 
     def _suspected(self, broker: BrokerId) -> None:
         if broker in self.context.suspected:
             return
-        log.warning(
-            "[controller epoch %d] broker %d lost its connection and its port refuses: "
-            "declared dead before its session ends",
-            self.epoch,
+        self.log.warning(
+            "broker %d lost its connection and its port refuses: declared dead before its session ends",
             broker,
         )
         self.context.suspected.add(broker)
@@ -230,9 +224,7 @@ class ControllerTerm:
     def _returned(self, broker: BrokerId) -> None:
         if broker not in self.context.suspected:
             return
-        log.warning(
-            "[controller epoch %d] broker %d answers again: it was wrongly suspected", self.epoch, broker
-        )
+        self.log.warning("broker %d answers again: it was wrongly suspected", broker)
         self.context.suspected.discard(broker)
         self.on_broker_startup({broker})
 
@@ -295,7 +287,7 @@ class ControllerTerm:
         if registered.broker_epoch != event.broker_epoch:
             event.refuse(ErrorCode.STALE_BROKER_EPOCH)
             return
-        log.info("[controller epoch %d] broker %d is shutting down", self.epoch, broker)
+        self.log.info("broker %d is shutting down", broker)
         self.context.shutting_down.add(broker)
         movable = [
             tp
@@ -312,9 +304,8 @@ class ControllerTerm:
         self.replicas.move(followed, ReplicaState.OFFLINE)
         self.flush()
         if remaining:
-            log.warning(
-                "[controller epoch %d] broker %d still leads %s, since no other replica can",
-                self.epoch,
+            self.log.warning(
+                "broker %d still leads %s, since no other replica can",
                 broker,
                 ", ".join(map(str, remaining)),
             )
@@ -335,7 +326,7 @@ class ControllerTerm:
     def connect(self, broker: BrokerId) -> None:
         registration, endpoint = self.context.registrations[broker], self.endpoint(broker)
         if endpoint is None:
-            log.error(
+            self.log.error(
                 "broker %d may not lead: it has no listener %s for the controller's requests",
                 broker,
                 self.settings.inter_broker_listener_name,
@@ -350,7 +341,7 @@ class ControllerTerm:
         unsettled, were_all_readable = self.context.unsettled, not self.context.unreadable_topics
         names = set(self.store.topics(self.watch(Signal.TOPIC_CHANGE)))
         for topic in self.context.assignments.keys() - names:
-            log.warning("topic %s was removed from ZooKeeper by hand", topic)
+            self.log.warning("topic %s was removed from ZooKeeper by hand", topic)
             self.context.forget_topic(topic)
         self.context.unreadable_topics &= names
         new = names - self.context.assignments.keys()
@@ -416,9 +407,8 @@ class ControllerTerm:
             if former is not None and state.partition_epoch <= former.partition_epoch:
                 continue
             self.context.leadership[tp] = state
-            state_change_log.info(
-                "[controller epoch %d] partition %s: isr %s -> %s, changed by its leader %d",
-                self.epoch,
+            self._state_change_log.info(
+                "partition %s: isr %s -> %s, changed by its leader %d",
                 tp,
                 list(former.isr) if former else None,
                 list(state.isr),
@@ -438,7 +428,7 @@ class ControllerTerm:
             if error.error_code == ErrorCode.NONE or replica not in self.context.replica_states:
                 continue
             name = ErrorCode(error.error_code).name if error.error_code in set(ErrorCode) else "?"
-            log.error("[controller epoch %d] replica %s: %s", self.epoch, replica, name)
+            self.log.error("replica %s: %s", replica, name)
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed[replica] = None
             refuses_topic = refuses_topic or error.error_code == ErrorCode.INCONSISTENT_TOPIC_ID
@@ -471,9 +461,8 @@ class ControllerTerm:
         live = self.context.live_or_shutting_down
         brokers = {broker for broker in failures.values() if broker in live}
         if brokers:
-            log.warning(
-                "[controller epoch %d] brokers %s reported failed replicas; sending all roles again",
-                self.epoch,
+            self.log.warning(
+                "brokers %s reported failed replicas; sending all roles again",
                 sorted(brokers),
             )
         replicas = self.context.without_deleted(self.context.replicas_on(brokers))
