@@ -20,7 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from barnabas.broker.base.contained import contained
 from barnabas.broker.cluster.metadata_cache import MetadataCache
@@ -172,19 +172,6 @@ class _Link:
         self._channel.close("the broker is gone or has registered again")
 
 
-class Links(Protocol):
-    """`BrokerLinks`; the simulation replaces it."""
-
-    def send(
-        self,
-        broker_id: BrokerId,
-        request: Any,
-        answer: Callable[[Any], None],
-        *,
-        timeout_ms: int | None = None,
-    ) -> None: ...
-
-
 @dataclass(slots=True)
 class _Queue(Generic[T]):
     in_flight: int = 0
@@ -201,7 +188,7 @@ class Window(Generic[T]):
 
     def __init__(
         self,
-        links: Links,
+        links: BrokerLinks,
         *,
         max_in_flight: int,
         take: Callable[[deque[T]], list[T]],

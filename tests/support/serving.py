@@ -28,7 +28,6 @@ from barnabas.broker.base.purgatory import Purgatory
 from barnabas.broker.cluster.features import SUPPORTED
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.broker_links import Links
 from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.coordinators.topic_coordinator import Host
@@ -335,7 +334,7 @@ class Serving:
         logs: LogManager | None = None,
         topics: Any = None,
         auto_create: Create | None = None,
-        links: Links | None = None,
+        links: Any = None,
         **settings: object,
     ) -> None:
         self.logs = open_logs(folder) if logs is None else logs
@@ -377,7 +376,7 @@ class Serving:
         self.transactions = TransactionCoordinator(
             host,
             producer_ids=self.producer_ids,
-            links=links or self.sent,
+            links=links or cast(Any, self.sent),
             marker_writer=manager.markers,
             transaction_version=lambda: self.transaction_version,
         )
@@ -389,7 +388,7 @@ class Serving:
             manager,
             coordinator_of=self.coordinators.coordinator_of,
             ask_own=self.coordinators.apply,
-            links=self.coordinators,
+            links=cast(Any, self.coordinators),
             is_enabled=True,
         )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)

@@ -18,13 +18,13 @@ from typing import Any, Final, NamedTuple
 
 from barnabas.broker.base.purgatory import DelayedCall, Purgatory
 from barnabas.broker.cluster.producer_ids import ProducerIds
-from barnabas.broker.coordinators.broker_links import Links
+from barnabas.broker.coordinators.broker_links import BrokerLinks
 from barnabas.broker.coordinators.coordinator_log import Encoded
 from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.machine_shard import Hosted, Leadership, MachineShard, ShardState
 from barnabas.broker.coordinators.state_machine import Effects, Moment
 from barnabas.broker.coordinators.topic_coordinator import Host, TopicCoordinator, max_batch_bytes
-from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue, MarkerWriter
+from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
 from barnabas.broker.coordinators.transactions.records import (
     TransactionMetadata,
     TransactionRecord,
@@ -47,6 +47,7 @@ from barnabas.broker.coordinators.transactions.requests import (
 )
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
+from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, Unencodable, api_error
 from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicId, TopicPartition
@@ -195,8 +196,8 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
         host: Host,
         *,
         producer_ids: ProducerIds,
-        links: Links,
-        marker_writer: MarkerWriter,
+        links: BrokerLinks,
+        marker_writer: TransactionMarkers,
         transaction_version: Callable[[], int],
     ) -> None:
         super().__init__(host)

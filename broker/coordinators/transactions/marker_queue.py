@@ -20,14 +20,14 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from barnabas.broker.base.contained import contained
 from barnabas.broker.base.purgatory import DelayedCall, Purgatory, Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
-from barnabas.broker.coordinators.broker_links import Links, Window
+from barnabas.broker.coordinators.broker_links import BrokerLinks, Window
 from barnabas.broker.coordinators.coordinator_log import RunAside
-from barnabas.broker.replication.marker_writer import MarkerOutcome, MarkersAnswer, TransactionMarker
+from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker, TransactionMarkers
 from barnabas.common.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, LocalError, known_code
 from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition
@@ -54,14 +54,6 @@ Written = Callable[[Collection[TopicPartition]], None]
 
 _WRITTEN: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
 """A log with a later epoch of the producer has no transaction of the earlier one left to end."""
-
-
-class MarkerWriter(Protocol):
-    """`TransactionMarkers`."""
-
-    def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool: ...
-
-    def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None: ...
 
 
 class _Leader(NamedTuple):
@@ -110,8 +102,8 @@ class MarkerQueue:
         metadata: MetadataCache,
         reaper: Reaper,
         *,
-        links: Links,
-        writer: MarkerWriter,
+        links: BrokerLinks,
+        writer: TransactionMarkers,
         timeout_ms: int,
         run_aside: RunAside,
     ) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from barnabas.broker.base.contained import contained
-from barnabas.broker.coordinators.broker_links import Links, Window
+from barnabas.broker.coordinators.broker_links import BrokerLinks, Window
 from barnabas.broker.coordinators.state_machine import TransactionalProducer
 from barnabas.broker.coordinators.transactions.requests import (
     LOADING_WAIT_MS,
@@ -93,7 +93,7 @@ class TransactionVerification:
         *,
         coordinator_of: Callable[[str], BrokerId],
         ask_own: Callable[[str, Request, Callable[[Any], None]], None],
-        links: Links,
+        links: BrokerLinks,
         is_enabled: bool,
     ) -> None:
         self.is_enabled = is_enabled
