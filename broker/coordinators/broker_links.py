@@ -3,9 +3,9 @@
 One thread with one event loop runs all links: a link per broker, with one connection that is opened by its
 first request and kept. Requests are pipelined; a `Window` bounds how many a sender has in flight. A request
 is never sent again here: it fails, and its sender looks up the leader or coordinator again, which may be
-another broker by then. It fails at once if the broker is not alive, if its connection is lost or refused, if
-the controller removes the broker or registers it again, or if too many requests wait already; otherwise at
-its time-out. After a failure it may still have been carried out.
+another broker by then. It fails at once if the broker is not alive, if its connection is lost or refused, or
+if the controller removes the broker or registers it again; otherwise at its time-out. After a failure it may
+still have been carried out.
 
 `BrokerLinks.send` may be called on any thread and under any lock; answers come on the links' thread, without
 a lock, or never after `stop`.
@@ -32,13 +32,12 @@ from barnabas.protocol.schema import RequestOf
 
 logger = logging.getLogger(__name__)
 
-MAX_PENDING: Final = 1_000
-"""Requests to one broker that may be sent or wait to be sent."""
 _NEVER_IDLE_MS: Final = 2**31 - 1
 _CONNECT_TIMEOUT_MS: Final = 2_000
 _RECONNECT_BACKOFF_MS: Final = 20
 _RECONNECT_BACKOFF_MAX_MS: Final = 500
 
+_GONE: Final = "the broker is gone or has registered again"
 _UNHANDLED: Final = "the answer of a broker could not be handled"
 
 R = TypeVar("R")
@@ -52,6 +51,11 @@ class _Registration(NamedTuple):
 
     broker_epoch: BrokerEpoch
     endpoint: Endpoint
+
+
+class _Link(NamedTuple):
+    registration: _Registration
+    channel: Channel
 
 
 class BrokerLinks:
@@ -96,14 +100,19 @@ class BrokerLinks:
     ) -> None:
         link = self._link_to(broker_id)
         if link is None:
-            error = ConnectionClosed(f"broker {broker_id} is not alive")
-        elif link.pending >= MAX_PENDING:
-            error = ConnectionClosed(f"{MAX_PENDING} requests to broker {broker_id} wait already")
+            contained(_UNHANDLED, answer, ConnectionClosed(f"broker {broker_id} is not alive"))
         else:
-            link.pending += 1
-            self.thread.spawn(link.exchange(request, answer, timeout_ms))
-            return
-        contained(_UNHANDLED, answer, error)
+            self.thread.spawn(self._exchange(link.channel, request, answer, timeout_ms))
+
+    async def _exchange(
+        self, channel: Channel, request: RequestOf[Any], answer: Answer[Any], timeout_ms: int | None
+    ) -> None:
+        response: Any
+        try:
+            response = await channel.request(request, timeout_ms=timeout_ms)
+        except LocalError as error:
+            response = error
+        contained(_UNHANDLED, answer, response)
 
     def _link_to(self, broker_id: BrokerId) -> _Link | None:
         """The link to the present registration of a broker; None if it has none."""
@@ -111,7 +120,7 @@ class BrokerLinks:
         link = self._links.get(broker_id)
         if link is not None and link.registration != current:
             del self._links[broker_id]
-            link.close()
+            link.channel.close(_GONE)
             link = None
         if link is None and current is not None:
             channel = Channel(
@@ -143,33 +152,11 @@ class BrokerLinks:
         for broker_id, link in list(self._links.items()):
             if link.registration != self._registration(broker_id):
                 del self._links[broker_id]
-                link.close()
+                link.channel.close(_GONE)
 
     def _close_all(self) -> None:
         for link in self._links.values():
-            link.close()
-
-
-class _Link:
-    """The connection to one registration of one broker. Lives on the links' loop."""
-
-    def __init__(self, registration: _Registration, channel: Channel) -> None:
-        self.registration = registration
-        self.pending = 0
-        self._channel = channel
-
-    async def exchange(self, request: RequestOf[Any], answer: Answer[Any], timeout_ms: int | None) -> None:
-        response: Any
-        try:
-            response = await self._channel.request(request, timeout_ms=timeout_ms)
-        except LocalError as error:
-            response = error
-        finally:
-            self.pending -= 1
-        contained(_UNHANDLED, answer, response)
-
-    def close(self) -> None:
-        self._channel.close("the broker is gone or has registered again")
+            link.channel.close(_GONE)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas.broker.cluster.metadata_cache import MetadataCache
-from barnabas.broker.coordinators import broker_links
 from barnabas.broker.coordinators.broker_links import BrokerLinks
 from barnabas.protocol.errors import ConnectionClosed
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
@@ -89,15 +88,3 @@ def test_requests_in_flight_fail_when_the_controller_replaces_a_broker(
     wait_for(lambda: peer.requests)
     rig.register(*[peer] * is_registered_again, broker_epoch=2)
     assert [type(answer) for answer in rig.wait_answers(1)] == [ConnectionClosed]
-
-
-def test_waiting_requests_are_bounded(
-    rig: Rig, peer: ControlledBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_links, "MAX_PENDING", 2)
-    peer.answer = silent
-    rig.send()
-    rig.send()
-    wait_for(lambda: len(peer.requests) == 2)
-    rig.send()
-    assert "2 requests to broker 2 wait already" in str(rig.wait_answers(1)[0])
