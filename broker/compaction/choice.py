@@ -133,7 +133,7 @@ def assess(figures: LogFigures, config: TopicConfig, now_ms: int) -> Assessment:
     )
 
 
-def filthiest_first(assessed: Mapping[Name, Assessment]) -> list[Name]:
+def dirtiest_first(assessed: Mapping[Name, Assessment]) -> list[Name]:
     """The due logs, by the dirty share; of equal ones first the one with the most dirty bytes."""
     due = {name: assessment for name, assessment in assessed.items() if assessment.is_due}
     return sorted(due, key=lambda name: (due[name].dirty_ratio, due[name].dirty_bytes), reverse=True)

@@ -1,4 +1,4 @@
-"""The cleaner of a broker: threads that compact the logs of compacted topics, the filthiest first.
+"""The cleaner of a broker: threads that compact the logs of compacted topics, the dirtiest first.
 
 A thread assesses all compacted logs, then cleans the due ones in that order, and pauses
 ``log.cleaner.backoff.ms`` when none is due. A log is cleaned by one thread at a time. A cleaning holds no
@@ -28,7 +28,7 @@ from barnabas.broker.compaction.choice import (
     LogFigures,
     SegmentFigures,
     assess,
-    filthiest_first,
+    dirtiest_first,
 )
 from barnabas.broker.compaction.cleaning import CleaningStats, clean
 from barnabas.broker.compaction.offset_map import OffsetMap
@@ -174,7 +174,7 @@ class LogCleaner:
         self._threads: dict[int, threading.Thread] = {}
         self._in_progress: set[TopicPartition] = set()
         self._due: list[TopicPartition] = []
-        """The logs to clean, the filthiest last."""
+        """The logs to clean, the dirtiest last."""
         self._due_until_ms = 0
         self._resting_until_ms: dict[TopicPartition, int] = {}
         """Logs that changed during their cleaning: without a rest they might be tried without end."""
@@ -254,7 +254,7 @@ class LogCleaner:
     # Choosing
 
     def clean_next(self, number: int = 0) -> bool:
-        """Clean the filthiest due log on behalf of a thread; False if none is due. Raises Stopped."""
+        """Clean the dirtiest due log on behalf of a thread; False if none is due. Raises Stopped."""
         taken = self._take(Pace(self._throttle, partial(self._is_superfluous, number)))
         if taken is None:
             self._save_progress()
@@ -322,7 +322,7 @@ class LogCleaner:
                 and log.topic_partition not in left_out
                 and self.uncleanable.is_tried(log, now_ms)
             }
-        self._due = filthiest_first(tried)[::-1]
+        self._due = dirtiest_first(tried)[::-1]
         self._due_until_ms = now_ms + self.settings.backoff_ms
         self._assessed = assessed
         self._last_assessment_ms = now_ms

@@ -12,7 +12,7 @@ from barnabas.broker.compaction.choice import (
     LogFigures,
     SegmentFigures,
     assess,
-    filthiest_first,
+    dirtiest_first,
 )
 from barnabas.broker.config.topic_config import TopicConfig
 from tests.support.defaults import log_config
@@ -123,14 +123,14 @@ def test_a_clean_log_is_due_when_its_first_tombstone_may_go(horizon: int | None,
     assert not assessed(settings=settings, delete_horizon_ms=horizon).is_due, "no segment is clean"
 
 
-def test_the_filthiest_due_logs_come_first() -> None:
+def test_the_dirtiest_due_logs_come_first() -> None:
     candidates = {
         "clean": assessed(first_dirty_offset=30),
         "half": assessed(first_dirty_offset=10),
         "whole": assessed(),
         "bigger": assessed(sealed=[segment._replace(size_bytes=1_000) for segment in SEALED]),
     }
-    assert filthiest_first(candidates) == ["bigger", "whole", "half"]
+    assert dirtiest_first(candidates) == ["bigger", "whole", "half"]
 
 
 @st.composite

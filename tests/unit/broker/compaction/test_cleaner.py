@@ -95,7 +95,7 @@ def raising(error: Exception) -> Callable[..., None]:
 # The choice
 
 
-def test_each_due_log_is_cleaned_once_the_filthiest_first(rig: CleanerRig, cleanings: Cleanings) -> None:
+def test_each_due_log_is_cleaned_once_the_dirtiest_first(rig: CleanerRig, cleanings: Cleanings) -> None:
     half = rig.make_log("half", 2, min_cleanable_dirty_ratio=0.2)
     half.bounds.raise_first_dirty(4, 0)
     rig.make_log("whole", 3)
