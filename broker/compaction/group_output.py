@@ -11,9 +11,9 @@ from typing import Self
 
 from barnabas.broker.compaction.batch_chunks import Chunk, Pause, read_chunks
 from barnabas.broker.compaction.batch_filter import Filtered
-from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment_swap import CleanedSegment
 from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.record_batch import BatchHeader

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from barnabas.broker.log.batch_scan import iter_headers
-from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.segment import Segment
-from barnabas.broker.log.segment_swap import replace_segments
+from barnabas.broker.log.segment_swap import CleanedSegment, replace_segments
 from barnabas.protocol.record_batch import iter_batches, parse_header
 from barnabas.protocol.records import decode_records
 from tests.support.gaps import kept_of

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.log.cleaned_segment import paths_of
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.broker.log.log_manager import LogManager
+from barnabas.broker.log.segment_swap import paths_of
 from barnabas.broker.log.storage_errors import CheckpointDamaged
 from barnabas.cli.log_verify import verify_all
 from barnabas.logtools.verification import scan_to_verify, verify_checkpoints

@@ -12,12 +12,12 @@ import pytest
 
 from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log import log_manager, producer_snapshots, producer_state, recovery, segment_swap
-from barnabas.broker.log.cleaned_segment import CleanedSegment
 from barnabas.broker.log.file_system import FileSystem, SyncState
 from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_dir import for_each
 from barnabas.broker.log.producer_state import NONE, ProducerImage, entries_of
 from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment_swap import CleanedSegment
 from barnabas.broker.log.transaction_index import TransactionIndex
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation

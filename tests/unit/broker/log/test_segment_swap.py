@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from barnabas.broker.log import segment_swap
-from barnabas.broker.log.cleaned_segment import paths_of
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.indexes import OffsetIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.open_files import NotCached
-from barnabas.broker.log.segment_swap import replace_segments
+from barnabas.broker.log.segment_swap import paths_of, replace_segments
 from barnabas.broker.log.storage_errors import (
     CorruptLog,
     LogDirFailure,
