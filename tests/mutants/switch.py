@@ -28,6 +28,7 @@ class Mutated(MetaPathFinder):
         self.mutants: list[Mutant] = []
         self._codes: dict[str, CodeType] = {}
         self._modules: list[ModuleType] = []
+        self._active: Callable[[int], object] = _NOTHING
         for file in files:
             name = "barnabas." + file.removesuffix(".py").replace("/", ".")
             if name in sys.modules:
@@ -47,12 +48,13 @@ class Mutated(MetaPathFinder):
         return spec_from_file_location(fullname, code.co_filename, loader=_Loader(self, fullname, code))
 
     def answer(self, active: Callable[[int], object] = _NOTHING) -> None:
-        """From now on the modules ask this function."""
+        """From now on the modules ask this function, also those that a test imports first."""
+        self._active = active
         for module in self._modules:
             setattr(module, SWITCH, active)
 
     def add(self, module: ModuleType) -> None:
-        setattr(module, SWITCH, _NOTHING)
+        setattr(module, SWITCH, self._active)
         self._modules.append(module)
 
 
