@@ -284,7 +284,7 @@ class Broker:
                 )
 
             return FetcherManager(
-                manager.partition,
+                lambda tp: manager.roles.partitions.get(tp),
                 make_fetches,
                 socket_timeout_ms=config.replica_socket_timeout_ms,
                 wake_consumers=manager.wake_consumers,

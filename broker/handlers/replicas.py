@@ -17,7 +17,7 @@ from barnabas.broker.log.future_log import FutureLog
 from barnabas.broker.log.log import Log
 from barnabas.broker.replication.partition import Partition, Role
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import (
     UNKNOWN_VOLUME_BYTES,
     AlterReplicaLogDirsRequest,
@@ -117,15 +117,6 @@ def _describe_offline(partition: TopicPartition, log_dir: Path | None, failure: 
     """A replica whose disk failed, or that could not be created; at most its log dir is known."""
     return ReplicaDescription(
         partition_index=partition.partition,
-        leader_id=NO_BROKER,
-        leader_epoch=NO_LEADER_EPOCH,
-        is_leader=False,
-        isr=[],
-        replicas=[],
-        log_start_offset=-1,
-        high_watermark=-1,
-        log_end_offset=-1,
-        size_bytes=-1,
         log_dir="" if log_dir is None else str(log_dir),
         is_offline=True,
         failure=failure,

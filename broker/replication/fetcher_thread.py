@@ -4,7 +4,7 @@ One thread with one event loop runs all fetchers: one per leader with one connec
 partitions. A fetcher has one fetch in flight, long-polled at the leader. The answer is appended before the
 next fetch reports the new log end; so the leader learns how far this follower is.
 
-- `following` decides about requests, answers and retries.
+- `fetcher_state` decides about requests, answers and retries.
 - When the set of partitions changes, an empty fetch makes the leader answer the waiting one at once.
 - A leader whose connection is lost, or whose port refuses, is reported to the metadata cache as suspect, and
   trusted again when it answers; after a mere loss also after a while.
@@ -69,11 +69,11 @@ class FetcherTable(Generic[F]):
 
     def __init__(
         self,
-        partition_of: Callable[[TopicPartition], Partition],
+        find_partition: Callable[[TopicPartition], Partition | None],
         make_fetcher: Callable[[BrokerId, Endpoint], F],
     ) -> None:
         self.fetchers: dict[BrokerId, F] = {}
-        self._partition_of = partition_of
+        self._find_partition = find_partition
         self._make_fetcher = make_fetcher
         self._leader_of: dict[TopicPartition, BrokerId] = {}
 
@@ -98,9 +98,8 @@ class FetcherTable(Generic[F]):
     def _add(
         self, tp: TopicPartition, leader: BrokerId, endpoint: Endpoint, leader_epoch: LeaderEpoch
     ) -> None:
-        try:
-            partition = self._partition_of(tp)
-        except ApiError:
+        partition = self._find_partition(tp)
+        if partition is None:
             return
         fetcher = self.fetchers.get(leader)
         if fetcher is None:
@@ -118,10 +117,7 @@ class FetcherTable(Generic[F]):
         if leader.endpoint is None or self._leader_of.get(tp) != leader.broker_id:
             return False
         followed = self.fetchers[leader.broker_id].fetches.followed[tp]
-        try:
-            is_same = followed.partition is self._partition_of(tp)
-        except ApiError:
-            return False
+        is_same = followed.partition is self._find_partition(tp)
         return is_same and followed.leader_epoch == leader.leader_epoch
 
     def unfollow(self, partitions: Iterable[TopicPartition]) -> None:
@@ -151,7 +147,7 @@ class FetcherManager:
 
     def __init__(
         self,
-        partition_of: Callable[[TopicPartition], Partition],
+        find_partition: Callable[[TopicPartition], Partition | None],
         make_fetches: Callable[[BrokerId], LeaderFetches],
         *,
         socket_timeout_ms: int,
@@ -171,7 +167,7 @@ class FetcherManager:
         def make_fetcher(leader: BrokerId, endpoint: Endpoint) -> ReplicaFetcher:
             return ReplicaFetcher(self, make_fetches(leader), endpoint)
 
-        self._table = FetcherTable(partition_of, make_fetcher)
+        self._table = FetcherTable(find_partition, make_fetcher)
 
     @property
     def max_lag(self) -> int:

@@ -162,7 +162,7 @@ class ReplicaManager:
         reason = self.logs.offline_partitions.get(tp)
         if reason is not None:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline: {reason}")
-        if tp.partition in self._metadata.current.partitions_of(tp.topic):
+        if self._metadata.current.has(tp):
             raise api_error(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.broker_id} holds no {tp}")
         raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
 

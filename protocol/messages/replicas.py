@@ -105,20 +105,20 @@ class ReplicaDescription:
     """One replica on the answering broker; only leaders have ``isr``, elsewhere it is empty.
 
     ``failure`` describes the error that stopped the replica, such as that of its disk, or the groups that it
-    stores; ``cleaning_problem`` why its log cannot be compacted. ``last_stable_offset`` is -1 from an older
-    broker.
+    stores; ``cleaning_problem`` why its log cannot be compacted. A replica that is offline or could not be
+    created has no more than its log dir. ``last_stable_offset`` is -1 from an older broker.
     """
 
     partition_index: int = s.int32()
-    leader_id: int = s.int32()
-    leader_epoch: int = s.int32()
-    is_leader: bool = s.boolean()
-    isr: list[int] = s.array(s.WireType.INT32)
-    replicas: list[int] = s.array(s.WireType.INT32)
-    log_start_offset: int = s.int64()
-    high_watermark: int = s.int64()
-    log_end_offset: int = s.int64()
-    size_bytes: int = s.int64()
+    leader_id: int = s.int32(default=-1)
+    leader_epoch: int = s.int32(default=-1)
+    is_leader: bool = s.boolean(default=False)
+    isr: list[int] = s.array(s.WireType.INT32, default_factory=list)
+    replicas: list[int] = s.array(s.WireType.INT32, default_factory=list)
+    log_start_offset: int = s.int64(default=-1)
+    high_watermark: int = s.int64(default=-1)
+    log_end_offset: int = s.int64(default=-1)
+    size_bytes: int = s.int64(default=-1)
     log_dir: str = s.string(default="")
     is_offline: bool = s.boolean(default=False)
     failure: str = s.string(default="")

@@ -134,7 +134,7 @@ class SimFetchers:
     def __init__(self, world: World, broker: SimBroker) -> None:
         self.settings = SimFetcherSettings()
         self.table = FetcherTable(
-            lambda name: broker.replicas.partition(name),
+            lambda name: broker.replicas.roles.partitions.get(name),
             lambda leader, endpoint: SimFetcher(world, broker, leader, endpoint),
         )
         self._orders: deque[Callable[[], None]] = deque()

@@ -234,7 +234,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
     def unknown(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those of these partitions that are not in this broker's metadata."""
         current = self._metadata.current
-        return {name for name in partitions if name.partition not in current.partitions_of(name.topic)}
+        return {name for name in partitions if not current.has(name)}
 
     def apply(self, transactional_id: str, request: Request, answer: Callable[[Any], None]) -> None:
         """Call ``answer`` once, now or later, on any thread, with the response that the request documents.

@@ -26,7 +26,7 @@ from barnabas.broker.replication.fetcher_state import FetcherSettings, LeaderFet
 from barnabas.broker.replication.fetcher_thread import FetcherManager, FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.common.channel import Channel
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.schema import ApiKey
@@ -135,14 +135,9 @@ class Follower:
             )
 
         self.fetchers = FetcherManager(
-            self._partition, make_fetches, socket_timeout_ms=60_000, on_fatal=fatal
+            self.partitions.get, make_fetches, socket_timeout_ms=60_000, on_fatal=fatal
         )
         self.fetchers.start()
-
-    def _partition(self, name: TopicPartition) -> Partition:
-        if name not in self.partitions:
-            raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return self.partitions[name]
 
     def follow(self, leader: Leader, *names: TopicPartition, epoch: int = 0) -> None:
         for name in names:

@@ -32,7 +32,7 @@ class Table:
     def __init__(self) -> None:
         self.made: list[Fetcher] = []
         self.partitions = {name: follower_of(epoch=1) for name in (TP, SECOND)}
-        self.table = FetcherTable(self.partitions.__getitem__, self._make)
+        self.table = FetcherTable(self.partitions.get, self._make)
 
     def _make(self, leader: BrokerId, endpoint: Endpoint) -> Fetcher:
         self.made.append(Fetcher(leader, endpoint))
