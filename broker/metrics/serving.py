@@ -118,7 +118,7 @@ class MeasuredBroker:
         yield from log_transaction_metrics(
             replicas.partitions(), now_ms, max_timeout_ms=max_timeout_ms, max_series=max_series
         )
-        yield from request_metrics(thread.times for thread in self.server.network_threads)
+        yield from request_metrics(thread.metrics for thread in self.server.network_threads)
         text = "1 starting, 3 running, 6 stopping."
         yield from gauges("kafka_server_kafkaserver_", {"brokerstate": (self.state(), text)})
         text = "Replicas that failed by an unforeseen error, or whose groups could not be loaded."

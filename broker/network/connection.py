@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
                 transport.writelines(out)
         if sent and self._handlers.measures_times:
             now_ns = time.monotonic_ns()
-            self._thread.times.note(sent, self._last_active_ns if out else now_ns, now_ns)
+            self._thread.metrics.note(sent, self._last_active_ns if out else now_ns, now_ns)
         if reason:
             self._close_gently(reason)
         elif not self._is_reading:

@@ -47,7 +47,7 @@ class NetworkThread:
         max_request_bytes: int = 2**63,
     ) -> None:
         self.handlers = handlers
-        self.times = RequestMetrics()
+        self.metrics = RequestMetrics()
         """The requests that this thread has answered, if times are measured."""
         self.busy = BusyTime()
         self._name = name

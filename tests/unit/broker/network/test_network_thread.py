@@ -339,7 +339,7 @@ def test_the_thread_is_busy_while_it_runs_requests_and_sends_answers(make: Make)
     receive(connection, b"network 1", b"network unreadable")
     rig.clock.now_ns += 50 * MS
     assert rig.thread.busy.total_ns(rig.clock()) == (5 + 5 + 3) * MS
-    assert not rig.thread.times.kinds()
+    assert not rig.thread.metrics.kinds()
     rig.kind = (ApiKey.METADATA, 9, False)
     receive(connection, b"io 2?")
     rig.work()
@@ -350,7 +350,7 @@ def test_the_thread_is_busy_while_it_runs_requests_and_sends_answers(make: Make)
     rig.turn()
     rig.clock.now_ns += 50 * MS
     assert (rig.thread.to_flush, rig.thread.busy.total_ns(rig.clock())) == (0, (13 + 3) * MS)
-    [metrics] = rig.thread.times.kinds().values()
+    [metrics] = rig.thread.metrics.kinds().values()
     found = {stage: times.sum_ns / MS for stage, times in zip(STAGES, metrics.stages, strict=True)}
     expected = {"request_queue": 0, "local": 5, "remote": 7, "response_queue": 11, "response_send": 3}
     assert found == {**expected, "total": 26}

@@ -264,7 +264,7 @@ def test_answered_requests_are_measured_if_metrics_are_served(
     assert (waiting.started_ns != 0) is (port >= 0)
 
     def count() -> int:
-        return sum(times.count for thread in threads for times in thread.times.kinds().values())
+        return sum(times.count for thread in threads for times in thread.metrics.kinds().values())
 
     if port < 0:
         assert count() == 0
