@@ -100,7 +100,7 @@ def show(
     if options.json:
         print_json(rows if value is None else value)
     elif rows:
-        fields = columns if isinstance(columns, Mapping) else dict(zip(columns, columns, strict=True))
+        fields = columns if isinstance(columns, Mapping) else {name: name for name in columns}
         print_table(
             tuple(fields),
             [[row[of] if isinstance(of, str) else of(row) for of in fields.values()] for row in rows],

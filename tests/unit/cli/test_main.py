@@ -102,6 +102,16 @@ def test_every_command_has_help(command: str, capsys: Output) -> None:
     assert f"usage: barnabas {command}" in capsys.readouterr().out
 
 
+def test_the_help_says_what_may_be_repeated_and_ends_with_the_exit_codes(capsys: Output) -> None:
+    for words in (["status"], ["groups", "delete-offsets"]):
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+    status, delete_offsets = capsys.readouterr().out.split("usage: ")[1:]
+    assert "only this topic (may be repeated)" in status
+    assert "exit code 1 means" in status.splitlines()[-2]
+    assert re.search(r"--topic TOPIC\[:0,1\]\s+may be repeated\n", delete_offsets)
+
+
 def test_help_lists_every_command_and_the_exit_codes(capsys: Output) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -126,6 +126,21 @@ def test_the_description_has_the_ports_and_the_running_processes(make: Make) -> 
     assert cluster.describe()["brokers"][0]["pid"] is None
 
 
+def test_a_broker_is_started_once_and_signalled_while_it_runs(cluster: LocalCluster) -> None:
+    with pytest.raises(DeployError, match=r"broker 1 is already running \(pid \d+\)"):
+        cluster.launch_broker(1)
+    cluster.kill(1)
+    for act in (cluster.kill, cluster.pause, cluster.resume, cluster.stop_broker):
+        with pytest.raises(DeployError, match="broker 1 is not running"):
+            act(1)
+    endpoint = cluster.broker(1).endpoint
+    with (
+        socket.create_server(endpoint),
+        pytest.raises(DeployError, match=f"broker 1 cannot listen on {endpoint}: the port is in use"),
+    ):
+        cluster.launch_broker(1)
+
+
 def test_kill_pause_resume_and_restart_reach_one_broker_alone(cluster: LocalCluster) -> None:
     before = cluster.describe()["brokers"]
 
