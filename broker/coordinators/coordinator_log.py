@@ -63,18 +63,13 @@ class _Waiting(NamedTuple):
     kind: _Kind
 
 
-class _Written(NamedTuple):
-    settled: Settled
-    first: int
-    """The position of the append's first record in the batch."""
-
-
 class _Batch:
     """Appends of one kind that are written together."""
 
     def __init__(self, kind: _Kind) -> None:
         self.kind = kind
-        self.written: list[_Written] = []
+        self.written: list[tuple[Settled, int]] = []
+        """Each append with the position of its first record in the batch."""
         self._builder = RecordBatchBuilder(max_bytes=(1 << 31) - 1)
 
     @property
@@ -82,7 +77,7 @@ class _Batch:
         return self._builder.size_bytes
 
     def add(self, records: Sequence[Encoded], settled: Settled, now_ms: int) -> None:
-        self.written.append(_Written(settled, self._builder.record_count))
+        self.written.append((settled, self._builder.record_count))
         for key, value, headers in records:
             self._builder.append(key, value, headers, now_ms)
 
@@ -94,25 +89,6 @@ class _Batch:
         return self._builder.build(
             producer_id=producer.producer_id, producer_epoch=producer.epoch, is_transactional=True
         )
-
-
-class _Removal:
-    """Counts the appends of one removal; reports the first error, or NONE, when the last is settled."""
-
-    def __init__(self, appends: int, removed: Removed) -> None:
-        self._pending = appends
-        self._removed = removed
-        self._error = ErrorCode.NONE
-        self._lock = threading.Lock()
-
-    def settled(self, error: ErrorCode, offset: int) -> None:
-        with self._lock:
-            self._pending -= 1
-            if self._error == ErrorCode.NONE:
-                self._error = error
-            is_last = not self._pending
-        if is_last:
-            self._removed(self._error)
 
 
 class CoordinatorLog:
@@ -164,10 +140,19 @@ class CoordinatorLog:
     def enqueue_removal(self, tombstones: Sequence[Any], removed: Removed) -> None:
         """Queue tombstones, in as many appends as the limit requires.
 
-        They are never refused: their number is bounded by the state that they remove.
+        They are never refused: their number is bounded by the state that they remove. ``removed`` gets the
+        first error, or NONE, when the last append is settled.
         """
         parts = self._divided(tombstones)
-        settled = _Removal(len(parts), removed).settled
+        errors: list[ErrorCode] = []
+
+        def settled(error: ErrorCode, offset: int) -> None:
+            with self._lock:
+                errors.append(error)
+                is_last = len(errors) == len(parts)
+            if is_last:
+                removed(next((error for error in errors if error != ErrorCode.NONE), ErrorCode.NONE))
+
         with self._lock:
             kind = _Kind(is_removal=True, producer=None)
             self._waiting.extend(_Waiting(part, settled, kind) for part in parts)
