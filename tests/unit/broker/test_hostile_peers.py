@@ -158,7 +158,7 @@ def test_consumers_that_do_not_read_their_old_records_hold_bounded_memory(
     starts = [client.socket.recv(4, socket.MSG_WAITALL) for client in clients]
     sizes = [int.from_bytes(start) for start in starts]
     reading = manager._reader
-    wait_for(lambda: not reading._waiting)
+    wait_for(lambda: not reading._workers._waiting)
     assert buffers.unpooled_bytes <= most + 4 * len(value)
     assert sum(size > len(value) for size in sizes) <= SLOW_READERS / 2
     for client in clients:
