@@ -4,19 +4,25 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.replication.near_replicas import nearest_replica
+from barnabas.broker.replication.rules import FollowerState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset
-from tests.support.building import THREE, TP, TWO, led_by, metadata, state
+from tests.support.building import FOUR, ME, THREE, TP, TWO, led_by, metadata, state
 from tests.support.record_requests import catch_up, fetch, fetched, produce
 from tests.support.record_requests import follow as fetch_as_follower
 from tests.support.serving import EXTERNAL, Connection, Serving, batch
 
 RACKS = {1: "a", 2: "b", 3: "c"}
+PLACES = {ME: "a", TWO: "b", THREE: "b", FOUR: "c"}
 
 
 @pytest.fixture
-def leading(leading: Serving) -> Serving:
+def leading(serving: Serving) -> Serving:
     """Broker 1 leads on rack a, has one committed record, and sends consumers to their racks."""
+    leading = serving
+    leading.managed.know({1: 0, 2: 5, 3: 5})
+    assert leading.managed.tell(state()) == []
     leading.managed.metadata.update(metadata({1: 0, 2: 5, 3: 5}, led_by(1), racks=RACKS))
     produce(leading, batch(b"a"))
     catch_up(leading)
@@ -166,3 +172,45 @@ def test_a_follower_counts_as_read_until_the_next_epoch_or_for_a_quarter_of_an_h
         partition.forget_consumers(leading.managed.now_ms())
         assert partition.is_read_at(TWO) is is_read
         assert partition.is_read_at_followers is is_read
+
+
+# The rule
+
+
+def at(log_end_offset: int, *, start: int = 0, caught_up_ms: float = 0.0) -> FollowerState:
+    return FollowerState(Offset(log_end_offset), Offset(start), last_caught_up_ms=caught_up_ms)
+
+
+CAUGHT_UP = {TWO: at(10), THREE: at(10), FOUR: at(10)}
+
+
+@pytest.mark.parametrize(
+    ("rack", "offset", "followers", "nearest"),
+    [
+        ("a", 10, CAUGHT_UP, ME),
+        ("c", 10, CAUGHT_UP, FOUR),
+        ("nowhere", 10, CAUGHT_UP, ME),
+        ("b", 5, {TWO: at(9), THREE: at(10)}, THREE),
+        ("b", 5, {TWO: at(10), THREE: at(9)}, TWO),
+        ("b", 5, {TWO: at(9, caught_up_ms=2.0), THREE: at(9, caught_up_ms=1.0)}, TWO),
+        ("b", 9, {TWO: at(9), THREE: at(8)}, TWO),
+        ("b", 10, {TWO: at(9), THREE: at(9)}, ME),
+        ("b", 2, {TWO: at(10, start=3), THREE: at(9, start=2)}, THREE),
+        ("b", 0, {TWO: FollowerState(), THREE: FollowerState()}, ME),
+    ],
+)
+def test_the_most_caught_up_replica_of_the_rack_with_the_offset_is_chosen(
+    rack: str, offset: int, followers: dict[BrokerId, FollowerState], nearest: BrokerId
+) -> None:
+    in_sync = frozenset({ME, TWO, THREE, FOUR})
+    assert nearest_replica(followers, in_sync, ME, Offset(offset), rack, PLACES) == nearest
+
+
+def test_a_replica_out_of_sync_is_not_chosen() -> None:
+    assert nearest_replica(CAUGHT_UP, frozenset({ME, TWO}), ME, Offset(10), "b", PLACES) == TWO
+    assert nearest_replica(CAUGHT_UP, frozenset({ME, THREE}), ME, Offset(10), "b", PLACES) == THREE
+    assert nearest_replica(CAUGHT_UP, frozenset({ME}), ME, Offset(10), "b", PLACES) == ME
+
+
+def test_a_leader_on_the_rack_is_chosen_even_if_a_follower_is_there_too() -> None:
+    assert nearest_replica(CAUGHT_UP, frozenset(PLACES), ME, Offset(10), "b", {ME: "b", TWO: "b"}) == ME
