@@ -152,7 +152,7 @@ async def open_connection(endpoint: Endpoint, make: Callable[[], Connection]) ->
     addresses, such as localhost, shows a dead broker as clearly as a number does.
     """
     errors: list[OSError] = []
-    for host in await _addresses(endpoint):
+    for host in await resolve(endpoint):
         try:
             _, connection = await asyncio.get_running_loop().create_connection(make, host, endpoint.port)
         except OSError as error:
@@ -168,7 +168,7 @@ async def open_connection(endpoint: Endpoint, make: Callable[[], Connection]) ->
     raise next((error for error in errors if isinstance(error, ConnectionRefusedError)), errors[-1])
 
 
-async def _addresses(endpoint: Endpoint) -> list[str]:
+async def resolve(endpoint: Endpoint) -> list[str]:
     """The numeric addresses of a host, in the resolver's order. Raises OSError if it has no address."""
     try:
         ipaddress.ip_address(endpoint.host)

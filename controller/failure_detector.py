@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from barnabas.common.connection import resolve
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Endpoint
 
 log = logging.getLogger("barnabas.controller")
@@ -195,34 +196,26 @@ async def try_connect(endpoint: Endpoint, last: Address | None) -> tuple[Connect
     If the name does not resolve, the last address is tried, because only the resolver may be gone.
     """
     try:
-        addresses = await _resolve(endpoint)
+        hosts = await resolve(endpoint)
     except OSError as error:
         log.info("%s: %s", endpoint, error)
         if last is None:
             return ConnectResult.SILENT, None
-        last_family = socket.AF_INET6 if len(last) > 2 else socket.AF_INET
-        attempt = await _attempt(last_family, last, _LAST_ADDRESS_TIMEOUT_S)
+        attempt = await _attempt(last, _LAST_ADDRESS_TIMEOUT_S)
         if isinstance(attempt, OSError):
             return _of_last_address(attempt), None
         return ConnectResult.ANSWERS, attempt
     results = []
-    for family, address in addresses:
-        attempt = await _attempt(family, address, _CONNECT_TIMEOUT_S)
+    for host in hosts:
+        attempt = await _attempt((host, endpoint.port), _CONNECT_TIMEOUT_S)
         if not isinstance(attempt, OSError):
             return ConnectResult.ANSWERS, attempt
         results.append(result_of(attempt))
     return _weakest(results), None
 
 
-async def _resolve(endpoint: Endpoint) -> list[tuple[int, Address]]:
-    """Families and addresses. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(
-        endpoint.host, endpoint.port, type=socket.SOCK_STREAM
-    )
-    return [(family, address) for family, _, _, _, address in found]
-
-
-async def _attempt(family: int, address: Address, timeout_s: float) -> socket.socket | OSError:
+async def _attempt(address: Address, timeout_s: float) -> socket.socket | OSError:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     with ExitStack() as stack:
         try:
             connection = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))

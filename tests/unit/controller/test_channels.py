@@ -197,6 +197,7 @@ async def test_a_port_refuses_when_nothing_listens() -> None:
     assert await tried(endpoint, None) is ConnectResult.REFUSES
     assert await tried(UNRESOLVABLE, endpoint) is ConnectResult.REFUSES
     assert await tried(UNRESOLVABLE, None) is ConnectResult.SILENT
+    assert await tried(Endpoint("a..b", 9092), None) is ConnectResult.SILENT
 
 
 def test_a_bug_on_the_channels_thread_is_reported_and_in_the_controllers_log(

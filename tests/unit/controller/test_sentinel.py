@@ -83,11 +83,11 @@ def test_a_host_that_vanishes_with_its_name_is_declared_dead(
     async def vanished(endpoint: Endpoint) -> list[object]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    async def attempt(family: int, address: object, timeout_s: float) -> OSError:
+    async def attempt(address: object, timeout_s: float) -> OSError:
         assert address == rig.broker.endpoint
         return ConnectionRefusedError() if its_address == "refuses" else TimeoutError()
 
-    monkeypatch.setattr(failure_detector, "_resolve", vanished)
+    monkeypatch.setattr(failure_detector, "resolve", vanished)
     monkeypatch.setattr(failure_detector, "_attempt", attempt)
     rig.broker.die()
     wait_for(lambda: rig.gone)
@@ -102,7 +102,7 @@ def test_a_name_that_does_not_resolve_is_no_evidence_while_the_address_answers(
     async def nameless(endpoint: Endpoint) -> list[object]:
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    monkeypatch.setattr(failure_detector, "_resolve", nameless)
+    monkeypatch.setattr(failure_detector, "resolve", nameless)
     made = rig.broker.connections_made
     rig.broker.drop_connections()
     wait_for(lambda: rig.broker.connections_made > made)

@@ -398,7 +398,7 @@ async def test_the_addresses_of_a_host_are_tried_until_one_is_reached(
     def make() -> Connection:
         return Connection(NobodyCares(), BufferPool(), 1000)
 
-    monkeypatch.setattr(connection_module, "_addresses", addresses)
+    monkeypatch.setattr(connection_module, "resolve", addresses)
     hosts = ["no-such-host.invalid", "127.0.0.1"]
     (await open_connection(server.endpoint, make)).close()
     # A refusal says more than the error of another address.
