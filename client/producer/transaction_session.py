@@ -59,7 +59,7 @@ from barnabas.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from barnabas.protocol.partition_entries import in_topics, numbers_in_topics
+from barnabas.protocol.partition_entries import in_topics, numbers_in_topics, partitions_of
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
@@ -396,12 +396,8 @@ class TransactionSession:
         except BarnabasError as error:
             log.debug("whether the partitions exist is unknown: %s", error)
             return
-        existing = {
-            TopicPartition(topic.name or "", partition.partition_index)
-            for topic in answer.topics
-            for partition in topic.partitions
-        }
-        if missing := sorted(set(partitions) - existing):
+        existing = partitions_of(answer.topics)
+        if missing := sorted(set(partitions).difference(existing)):
             text = f"there is no partition {missing[0]}, of which an offset was sent"
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
