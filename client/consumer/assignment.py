@@ -85,6 +85,8 @@ class Assignment:
         """The partition of those records."""
         self.current_generation = 0
         self.in_hand = InHand()
+        self.held_back: deque[ConsumerRecord] = deque()
+        """Records that the blocking facade polled and did not hand out; the position is before them."""
         self.has_passed = False
         """True if the last `collect` without records moved a position: over markers, or batches to skip."""
         self.appeared: set[TopicPartition] = set()
@@ -139,11 +141,15 @@ class Assignment:
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions that may be committed, of all partitions with a position."""
-        return {
-            tp: OffsetAndMetadata(state.position, "", state.position_epoch)
-            for tp, state in self.states.items()
-            if state.position is not None
-        }
+        held_back = first_offsets(self.held_back)
+        consumed: dict[TopicPartition, OffsetAndMetadata] = {}
+        for tp, state in self.states.items():
+            if state.position is not None:
+                consumed[tp] = OffsetAndMetadata(state.position, "", state.position_epoch)
+                # An earlier position is kept, as in `rewind`: the topic was made again.
+                if (first := held_back.get(tp, state.position)) < state.position:
+                    consumed[tp] = OffsetAndMetadata(first)
+        return consumed
 
     # Positions
 
@@ -163,9 +169,13 @@ class Assignment:
                 self._leave_current(state)
                 state.rewind(offset)
 
-    def put_back(self, in_hand: InHand) -> None:
-        self.rewind(in_hand.offsets())
-        in_hand.clear()
+    def first_held_back(self, tp: TopicPartition) -> int | None:
+        """The offset of the first record of a partition in ``held_back``."""
+        return next((int(record.offset) for record in self.held_back if record[:2] == tp), None)
+
+    def put_back(self) -> None:
+        self.rewind(self.in_hand.offsets())
+        self.in_hand.clear()
 
     def pause(self, state: PartitionState) -> None:
         """Hand out no records; the current ones are refetched after the resume."""

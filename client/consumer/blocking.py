@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar, Unpack
 from barnabas.client.arguments import check_callable, check_limit
 from barnabas.client.client import handled_error, ms_after
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
-from barnabas.client.consumer.assignment import InHand, first_offsets
+from barnabas.client.consumer.assignment import first_offsets
 from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS
 from barnabas.client.consumer.consumer import Consumer as _Consumer
 from barnabas.client.consumer.group_offsets import CommitDone
@@ -34,12 +34,11 @@ from barnabas.client.offsets import (
     OffsetAndMetadata,
     OffsetsToCommit,
     Partition,
-    checked_offsets,
     partition_of,
     partitions_in,
 )
 from barnabas.protocol.errors import BarnabasError, LocalError
-from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 
 T = TypeVar("T")
 
@@ -55,9 +54,9 @@ class Consumer(BlockingClient[_Consumer]):
     def __init__(self, config: ConsumerConfig | None = None, **settings: Unpack[ConsumerSettings]) -> None:
         super().__init__(_Consumer(config, **settings))
         self.config = self._client.config
-        self._polled: deque[ConsumerRecord] = deque()
-        """Records that were polled but not handed out."""
-        self._in_hand = InHand()
+        self._assignment = self._client._assignment
+        """Its ``held_back`` and ``in_hand`` are for the user's thread; the client reads them within calls."""
+        self._in_hand = self._assignment.in_hand
         self._is_closing = False
         self._callbacks: deque[_Call] = deque()
         """Calls of `on_commit`, which the consumer's thread adds for the user's thread."""
@@ -96,11 +95,11 @@ class Consumer(BlockingClient[_Consumer]):
         try:
             self._give_back()
             if error is not None:
-                self._thread.call_plain(lambda: self._client._assignment.put_back(self._in_hand))
+                self._thread.call_plain(self._assignment.put_back)
             self._serve(lambda: self._client._close(commits=commits, timeout_ms=limit_ms))
         finally:
             self._thread.stop("the consumer is closed")
-            self._polled.clear()
+            self._assignment.held_back.clear()
         self._call_back()
 
     subscription = hop_plain(_Consumer.subscription)
@@ -108,6 +107,8 @@ class Consumer(BlockingClient[_Consumer]):
     assignment = hop_plain(_Consumer.assignment)
     resume = hop_plain(_Consumer.resume)
     paused = hop_plain(_Consumer.paused)
+    position = hop(_Consumer.position)
+    lag = hop_plain(_Consumer.lag)
     high_watermark = hop_plain(_Consumer.high_watermark)
     metrics = hop_plain(_Consumer.metrics)
     committed = hop(_Consumer.committed)
@@ -122,7 +123,9 @@ class Consumer(BlockingClient[_Consumer]):
     def assign(self, partitions: Iterable[Partition]) -> None:
         chosen = partitions_in(partitions)
         self._thread.call_plain(lambda: self._client.assign(chosen))
-        self._polled = deque(record for record in self._polled if record[:2] in chosen)
+        self._assignment.held_back = deque(
+            record for record in self._assignment.held_back if record[:2] in chosen
+        )
 
     def subscribe(
         self,
@@ -143,7 +146,7 @@ class Consumer(BlockingClient[_Consumer]):
         error = handled_error()
         self._give_back()
         if error is not None:
-            self._thread.call_plain(lambda: self._client._assignment.put_back(self._in_hand))
+            self._thread.call_plain(self._assignment.put_back)
         self._serve(lambda: self._client._unsubscribe(None))
 
     def seek(self, partition: Partition, offset: int) -> None:
@@ -160,35 +163,24 @@ class Consumer(BlockingClient[_Consumer]):
 
     def pause(self, *partitions: Partition) -> None:
         """As `barnabas.client.Consumer.pause`; records that were polled but not handed out are refetched."""
-        for tp in partitions:
-            first = self._first_polled(tp)
-            if first is not None:
-                self.seek(tp, first.offset)
+        firsts = first_offsets(self._assignment.held_back)
+        for tp in map(partition_of, partitions):
+            if tp in firsts:
+                self.seek(tp, firsts[tp])
         self._thread.call_plain(lambda: self._client.pause(*partitions))
-
-    def position(self, partition: Partition, *, timeout_ms: int | None = None) -> Offset:
-        first = self._first_polled(partition)
-        if first is not None:
-            return first.offset
-        return self._thread.call(lambda: self._client.position(partition, timeout_ms=timeout_ms))
-
-    def lag(self, partition: Partition) -> int | None:
-        lag = self._thread.call_plain(lambda: self._client.lag(partition))
-        buffered = sum(record[:2] == tuple(partition) for record in self._polled)
-        return None if lag is None else lag + buffered
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         limit = self._client._record_limit(max_records)
         self._in_hand.clear()
         self._call_back()
-        if self._polled and self._client._rebalance_is_due():
+        if self._assignment.held_back and self._client._rebalance_is_due():
             self._give_back()
-        if self._polled:
-            records = list(islice(self._polled, limit))
+        if self._assignment.held_back:
+            records = list(islice(self._assignment.held_back, limit))
             # First, so that an interrupt between the two loses no record.
             self._in_hand.firsts = first_offsets(records)
             for _ in records:
-                self._polled.popleft()
+                self._assignment.held_back.popleft()
             return records
         polled: Handover[list[ConsumerRecord]] = Handover([])
 
@@ -199,11 +191,10 @@ class Consumer(BlockingClient[_Consumer]):
 
         try:
             self._serve(poll)
-            self._in_hand.firsts = self._client._assignment.in_hand.firsts
             return polled.outcome
         except BaseException:
             # Interrupted: the next poll gets the records that have arrived; later ones are refetched.
-            self._polled.extend(polled.give_up())
+            self._assignment.held_back.extend(polled.give_up())
             raise
 
     def __iter__(self) -> Self:
@@ -213,21 +204,22 @@ class Consumer(BlockingClient[_Consumer]):
         return self
 
     def __next__(self) -> ConsumerRecord:
+        assignment = self._assignment
         try:
             self._call_back()
-            if self._polled and self._client._rebalance_is_due():
+            if assignment.held_back and self._client._rebalance_is_due():
                 self._in_hand.clear()
                 self._give_back()
-            while not self._polled:
-                self._polled.extend(self.poll(_ITERATION_POLL_MS))
+            while not assignment.held_back:
+                assignment.held_back.extend(self.poll(_ITERATION_POLL_MS))
                 self._in_hand.clear()
         except ClientClosed:
             if self._is_closing:
                 raise StopIteration from None
             raise
         # First, so that an interrupt between the two does not lose the record.
-        self._in_hand.record = self._polled[0]
-        return self._polled.popleft()
+        self._in_hand.record = assignment.held_back[0]
+        return assignment.held_back.popleft()
 
     def getone(self) -> ConsumerRecord:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
@@ -237,12 +229,7 @@ class Consumer(BlockingClient[_Consumer]):
             raise ClientClosed("the consumer is closed") from None
 
     def commit(self, offsets: OffsetsToCommit | None = None, *, timeout_ms: int | None = None) -> None:
-        chosen = self._chooser(offsets)
-
-        async def commit() -> None:
-            await self._client._commit(chosen(), timeout_ms, of_records=offsets is not None)
-
-        self._thread.call(commit)
+        self._thread.call(lambda: self._client.commit(offsets, timeout_ms=timeout_ms))
         self._call_back()
 
     def commit_nowait(
@@ -255,11 +242,9 @@ class Consumer(BlockingClient[_Consumer]):
         ``on_commit`` gets the offsets and the error, None on success, in the thread that polls, commits or
         closes next. That call raises the callback's exception.
         """
-        if on_commit is not None:
-            check_callable("on_commit", on_commit)
-        chosen = self._chooser(offsets)
         done: CommitDone | None = None
         if on_commit is not None:
+            check_callable("on_commit", on_commit)
             callback = on_commit
 
             def done(
@@ -267,33 +252,11 @@ class Consumer(BlockingClient[_Consumer]):
             ) -> None:
                 self._callbacks.append(lambda: callback(done_for, error))
 
-        of_records = offsets is not None
-        self._thread.call_plain(lambda: self._client._commit_nowait(chosen(), done, of_records=of_records))
+        self._thread.call_plain(lambda: self._client.commit_nowait(offsets, done))
 
     def _call_back(self) -> None:
         while self._callbacks:
             self._callbacks.popleft()()
-
-    def _chooser(
-        self, offsets: OffsetsToCommit | None
-    ) -> Callable[[], dict[TopicPartition, OffsetAndMetadata]]:
-        """Returns these offsets, or the positions without records that were polled but not handed out yet.
-
-        To be called on the client's thread, where no position changes between this and the commit. A position
-        that is earlier than such a record is kept, as in `Assignment.rewind`: the topic was made again.
-        """
-        checked = None if offsets is None else checked_offsets(offsets)
-        firsts = first_offsets(self._polled)
-
-        def choose() -> dict[TopicPartition, OffsetAndMetadata]:
-            to_commit = self._client._assignment.consumed() if checked is None else checked
-            for tp, offset in firsts.items() if checked is None else ():
-                if tp in to_commit and offset < to_commit[tp].offset:
-                    to_commit[tp] = OffsetAndMetadata(offset)
-            self._in_hand.committed(to_commit)
-            return to_commit
-
-        return choose
 
     def _serve(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the consumer's thread; its listener calls are made on this thread."""
@@ -312,18 +275,16 @@ class Consumer(BlockingClient[_Consumer]):
 
     def _give_back(self) -> None:
         """Rewind to the first record that was polled but not handed out."""
-        firsts = first_offsets(self._polled)
-        self._polled.clear()
+        firsts = first_offsets(self._assignment.held_back)
+        self._assignment.held_back.clear()
         if firsts:
             self._thread.call_plain(lambda: self._client._rewind(firsts))
 
-    def _first_polled(self, partition: Partition) -> ConsumerRecord | None:
-        key = partition_of(partition)
-        return next((record for record in self._polled if record[:2] == key), None)
-
     def _forget(self, *partitions: Partition) -> None:
         gone = {tuple(tp) for tp in partitions}
-        self._polled = deque(record for record in self._polled if record[:2] not in gone)
+        self._assignment.held_back = deque(
+            record for record in self._assignment.held_back if record[:2] not in gone
+        )
 
 
 class _ListenerCalls:

@@ -104,7 +104,7 @@ class Consumer(Client):
         self, error: BaseException | None, *, commits: bool = True, timeout_ms: int | None = None
     ) -> None:
         if error is not None:
-            self._assignment.put_back(self._assignment.in_hand)
+            self._assignment.put_back()
         if timeout_ms is None:
             timeout_ms = ms_after(error) or CLOSE_TIMEOUT_MS
         await self._close(commits=commits, timeout_ms=timeout_ms)
@@ -187,7 +187,7 @@ class Consumer(Client):
         if self._group is not None:
             self._group.refuse_within_listener()
         if error is not None:
-            self._assignment.put_back(self._assignment.in_hand)
+            self._assignment.put_back()
         try:
             if self._group is not None and self._group.selection is not None:
                 await self._group.unsubscribe()
@@ -265,6 +265,8 @@ class Consumer(Client):
         Raises NotAssigned, RequestTimedOutLocally and the partition's own error.
         """
         state = self._state(partition)
+        if (held_back := self._assignment.first_held_back(state.tp)) is not None:
+            return Offset(held_back)
         timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
         deadline = time.monotonic() + timeout_ms / 1000
         while state.position is None:
@@ -287,7 +289,8 @@ class Consumer(Client):
         state = self._state(partition)
         if state.end_offset < 0 or state.position is None:
             return None
-        return max(0, state.end_offset - state.position)
+        held_back = self._assignment.first_held_back(state.tp)
+        return max(0, state.end_offset - (state.position if held_back is None else held_back))
 
     # Records
 
@@ -408,14 +411,9 @@ class Consumer(Client):
         made again since, REBALANCE_IN_PROGRESS (commit again after the next poll), RequestTimedOutLocally,
         InvalidConfiguration without a `group_id`.
         """
-        await self._commit(self._to_commit(offsets), timeout_ms, of_records=offsets is not None)
-
-    async def _commit(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata], timeout_ms: int | None, *, of_records: bool
-    ) -> None:
-        group = self._grouped("committing")
+        group, to_commit = self._grouped("committing"), self._to_commit(offsets)
         timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
-        await group.commits.commit(offsets, timeout_ms, of_records=of_records)
+        await group.commits.commit(to_commit, timeout_ms, of_records=offsets is not None)
 
     def commit_nowait(
         self,
@@ -428,12 +426,8 @@ class Consumer(Client):
         """
         if on_commit is not None:
             check_callable("on_commit", on_commit)
-        return self._commit_nowait(self._to_commit(offsets), on_commit, of_records=offsets is not None)
-
-    def _commit_nowait(
-        self, offsets: dict[TopicPartition, OffsetAndMetadata], done: CommitDone | None, *, of_records: bool
-    ) -> asyncio.Task[None]:
-        return self._grouped("committing").commits.commit_soon(offsets, done, of_records=of_records)
+        commits, to_commit = self._grouped("committing").commits, self._to_commit(offsets)
+        return commits.commit_soon(to_commit, on_commit, of_records=offsets is not None)
 
     def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
         to_commit = self._assignment.consumed() if offsets is None else checked_offsets(offsets)
