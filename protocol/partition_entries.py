@@ -52,7 +52,7 @@ def entries(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
 
 def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:
     """The partitions of a message's topics, in order."""
-    return [partition for partition, _ in entries(topics)]
+    return [tp for tp, _ in entries(topics)]
 
 
 def named_once(topics: Iterable[Any]) -> list[TopicPartition]:
@@ -74,7 +74,7 @@ def in_topics(topic_class: Callable[..., T], results: Iterable[tuple[TopicPartit
 
 def numbers_in_topics(topic_class: Callable[..., T], partitions: Iterable[TopicPartition]) -> list[T]:
     """As `in_topics`, for partitions that only their numbers stand for."""
-    return in_topics(topic_class, ((partition, partition.partition) for partition in partitions))
+    return in_topics(topic_class, ((tp, tp.partition) for tp in partitions))
 
 
 def per_partition(
@@ -85,7 +85,7 @@ def per_partition(
     answers = []
     for topic in topics:
         name = getattr(topic, _fields_of(topic.__class__).name)
-        of_topic = [answer_one(partition, entry) for partition, entry in entries((topic,))]
+        of_topic = [answer_one(tp, entry) for tp, entry in entries((topic,))]
         answers.append(topic_class(**{fields.name: name, fields.entries: of_topic}))
     return answers
 
@@ -101,17 +101,17 @@ def outcomes_per_partition(
 ) -> list[T]:
     """As `per_partition`, for the same results."""
     make = _outcome_maker(topic_class)
-    return per_partition(topics, topic_class, lambda partition, _: make(partition, outcomes[partition]))
+    return per_partition(topics, topic_class, lambda tp, _: make(tp, outcomes[tp]))
 
 
 def _outcome_maker(topic_class: Callable[..., Any]) -> Callable[[TopicPartition, Outcome], Any]:
     struct, texts = _fields_of(topic_class).struct, ErrorTexts()
     number, code, *message = (name for name, _, _ in wire_fields(struct))
 
-    def make(partition: TopicPartition, outcome: Outcome) -> Any:
+    def make(tp: TopicPartition, outcome: Outcome) -> Any:
         if not isinstance(outcome, ApiError):
-            return struct(**{number: partition.partition, code: outcome or ErrorCode.NONE})
+            return struct(**{number: tp.partition, code: outcome or ErrorCode.NONE})
         text = {name: texts.of(outcome) for name in message}
-        return struct(**{number: partition.partition, code: outcome.code, **text})
+        return struct(**{number: tp.partition, code: outcome.code, **text})
 
     return make

@@ -172,7 +172,7 @@ def _is_served(metadata: MetadataCache, expected: _Expected) -> bool:
         or len(topic.partitions) < expected.num_partitions
     ):
         return False
-    return all(metadata.leader_of(partition)[0] != NO_BROKER for partition in topic.partitions.values())
+    return all(metadata.leader_of(tp)[0] != NO_BROKER for tp in topic.partitions.values())
 
 
 # Creating
@@ -343,13 +343,13 @@ def handle_elect_leaders(services: Services, request: ApiRequest) -> None:
 def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
     body: AlterPartitionReassignmentsRequest = request.body
     targets: dict[TopicPartition, Sequence[int] | None] = {
-        partition: entry.replicas for partition, entry in entries(body.topics)
+        tp: entry.replicas for tp, entry in entries(body.topics)
     }
     twice = api_error(ErrorCode.INVALID_REQUEST, "a partition is named twice in one request")
     counts = Counter(partitions_of(body.topics))
-    doubled = {partition: twice for partition, count in counts.items() if count > 1}
-    for partition in doubled:
-        del targets[partition]
+    doubled = {tp: twice for tp, count in counts.items() if count > 1}
+    for tp in doubled:
+        del targets[tp]
 
     def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
         results = outcomes_in_topics(ReassignableTopicResponse, {**outcomes, **doubled})
@@ -373,9 +373,9 @@ def handle_list_reassignments(services: Services, request: ApiRequest) -> None:
 
     def answer(code: ErrorCode, under_way: Mapping[TopicPartition, ReplicaAssignment]) -> None:
         listed = (
-            (partition, _ongoing(partition, assignment))
-            for partition, assignment in sorted(under_way.items())
-            if requested is None or partition in requested
+            (tp, _ongoing(tp, assignment))
+            for tp, assignment in sorted(under_way.items())
+            if requested is None or tp in requested
         )
         request.respond(
             ListPartitionReassignmentsResponse(
@@ -388,9 +388,9 @@ def handle_list_reassignments(services: Services, request: ApiRequest) -> None:
     services.controller.list_reassignments(answer)
 
 
-def _ongoing(partition: TopicPartition, assignment: ReplicaAssignment) -> OngoingPartitionReassignment:
+def _ongoing(tp: TopicPartition, assignment: ReplicaAssignment) -> OngoingPartitionReassignment:
     return OngoingPartitionReassignment(
-        partition_index=partition.partition,
+        partition_index=tp.partition,
         replicas=list(assignment.replicas),
         adding_replicas=list(assignment.adding),
         removing_replicas=list(assignment.removing),

@@ -104,21 +104,19 @@ _PIECE: Final = 500
 def handle_describe_producers(services: Services, request: ApiRequest) -> None:
     body: DescribeProducersRequest = request.body
     texts = ErrorTexts()
-    described = (
-        (partition, _describe_producers(services, partition, texts)) for partition in named_once(body.topics)
-    )
+    described = ((tp, _describe_producers(services, tp, texts)) for tp in named_once(body.topics))
     request.respond(DescribeProducersResponse(topics=in_topics(DescribeProducersTopicResponse, described)))
 
 
 def _describe_producers(
-    services: Services, partition: TopicPartition, texts: ErrorTexts
+    services: Services, tp: TopicPartition, texts: ErrorTexts
 ) -> DescribeProducersPartitionResponse:
     try:
-        validate_topic_name(partition.topic)
-        log = services.replicas.partition(partition).log
+        validate_topic_name(tp.topic)
+        log = services.replicas.partition(tp).log
     except ApiError as error:
         return DescribeProducersPartitionResponse(
-            partition_index=partition.partition, error_code=error.code, error_message=texts.of(error)
+            partition_index=tp.partition, error_code=error.code, error_message=texts.of(error)
         )
     with log.lock:
         states = list(log.producers)
@@ -127,7 +125,7 @@ def _describe_producers(
         # The lock keeps each state consistent; appends need it too.
         with log.lock:
             producers += map(_active, states[start : start + _PIECE])
-    return DescribeProducersPartitionResponse(partition_index=partition.partition, active_producers=producers)
+    return DescribeProducersPartitionResponse(partition_index=tp.partition, active_producers=producers)
 
 
 def _active(state: ProducerState) -> ActiveProducer:

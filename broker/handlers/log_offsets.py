@@ -66,9 +66,7 @@ _SINCE: Final = {
 def handle_list_offsets(services: Services, request: ApiRequest) -> None:
     body: ListOffsetsRequest = request.body
     looks_into_records = any(
-        partition.timestamp >= 0 or partition.timestamp == MAX_TIMESTAMP
-        for topic in body.topics
-        for partition in topic.partitions
+        tp.timestamp >= 0 or tp.timestamp == MAX_TIMESTAMP for topic in body.topics for tp in topic.partitions
     )
     if looks_into_records:
         # A lookup by time may decompress a batch; many must not take all workers.
@@ -83,24 +81,24 @@ def _list_offsets(services: Services, request: ApiRequest, body: ListOffsetsRequ
     isolation = Isolation.of_consumer(body.isolation_level)
     counts = Counter(partitions_of(body.topics))
 
-    def answer(partition: TopicPartition, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    def answer(tp: TopicPartition, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         try:
-            if counts[partition] > 1:
-                raise api_error(ErrorCode.INVALID_REQUEST, f"{partition} is named {counts[partition]} times")
+            if counts[tp] > 1:
+                raise api_error(ErrorCode.INVALID_REQUEST, f"{tp} is named {counts[tp]} times")
             if not _has_meaning(requested.timestamp, version):
                 raise api_error(
                     ErrorCode.UNSUPPORTED_VERSION,
                     f"timestamp {requested.timestamp} has no meaning in this version",
                 )
-            timestamp, offset, epoch = _look_up(services, partition, requested, isolation)
+            timestamp, offset, epoch = _look_up(services, tp, requested, isolation)
         except ApiError as error:
             services.replicas.disk_failures.note(error)
-            logger.debug("offsets of %s: %s", partition, error)
+            logger.debug("offsets of %s: %s", tp, error)
             return ListOffsetsPartitionResponse(
-                partition_index=partition.partition, error_code=known_error(request, error.code)
+                partition_index=tp.partition, error_code=known_error(request, error.code)
             )
         return ListOffsetsPartitionResponse(
-            partition_index=partition.partition,
+            partition_index=tp.partition,
             error_code=ErrorCode.NONE,
             timestamp=timestamp,
             offset=offset,
@@ -118,14 +116,14 @@ def _has_meaning(timestamp: int, version: int | None) -> bool:
 
 
 def _look_up(
-    services: Services, partition: TopicPartition, requested: ListOffsetsPartition, isolation: Isolation
+    services: Services, tp: TopicPartition, requested: ListOffsetsPartition, isolation: Isolation
 ) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch of the requested position; -1 each if there is no such record.
 
     A consumer gets nothing at or beyond the high watermark. If the answer depends on the high watermark and a
     new leader does not know it yet, raises OFFSET_NOT_AVAILABLE (KIP-207).
     """
-    replica = services.replicas.partition(partition)
+    replica = services.replicas.partition(tp)
     replica.check_leading(requested.current_leader_epoch)
     log = replica.log
     if requested.timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
@@ -155,15 +153,15 @@ def _look_up(
 def handle_leader_epoch(services: Services, request: ApiRequest) -> None:
     body: OffsetForLeaderEpochRequest = request.body
 
-    def answer(partition: TopicPartition, requested: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
+    def answer(tp: TopicPartition, requested: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
         try:
-            replica = services.replicas.partition(partition)
+            replica = services.replicas.partition(tp)
             end = replica.epoch_end(requested.current_leader_epoch, LeaderEpoch(requested.leader_epoch))
         except ApiError as error:
-            return LeaderEpochEndOffset(error_code=error.code, partition=partition.partition)
+            return LeaderEpochEndOffset(error_code=error.code, partition=tp.partition)
         return LeaderEpochEndOffset(
             error_code=ErrorCode.NONE,
-            partition=partition.partition,
+            partition=tp.partition,
             leader_epoch=end.epoch,
             end_offset=end.end_offset,
         )
@@ -179,7 +177,7 @@ def handle_leader_epoch(services: Services, request: ApiRequest) -> None:
 def handle_delete_records(services: Services, request: ApiRequest) -> None:
     body: DeleteRecordsRequest = request.body
     # As in Kafka, the last offset of a partition that is named more than once counts.
-    offsets = {partition: entry.offset for partition, entry in entries(body.topics)}
+    offsets = {tp: entry.offset for tp, entry in entries(body.topics)}
 
     @request.answering
     def answer(outcomes: list[DeletionOutcome]) -> None:

@@ -127,16 +127,16 @@ def _offsets_to_commit(
     """The offsets of a request, but for those of ``refused`` partitions."""
     existing = services.metadata.current.topics
     return {
-        partition: OffsetAndMetadata(
+        tp: OffsetAndMetadata(
             committed_offset=entry.committed_offset,
             commit_timestamp_ms=now_ms,
             leader_epoch=LeaderEpoch(entry.committed_leader_epoch),
             metadata=entry.committed_metadata or "",
             expire_timestamp_ms=expires_ms,
-            topic_id=existing[partition.topic].topic_id if partition.topic in existing else None,
+            topic_id=existing[tp.topic].topic_id if tp.topic in existing else None,
         )
-        for partition, entry in entries(topics)
-        if partition not in refused
+        for tp, entry in entries(topics)
+        if tp not in refused
     }
 
 
@@ -182,8 +182,8 @@ def _fetch(
 
 
 def _without_offsets(topics: list[OffsetFetchRequestTopic], code: int) -> list[OffsetFetchResponseTopic]:
-    def answer(partition: TopicPartition, _: int) -> OffsetFetchResponsePartition:
-        return OffsetFetchResponsePartition(partition_index=partition.partition, error_code=code)
+    def answer(tp: TopicPartition, _: int) -> OffsetFetchResponsePartition:
+        return OffsetFetchResponsePartition(partition_index=tp.partition, error_code=code)
 
     return per_partition(topics, OffsetFetchResponseTopic, answer)
 
@@ -196,7 +196,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
     body: OffsetDeleteRequest = request.body
     partitions = named_once(body.topics)
     outcomes: dict[TopicPartition, int] = {**_unknown(services, partitions)}
-    existing = [partition for partition in partitions if partition not in outcomes]
+    existing = [tp for tp in partitions if tp not in outcomes]
     refusal = ErrorCode.NONE
 
     def delete(group: Group, now: Moment) -> Effects:
@@ -212,7 +212,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
             request.respond(OffsetDeleteResponse(error_code=refusal))
             return
         if error != ErrorCode.NONE:
-            deleted = [partition for partition in existing if outcomes[partition] == ErrorCode.NONE]
+            deleted = [tp for tp in existing if outcomes[tp] == ErrorCode.NONE]
             outcomes.update(dict.fromkeys(deleted, append_error(error)))
         request.respond(OffsetDeleteResponse(topics=outcomes_in_topics(OffsetDeleteResponseTopic, outcomes)))
 
@@ -271,20 +271,20 @@ def handle_transaction_commit(services: Services, request: ApiRequest) -> None:
         refuse(ErrorCode.INVALID_GROUP_ID)
         return
     try:
-        partition = services.groups.shard_of(body.group_id).partition
+        tp = services.groups.shard_of(body.group_id).partition
     except ApiError as error:
         refuse(error.code)
         return
     if len(unknown) == len(partitions):
         answer({})
     else:
-        _when_confirmed(services, request, partition, commit, refuse)
+        _when_confirmed(services, request, tp, commit, refuse)
 
 
 def _when_confirmed(
     services: Services,
     request: ApiRequest,
-    partition: TopicPartition,
+    tp: TopicPartition,
     commit: Callable[[TransactionalProducer], None],
     refuse: Callable[[ErrorCode], None],
 ) -> None:
@@ -308,6 +308,6 @@ def _when_confirmed(
     raw.pause(proceed)
     try:
         adds = request.is_since(_ADDS_PARTITION_SINCE)
-        services.verification.confirm_append(partition, body.transactional_id, outcome[1], adds, confirmed)
+        services.verification.confirm_append(tp, body.transactional_id, outcome[1], adds, confirmed)
     except ApiError as error:
         confirmed(error.code, outcome[1])

@@ -50,12 +50,10 @@ def handle_describe_replicas(services: Services, request: ApiRequest) -> None:
         (replica.partition, _describe_replica(replica, failures.pop(replica.partition, "")))
         for replica in sorted(replicas.partitions(), key=lambda replica: replica.partition)
     ]
-    for partition, reason in sorted(
-        replicas.logs.offline_partitions.copy().items(), key=lambda item: item[0]
-    ):
-        log_dir = replicas.logs.dir_of_offline(partition)
+    for tp, reason in sorted(replicas.logs.offline_partitions.copy().items(), key=lambda item: item[0]):
+        log_dir = replicas.logs.dir_of_offline(tp)
         text = reason.text if isinstance(reason, ApiError) else str(reason)
-        described.append((partition, _describe_offline(partition, log_dir, failures.pop(partition, text))))
+        described.append((tp, _describe_offline(tp, log_dir, failures.pop(tp, text))))
     # The other failed replicas could not even be created.
     described += [(each, _describe_offline(each, None, text)) for each, text in sorted(failures.items())]
     requested = (named for named in described if topics is None or named[0].topic in topics)
@@ -113,10 +111,10 @@ def _describe_cleaner(cleaner: LogCleaner | None) -> CleanerDescription:
     )
 
 
-def _describe_offline(partition: TopicPartition, log_dir: Path | None, failure: str) -> ReplicaDescription:
+def _describe_offline(tp: TopicPartition, log_dir: Path | None, failure: str) -> ReplicaDescription:
     """A replica whose disk failed, or that could not be created; at most its log dir is known."""
     return ReplicaDescription(
-        partition_index=partition.partition,
+        partition_index=tp.partition,
         log_dir="" if log_dir is None else str(log_dir),
         is_offline=True,
         failure=failure,
@@ -132,9 +130,9 @@ _UNKNOWN_LAG = -1
 def handle_alter_log_dirs(services: Services, request: ApiRequest) -> None:
     body: AlterReplicaLogDirsRequest = request.body
     # As in Kafka, the last dir of a replica that is named more than once counts.
-    paths = {partition: Path(each.path) for each in body.dirs for partition in partitions_of(each.topics)}
-    refusals = {partition: _begin_move(services, partition, path) for partition, path in paths.items()}
-    refused = [f"{partition}: {refusal}" for partition, refusal in refusals.items() if refusal is not None]
+    paths = {tp: Path(each.path) for each in body.dirs for tp in partitions_of(each.topics)}
+    refusals = {tp: _begin_move(services, tp, path) for tp, path in paths.items()}
+    refused = [f"{tp}: {refusal}" for tp, refusal in refusals.items() if refusal is not None]
     if refused:
         # A request may name a hundred thousand replicas, so they share a line.
         logger.info("%d replicas are not moved; the first is %s", len(refused), refused[0])
@@ -142,12 +140,12 @@ def handle_alter_log_dirs(services: Services, request: ApiRequest) -> None:
     request.respond(AlterReplicaLogDirsResponse(results=results))
 
 
-def _begin_move(services: Services, partition: TopicPartition, path: Path) -> ApiError | None:
+def _begin_move(services: Services, tp: TopicPartition, path: Path) -> ApiError | None:
     """Begin a move; returns the error if it is refused."""
     try:
-        services.log_dir_moves.alter(partition, path)
+        services.log_dir_moves.alter(tp, path)
     except ApiError as error:
-        if error.code == ErrorCode.REPLICA_NOT_AVAILABLE and not services.metadata.current.has(partition):
+        if error.code == ErrorCode.REPLICA_NOT_AVAILABLE and not services.metadata.current.has(tp):
             return api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.text)
         return error
     return None

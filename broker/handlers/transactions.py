@@ -197,9 +197,7 @@ def _refused(services: Services, request: ApiRequest, partitions: Sequence[Topic
     unknown = services.transactions.unknown(partitions)
     internal = _ONLY_COORDINATORS_WRITE if request.is_since(_ADDS_SEVERAL_SINCE) else INTERNAL_TOPICS
     refused = dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) | {
-        partition: ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        for partition in partitions
-        if partition.topic in internal
+        tp: ErrorCode.TOPIC_AUTHORIZATION_FAILED for tp in partitions if tp.topic in internal
     }
     if not refused:
         return {}
@@ -220,11 +218,11 @@ def handle_add_offsets(services: Services, request: ApiRequest) -> None:
     def add() -> None:
         topic = services.groups.topic
         try:
-            partition = TopicPartition(topic.name, topic.partition_of(body.group_id))
+            tp = TopicPartition(topic.name, topic.partition_of(body.group_id))
         except ApiError as error:
             refuse(request, error.code)
             return
-        addition = AddPartitions(body.producer_id, body.producer_epoch, frozenset({partition}))
+        addition = AddPartitions(body.producer_id, body.producer_epoch, frozenset({tp}))
         services.transactions.apply(body.transactional_id, addition, answer)
 
     if not body.transactional_id:
