@@ -60,6 +60,8 @@ MAX_UNPOOLED_BYTES: Final = 64 * 1024 * 1024
 COLD_READERS: Final = 4
 """Threads that read old records."""
 MAX_WAITING_FOR_COLD_READERS: Final = 1_000
+MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
+"""Of the indexes of sealed segments that stay in memory: those of 32 GB of log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
+from barnabas.broker.base.limits import MAX_INDEX_BYTES
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem, SyncState
 from barnabas.broker.log.open_files import OPEN_FILES, Descriptor, NotCached, OpenFiles
 from barnabas.broker.log.storage_errors import Gone, Operation, SegmentReplaced, disk_work, storage_error
@@ -24,8 +25,8 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import NO_TIMESTAMP
 
-INDEX_MEMORY: Final = OpenFiles(64 * 1024 * 1024)
-"""The bytes of sealed indexes that stay in memory, for the whole process: those of 32 GB of log."""
+INDEX_MEMORY: Final = OpenFiles(MAX_INDEX_BYTES)
+"""The bytes of sealed indexes that stay in memory, for the whole process."""
 _LONGEST_READ_BYTES: Final = 128 * 1024
 """A longer call may keep its core for milliseconds."""
 _MOST_READ_AT_ONCE: Final = 64 * 1024

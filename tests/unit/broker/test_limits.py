@@ -72,6 +72,7 @@ def rows() -> list[str]:
             f"{(POOLED_BYTES + limits.MAX_UNPOOLED_BYTES) // MB} MB and one answer for each of "
             f"{limits.COLD_READERS} threads",
         ),
+        ("indexes of sealed segments in memory", f"{limits.MAX_INDEX_BYTES // MB} MB, or one index"),
         ("a request that makes topics or partitions", f"{MAX_PARTITIONS:,} partitions in all its topics"),
         ("the settings of new topics in an answer", f"{limits.MAX_NEW_CONFIGS_BYTES // MB} MB"),
         ("the error texts of an answer", f"{MAX_TEXTS_LENGTH:,} characters"),
