@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -563,6 +565,30 @@ def test_a_process_that_ends_early_is_reported(
     assert main(["log", "verify", str(log_dir), "--jobs", "2"]) == exit_codes.FAILED
     assert "ended too early" in capsys.readouterr().err
     assert main(["log", "verify", str(log_dir), "--jobs", "0"]) == exit_codes.USAGE
+
+
+_SLOW = """
+import sys, time
+from barnabas.cli.main import main
+from barnabas.logtools import verification
+
+def check(*_, **options):
+    print("checking", flush=True)
+    time.sleep(600)
+
+verification._LogCheck = check
+main(["log", "verify", sys.argv[1], "--jobs", "2"])
+"""
+
+
+def test_the_processes_end_with_a_command_that_is_killed(log_dir: Path, capsys: Output) -> None:
+    command = [sys.executable, "-c", _SLOW, str(log_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == [b"checking\n"] * 2
+        process.kill()
+        assert process.stdout.read() == b"", "the end of the pipe, which the processes hold"
+    verify(log_dir, capsys, exit_codes.OK)
 
 
 # Repair
