@@ -12,7 +12,6 @@ from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.log import batch_scan, log, recovery
 from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.broker.replication import fetcher_state as following
 from barnabas.broker.replication import partition as partition_module
 from barnabas.broker.replication import rules
@@ -20,7 +19,7 @@ from barnabas.broker.replication.become_leader_or_follower import RoleChanges
 from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions, LeaderFetches
 from barnabas.broker.replication.followers import FollowerStates, PendingIsr
 from barnabas.broker.replication.isr_changes import IsrChanges
-from barnabas.broker.replication.partition import Isolation, Partition, Role
+from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead, Role
 from barnabas.common.backoff import Pause
 from barnabas.controller import replica_state
 from barnabas.controller.context import ControllerContext
@@ -163,7 +162,8 @@ def an_epoch_without_records_is_kept(setattr_: SetAttr) -> None:
 @found_in("usual", 280)
 def a_follower_below_the_log_start_gets_no_log_start(setattr_: SetAttr) -> None:
     """Found in this code: the follower kept fetching at a deleted offset."""
-    setattr_(fetch_wait, "_log_start", lambda partition, error: -1)
+    failed = PartitionRead.failed
+    setattr_(PartitionRead, "failed", lambda error, log_start_offset=-1: failed(error))
 
 
 def a_log_below_the_leaders_log_start_is_kept(setattr_: SetAttr) -> None:
