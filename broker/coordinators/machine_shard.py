@@ -52,11 +52,20 @@ class ShardState(Enum):
 
 
 class Machine(Protocol):
-    """A state machine, as far as its shard uses it."""
+    """A group or a transactional id, pure: events and time go in; answers, records and deadlines come out.
+
+    It is used under one lock, and blocks, reads a clock and does I/O nowhere. Every event returns `Effects`:
+    the appends are queued in order before the lock is released, the outcome of each numbered one is passed to
+    `appended` exactly once, and answers and requests to others are sent. A request without an answer in the
+    effects waits in the machine; a later event answers it.
+    """
 
     @property
     def next_deadline_ms(self) -> float:
-        """By the monotonic clock; infinite without a deadline. Nothing need be due at that time."""
+        """The latest time of the next `tick`, by the monotonic clock; infinite without a deadline.
+
+        Nothing need be due at that time. Any event may change it, but no heartbeat makes it earlier.
+        """
         ...
 
     def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:

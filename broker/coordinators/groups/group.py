@@ -1,14 +1,4 @@
-"""One group, pure: requests and time go in; answers, records and deadlines come out.
-
-How to drive it (under one lock per group; nothing here blocks, reads a clock or does I/O):
-
-- Every event returns `Effects`: queue its appends in order before the lock is released, pass the outcome of
-  each numbered append to `appended` exactly once, and send the answers.
-- A request without an answer in the effects waits in the group. A later event answers it.
-- `next_deadline_ms` is the latest time of the next `tick`, and cheap to read. Heartbeats never make it
-  earlier; read it again after every other event. A tick that is early or repeated does no harm.
-- When `is_dead`, drop the object: the group was deleted, has expired or was unloaded. Still report the
-  outcomes of its appends, so that commits are answered.
+"""One group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and commits; a pure state machine, see `Machine`.
 
 An unknown group answers as a new one does. But a commit of generation 0 or more gets ILLEGAL_GENERATION,
 DeleteGroups and OffsetDelete get GROUP_ID_NOT_FOUND, and it is described as Dead.
@@ -17,10 +7,6 @@ The guarantees of `rebalance` hold. A commit is accepted only from a member of t
 from outside while there are no members; it is valid when it is replicated. A commit in a transaction is
 valid when the transaction is committed; from outside it is accepted at any time, because producers of old
 versions do not name their member.
-
-Source: Kafka 3.9's classic group coordinator for errors and their order; KIP-345 (static members), KIP-389
-(group.max.size), KIP-394 (required member ids), KIP-447 (members that commit in transactions), KIP-814 (a
-static leader that skips the assignment).
 """
 
 from __future__ import annotations
@@ -128,7 +114,11 @@ class OffsetDeletion(NamedTuple):
 
 
 class Group:
-    """``new_id`` makes a suffix that no other member id has. ``transactions``: see `GroupOffsets`.
+    """Sources: Kafka 3.9's classic group coordinator for errors and their order; KIP-345 (static members),
+    KIP-389 (group.max.size), KIP-394 (required member ids), KIP-447 (members that commit in transactions),
+    KIP-814 (a static leader that skips the assignment).
+
+    ``new_id`` makes a suffix that no other member id has. ``transactions``: see `GroupOffsets`.
 
     ``memory`` is what all groups hold together; ``counted_bytes`` is what the shard has counted for this one.
     """
@@ -181,6 +171,7 @@ class Group:
 
     @property
     def is_dead(self) -> bool:
+        """It was deleted, has expired or was unloaded: drop it, but report the outcomes of its appends."""
         return self._rebalance.state is GroupState.DEAD
 
     @property

@@ -1,4 +1,4 @@
-"""The inputs and outputs of a transactional id's rules, as plain data; `effects` has what groups share."""
+"""The requests, answers and limits of a transactional id, as plain data."""
 
 from __future__ import annotations
 

@@ -1,25 +1,4 @@
-"""One transactional id, pure: requests and time go in; answers, records, markers to write and deadlines out.
-
-How to drive it (under one lock per id; nothing here blocks, reads a clock or does I/O):
-
-- Every event returns `Effects`: queue its appends in order before the lock is released, pass the outcome of
-  each append to `appended` exactly once, send the answers, and carry out the requests to others.
-- A request without an answer in the effects waits in the machine, at most until its deadline.
-- `next_deadline_ms` is the time of the next `tick`; read it again after every event. A tick that is early or
-  repeated does no harm. A loaded one gets `resume` first.
-- When `is_droppable`, drop the object: the log has no record of this id, and no request waits.
-
-It guarantees:
-
-- At most one append is in flight. A change is answered after its record is replicated, and so is a request
-  whose answer rests on a loaded record, because the log may still lose that record.
-- Partitions that several requests add while an append is in flight go into one record; and if that append
-  completes a transaction, they begin the next one in the same batch.
-- A record that may be in the log is not followed by another one: the same record is appended until the log
-  acknowledges it or the leadership ends. So a decision is never reversed.
-- Markers are requested only for a replicated decision, and the completion is written after all of them.
-- The states move as `transaction_state` allows; any other move raises and changes nothing.
-"""
+"""One transactional id: a pure state machine, see `Machine`. A request waits in it for `WAIT_MS` at most."""
 
 from __future__ import annotations
 
@@ -110,7 +89,17 @@ class _Change:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transactional id; `resume` is the first event of one from the log."""
+    """`resume` is the first event of an id from the log. It guarantees:
+
+    - At most one append is in flight. A change is answered after its record is replicated, and so is a
+      request whose answer rests on a loaded record, because the log may still lose that record.
+    - Partitions that several requests add while an append is in flight go into one record; and if that
+      append completes a transaction, they begin the next one in the same batch.
+    - A record that may be in the log is not followed by another one: the same record is appended until the
+      log acknowledges it or the leadership ends. So a decision is never reversed.
+    - Markers are requested only for a replicated decision, and the completion is written after all of them.
+    - The states move as `state` allows; any other move raises and changes nothing.
+    """
 
     transactional_id: str
     _coordinator_epoch: LeaderEpoch
@@ -174,6 +163,7 @@ class Transaction:
 
     @property
     def is_droppable(self) -> bool:
+        """The log has no record of this id, and no request waits."""
         if self.state is TransactionState.DEAD:
             return True
         return self._stored is BLANK and self._change is None and not self._waiting
