@@ -128,6 +128,7 @@ class Assignment:
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
+            self._forget_held_back(tp)
             self._leave_current(self.states[tp])
             self.states.pop(tp).seek(None, None)
         self._turns = deque(self.states.values())
@@ -154,6 +155,7 @@ class Assignment:
     # Positions
 
     def seek(self, state: PartitionState, offset: int | None, reset: Reset | None) -> None:
+        self._forget_held_back(state.tp)
         self._leave_current(state)
         state.seek(offset, reset)
         state.taken_topic_id = NO_TOPIC_ID
@@ -173,6 +175,16 @@ class Assignment:
         """The offset of the first record of a partition in ``held_back``."""
         return next((int(record.offset) for record in self.held_back if record[:2] == tp), None)
 
+    def give_back(self) -> None:
+        """Rewind to the records held back."""
+        firsts = first_offsets(self.held_back)
+        self.held_back.clear()
+        self.rewind(firsts)
+
+    def _forget_held_back(self, tp: TopicPartition) -> None:
+        if self.held_back:
+            self.held_back = deque(record for record in self.held_back if record[:2] != tp)
+
     def put_back(self) -> None:
         self.rewind(self.in_hand.offsets())
         self.in_hand.clear()
@@ -180,6 +192,9 @@ class Assignment:
     def pause(self, state: PartitionState) -> None:
         """Hand out no records; the current ones are refetched after the resume."""
         state.is_paused = True
+        if (first := self.first_held_back(state.tp)) is not None:
+            self._forget_held_back(state.tp)
+            self.rewind({state.tp: first})
         if self.current_state is state:
             position = state.position
             self.finish_current()

@@ -12,7 +12,7 @@ import concurrent.futures
 import queue
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -33,9 +33,6 @@ from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, 
 from barnabas.client.offsets import (
     OffsetAndMetadata,
     OffsetsToCommit,
-    Partition,
-    partition_of,
-    partitions_in,
 )
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import TopicPartition
@@ -107,6 +104,11 @@ class Consumer(BlockingClient[_Consumer]):
     assignment = hop_plain(_Consumer.assignment)
     resume = hop_plain(_Consumer.resume)
     paused = hop_plain(_Consumer.paused)
+    assign = hop_plain(_Consumer.assign)
+    seek = hop_plain(_Consumer.seek)
+    seek_to_beginning = hop_plain(_Consumer.seek_to_beginning)
+    seek_to_end = hop_plain(_Consumer.seek_to_end)
+    pause = hop_plain(_Consumer.pause)
     position = hop(_Consumer.position)
     lag = hop_plain(_Consumer.lag)
     high_watermark = hop_plain(_Consumer.high_watermark)
@@ -117,15 +119,6 @@ class Consumer(BlockingClient[_Consumer]):
     beginning_offsets = hop(_Consumer.beginning_offsets)
     end_offsets = hop(_Consumer.end_offsets)
     offsets_for_times = hop(_Consumer.offsets_for_times)
-
-    # Methods that must respect the records that were polled but not handed out
-
-    def assign(self, partitions: Iterable[Partition]) -> None:
-        chosen = partitions_in(partitions)
-        self._thread.call_plain(lambda: self._client.assign(chosen))
-        self._assignment.held_back = deque(
-            record for record in self._assignment.held_back if record[:2] in chosen
-        )
 
     def subscribe(
         self,
@@ -148,26 +141,6 @@ class Consumer(BlockingClient[_Consumer]):
         if error is not None:
             self._thread.call_plain(self._assignment.put_back)
         self._serve(lambda: self._client._unsubscribe(None))
-
-    def seek(self, partition: Partition, offset: int) -> None:
-        self._thread.call_plain(lambda: self._client.seek(partition, offset))
-        self._forget(partition)
-
-    def seek_to_beginning(self, *partitions: Partition) -> None:
-        self._thread.call_plain(lambda: self._client.seek_to_beginning(*partitions))
-        self._forget(*(partitions or self.assignment()))
-
-    def seek_to_end(self, *partitions: Partition) -> None:
-        self._thread.call_plain(lambda: self._client.seek_to_end(*partitions))
-        self._forget(*(partitions or self.assignment()))
-
-    def pause(self, *partitions: Partition) -> None:
-        """As `barnabas.client.Consumer.pause`; records that were polled but not handed out are refetched."""
-        firsts = first_offsets(self._assignment.held_back)
-        for tp in map(partition_of, partitions):
-            if tp in firsts:
-                self.seek(tp, firsts[tp])
-        self._thread.call_plain(lambda: self._client.pause(*partitions))
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
         limit = self._client._record_limit(max_records)
@@ -274,17 +247,8 @@ class Consumer(BlockingClient[_Consumer]):
         return self._thread.outcome(future)
 
     def _give_back(self) -> None:
-        """Rewind to the first record that was polled but not handed out."""
-        firsts = first_offsets(self._assignment.held_back)
-        self._assignment.held_back.clear()
-        if firsts:
-            self._thread.call_plain(lambda: self._client._rewind(firsts))
-
-    def _forget(self, *partitions: Partition) -> None:
-        gone = {tuple(tp) for tp in partitions}
-        self._assignment.held_back = deque(
-            record for record in self._assignment.held_back if record[:2] not in gone
-        )
+        if self._assignment.held_back:
+            self._thread.call_plain(self._client._give_back)
 
 
 class _ListenerCalls:

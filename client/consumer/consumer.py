@@ -495,6 +495,11 @@ class Consumer(Client):
         self._assignment.rewind(offsets)
         self._parts()[1].wake()
 
+    def _give_back(self) -> None:
+        """Continue from the first records that the blocking facade holds back."""
+        self._assignment.give_back()
+        self._parts()[1].wake()
+
     def _rebalance_is_due(self) -> bool:
         """Whether the group needs a poll. The facade calls this, which counts as a poll, for each record."""
         if self._group is None:
