@@ -14,13 +14,12 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from barnabas.broker.base.limits import MAX_UNPOOLED_BYTES, POOLED_LARGE_BLOCKS, POOLED_SMALL_BLOCKS
 from barnabas.broker.log.epoch_cache import EpochStart
 from barnabas.broker.log.indexes import MAX_RELATIVE_OFFSET
 from barnabas.broker.log.open_files import NotCached
-from barnabas.broker.log.reading import TimestampAndOffset
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import StorageError
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -57,6 +56,14 @@ SMALL_BYTES: Final = 64 * 1024
 LARGE_BYTES: Final = 1024 * 1024 + SMALL_BYTES
 """The default share of a partition in a fetch, plus the bytes before its first batch."""
 _BLOCKS: Final = {SMALL_BYTES: POOLED_SMALL_BLOCKS, LARGE_BYTES: POOLED_LARGE_BLOCKS}
+
+
+class TimestampAndOffset(NamedTuple):
+    """A record found by its timestamp, and the leader epoch of its batch."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
 
 
 def impossible(position: int, length: int, end: int) -> Exception:

@@ -27,16 +27,16 @@ from barnabas.broker.log.appending import (
     runs,
     written_before,
 )
+from barnabas.broker.log.batch_scan import TimestampAndOffset
 from barnabas.broker.log.checkpoints import write_partition_metadata
 from barnabas.broker.log.file_system import FLUSH_TIMES
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.producer_state import AppendOrigin, ProducerStates, VerificationGuards
-from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.recovery import LoadedLog, LogLoader, load_producers, read_transactions
 from barnabas.broker.log.retention import count_expired
-from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment import ReadRequest, ReadResult, Segment
 from barnabas.broker.log.storage_errors import (
     Operation,
     disk_work,

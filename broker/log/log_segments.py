@@ -7,10 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
-from barnabas.broker.log.batch_scan import find_newest, is_without_records, iter_produced, largest_timestamp
+from barnabas.broker.log.batch_scan import (
+    TimestampAndOffset,
+    find_newest,
+    is_without_records,
+    iter_produced,
+    largest_timestamp,
+)
 from barnabas.broker.log.open_files import NotCached
-from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
-from barnabas.broker.log.segment import Segment
+from barnabas.broker.log.segment import ReadRequest, ReadResult, Segment
 from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.protocol.record_batch import NO_TIMESTAMP, BatchHeader
 from barnabas.protocol.records import Marker

@@ -18,13 +18,14 @@ import logging
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.appending import Appendable
 from barnabas.broker.log.batch_scan import (
     READ_BUFFERS,
     Bytes,
+    TimestampAndOffset,
     batches_end,
     ends_at,
     find_batch,
@@ -52,7 +53,6 @@ from barnabas.broker.log.indexes import (
     TimestampOffset,
 )
 from barnabas.broker.log.open_files import NotCached
-from barnabas.broker.log.reading import ReadRequest, ReadResult, TimestampAndOffset
 from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment_file import SegmentFile, create_segment_file
 from barnabas.broker.log.storage_errors import Gone, Operation, disk_work
@@ -83,6 +83,39 @@ _LEAST_READ_BYTES: Final = 16 * 1024
 _REBUILDS: Final = itertools.count(1)
 _MOST_COPIED_BYTES: Final = 64 * 1024
 """Bounds the copying of a caller that may not wait: 1 MB takes up to half a millisecond."""
+
+
+class ReadRequest(NamedTuple):
+    """Whole batches of one segment, beginning with the batch that holds an offset.
+
+    All their offsets are below the upper bound. A first batch larger than `max_bytes` is read alone, or,
+    without `min_one_batch`, not at all. `may_wait`: for the disk.
+    """
+
+    start_offset: int
+    max_bytes: int
+    upper_bound_offset: int
+    min_one_batch: bool = True
+    may_wait: bool = True
+
+
+class ReadResult(NamedTuple):
+    """Whole batches out of one segment.
+
+    `records` is a view that stays valid as long as it is held. `start_offset` is the base offset of the first
+    batch (it may be below the requested offset, or above it after a gap), `next_offset` the offset of the
+    next read. Without records both are the requested offset. `is_copied`: the records are in memory of their
+    own, not in the page cache. `is_without_records`: a consumer has read every record below the upper bound,
+    and these batches hold none for it.
+    """
+
+    records: memoryview
+    start_offset: int
+    next_offset: int
+    segment_base_offset: int
+    position: int
+    is_copied: bool = False
+    is_without_records: bool = False
 
 
 class Segment:

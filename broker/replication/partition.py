@@ -31,8 +31,8 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
-from barnabas.broker.log.reading import ReadResult
 from barnabas.broker.log.record_checks import prepare_records
+from barnabas.broker.log.segment import ReadResult
 from barnabas.broker.log.transaction_index import AbortedTransaction
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.followers import (

@@ -10,8 +10,8 @@ import pytest
 from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.file_system import FLUSH_TIMES, FileSystem
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.reading import ReadRequest
 from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.log.segment import ReadRequest
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
 from barnabas.protocol.compression import Compression

@@ -12,8 +12,8 @@ import pytest
 from barnabas.broker.log import open_files
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.reading import ReadResult
 from barnabas.broker.log.recovery import LogLoader
+from barnabas.broker.log.segment import ReadResult
 from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.ids import LeaderEpoch, Offset
