@@ -8,6 +8,7 @@ prints the trips, and the traces of those that are named.
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -80,11 +81,15 @@ def trip_of(work: Callable[[], object]) -> Trip:
         elif event == "return":
             depth -= 1
 
+    # Or earlier requests might end in the middle of the trip.
+    gc.collect()
+    gc.disable()
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return Trip(calls)
 
 
