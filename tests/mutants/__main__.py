@@ -167,7 +167,7 @@ def main() -> int:
 
 
 def _modules(path: Path) -> list[Path]:
-    return sorted(path.glob("*.py")) if path.is_dir() else [path]
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
 if __name__ == "__main__":
