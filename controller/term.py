@@ -437,7 +437,7 @@ class ControllerTerm:
             or self.context.replica_state(replica) is ReplicaState.ONLINE
             for replica in failed
         ):
-            self._replicas_failed(failed)
+            self.on_replicas_become_offline(failed)
         known = self.context.failed_replicas
         if known and (taken := {Replica(tp, event.broker) for tp in event.succeeded()} & known):
             # They failed in an older role.
@@ -475,16 +475,16 @@ class ControllerTerm:
         self.deletion.retry(brokers)
         self.writer.delete_log_dir_failures(failures)
 
-    def _replicas_failed(self, failed: Collection[Replica]) -> None:
+    def on_replicas_become_offline(self, failed: Collection[Replica]) -> None:
         """The disk of these replicas failed, but their broker is alive: others must lead."""
         self.context.failed_replicas.update(failed)
-        leaderless = [
+        set_p = [
             replica.tp
             for replica in self.context.without_deleted(failed)
             if (state := self.context.leadership.get(replica.tp)) is not None
             and state.leader == replica.broker
         ]
-        self.partitions.move(leaderless, PartitionState.OFFLINE)
+        self.partitions.move(set_p, PartitionState.OFFLINE)
         self.partitions.trigger_online()
         # A deletion goes on: its own request was sent after the role that failed, and is answered too.
         self.replicas.move(self.context.without_deleted(failed), ReplicaState.OFFLINE)
