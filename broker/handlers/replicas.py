@@ -49,6 +49,7 @@ def handle_describe_replicas(services: Services, request: ApiRequest) -> None:
     described = [
         (replica.partition, _describe_replica(replica, failures.pop(replica.partition, "")))
         for replica in sorted(replicas.partitions(), key=lambda replica: replica.partition)
+        if topics is None or replica.partition.topic in topics
     ]
     for tp, reason in sorted(replicas.logs.offline_partitions.copy().items(), key=lambda item: item[0]):
         log_dir = replicas.logs.dir_of_offline(tp)
