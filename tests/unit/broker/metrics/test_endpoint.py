@@ -1,9 +1,9 @@
 """The HTTP endpoint of metrics: its answers, and that no client can block it."""
 
 import http.client
-import itertools
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from email.message import Message
@@ -115,6 +115,13 @@ def test_a_malformed_request_ends_only_its_own_connection(make: Make, sent: byte
     assert get(endpoint).status == 200
 
 
+def test_half_a_request_is_answered_when_its_client_ends(make: Make) -> None:
+    with connected(make()) as client:
+        client.sendall(b"GET /metrics")
+        client.shutdown(socket.SHUT_WR)
+        assert client.makefile("rb").read().endswith(b"m 1\n")
+
+
 @pytest.mark.parametrize("is_silent", [True, False])
 def test_a_client_that_never_ends_its_request_is_closed(
     make: Make, monkeypatch: pytest.MonkeyPatch, is_silent: bool
@@ -122,22 +129,17 @@ def test_a_client_that_never_ends_its_request_is_closed(
     monkeypatch.setattr(endpoint_module, "READ_TIMEOUT_S", 0.2)
     endpoint = make()
     with connected(endpoint) as client:
-        said = itertools.chain([b"GET /metrics HTTP/1.0\r\na: "], itertools.repeat(b"b"))
-
-        def is_closed() -> bool:
-            try:
-                if is_silent:
-                    return client.recv(1) == b""
-                client.sendall(next(said))
-            except OSError:
-                return True
-            return False
-
-        wait_for(is_closed)
+        client.sendall(b"GET /metrics HTTP/1.0\r\na: ")
+        with suppress(OSError):
+            while not is_silent:
+                client.sendall(b"b")
+                time.sleep(0.001)
+            assert client.recv(1) == b""
     assert get(endpoint).status == 200
 
 
 def test_a_client_that_does_not_read_is_closed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_module, "READ_TIMEOUT_S", 2 * DEADLINE_S)
     monkeypatch.setattr(endpoint_module, "SEND_TIMEOUT_S", 0.2)
     endpoint = make(lambda: b"x" * 50_000_000)
     with connected(endpoint) as client:
@@ -157,8 +159,10 @@ def test_a_failed_accept_is_logged_and_retried(
         return accept(listener)
 
     monkeypatch.setattr(socket.socket, "accept", failing)
+    began_s = time.monotonic()
     # The thread is in the original call still.
     assert [get(endpoint).status for _ in range(3)] == [200, 200, 200]
+    assert time.monotonic() - began_s >= endpoint_module._PAUSE_S
     assert failures == []
     assert "cannot accept a scrape: [Errno 24] too many open files" in caplog.text
 
@@ -174,14 +178,19 @@ def test_the_error_for_an_unknown_host_names_the_setting(make: Make) -> None:
         make(host="no.such.host.invalid")
 
 
-def test_stopping_closes_the_port_and_the_scrape_in_progress(fatal: Fatal) -> None:
+def test_stopping_closes_the_port_and_the_scrape_in_progress(
+    fatal: Fatal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "SEND_TIMEOUT_S", 2 * DEADLINE_S)
     endpoint = MetricsEndpoint("127.0.0.1", 0, lambda: b"x" * 50_000_000, on_fatal=fatal)
     address = endpoint.endpoint
     endpoint.start()
     with socket.create_connection(address, timeout=DEADLINE_S) as client:
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert client.recv(10)
+        began_s = time.monotonic()
         endpoint.stop()
+        assert time.monotonic() - began_s < DEADLINE_S
         assert "metrics" not in {thread.name for thread in threading.enumerate()}
         received_bytes = 0
         with suppress(ConnectionResetError):
