@@ -97,6 +97,8 @@ def test_every_setting_is_described_with_its_type_and_a_text_that_parses_to_it()
     types = {result.name: result.config_type for result in describe_broker(made)}
     assert types["log.cleanup.policy"] == ConfigType.LIST
     assert types["log.dirs"] == ConfigType.STRING
+    throttled = one(describe_topic({}, made), "leader.replication.throttled.replicas")
+    assert (throttled.config_type, throttled.value) == (ConfigType.LIST, "")
     assert types["default.replication.factor"] == ConfigType.SHORT
     assert types["num.partitions"] == ConfigType.INT
     assert types["log.retention.ms"] == ConfigType.LONG

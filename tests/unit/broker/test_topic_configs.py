@@ -94,10 +94,26 @@ def test_the_age_of_a_segment_is_bounded_by_compaction_and_jitter(table: TopicCo
     ages = {"segment.ms": "100", "max.compaction.lag.ms": "80", "segment.jitter.ms": "30"}
     table.update("compacted", ages | {"cleanup.policy": "compact"})
     table.update("deleted", ages)
-    for name, expected in {"compacted": (80, 50, True, False), "deleted": (100, 70, False, True)}.items():
+    table.update("early", ages | {"segment.jitter.ms": "900"})
+    for name, expected in {
+        "compacted": (80, 50, True, False),
+        "deleted": (100, 70, False, True),
+        "early": (100, 0, False, True),
+    }.items():
         config = table.of(name)
         found = config.max_segment_ms, config.least_roll_ms, config.is_compacted, config.is_deleted_by_age
         assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "waits"),
+    [({}, False), ({"preallocate": "true"}, True), ({"flush.messages": str(LONG_MAX - 1)}, True)],
+)
+def test_appends_wait_for_the_disk_if_each_may_have_to(
+    table: TopicConfigs, overrides: dict[str, str], waits: bool
+) -> None:
+    table.update("topic", overrides)
+    assert table.of("topic").waits_for_disk is waits
 
 
 @pytest.mark.parametrize(("name", "level"), [("gzip", 7), ("zstd", -3), ("snappy", None)])
@@ -126,6 +142,11 @@ def test_a_forgotten_topic_has_the_defaults_again(table: TopicConfigs) -> None:
     table.forget("topic")
     assert table.of("topic").min_insync_replicas == 2
     assert table.update("topic", {"min.insync.replicas": "4"}, zxid=1)
+    assert table.of("topic").min_insync_replicas == 3, "of the next topic of the name, written at 7"
+    table.forget("topic")
+    assert table.update("topic", {"min.insync.replicas": "4"}, zxid=0)
+    assert table.of("topic").min_insync_replicas == 4, "a writer without a zxid knows the topic that it means"
+    assert not table.update("topic", {"min.insync.replicas": "5"}, zxid=0)
 
 
 def test_overrides_with_a_lower_zxid_are_ignored(table: TopicConfigs) -> None:
