@@ -444,3 +444,19 @@ def test_the_high_watermark_waits_for_a_hung_replica_outside_the_isr_no_longer_t
     ((outcome,),) = answers
     assert outcome.error_code == ErrorCode.NONE
     assert [result.bytes_read for result in consumed] == [RECORD.size]
+
+
+def test_answers_are_counted_by_topic_and_those_to_followers_as_replication(led: Managed) -> None:
+    led.produce(count=2)
+    commit(led, 2)
+    traffic, size_bytes = led.manager.traffic, 2 * RECORD.size
+    counts, replicated = traffic.of(TP.topic), traffic.replication_bytes_out
+    fetches = counts.fetch_requests
+    led.fetch(0)
+    assert (counts.bytes_out, traffic.replication_bytes_out) == (size_bytes, replicated)
+    led.fetch(0, replica=TWO)
+    assert (counts.bytes_out, traffic.replication_bytes_out) == (size_bytes, replicated + size_bytes)
+    assert counts.fetch_requests == fetches + 2
+    led.fetch(0, partitions=[TopicPartition("elsewhere", 0)])
+    assert traffic.others.fetch_requests == 1
+    assert "elsewhere" not in traffic.topics()
