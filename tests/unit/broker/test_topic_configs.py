@@ -145,7 +145,7 @@ def test_a_forgotten_topic_has_the_defaults_again(table: TopicConfigs) -> None:
     assert table.of("topic").min_insync_replicas == 3, "of the next topic of the name, written at 7"
     table.forget("topic")
     assert table.update("topic", {"min.insync.replicas": "4"}, zxid=0)
-    assert table.of("topic").min_insync_replicas == 4, "a writer without a zxid knows the topic that it means"
+    assert table.of("topic").min_insync_replicas == 4, "settings without a zxid are believed"
     assert not table.update("topic", {"min.insync.replicas": "5"}, zxid=0)
 
 
