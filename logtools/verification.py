@@ -267,6 +267,9 @@ class _LogCheck:
         except OSError as error:
             fault = storage_error(path, error, Operation.READ)
         self._path = path
+        if self.segments:
+            # Below the log start a segment may be gone.
+            self._missing += max(0, base - self.segments[-1].next_offset)
         file = SegmentFile(path, size)
         walk = BatchWalk(file, base)
         indexes = IndexCheck(path, base)

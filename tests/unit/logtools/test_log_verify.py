@@ -529,6 +529,24 @@ def test_a_high_watermark_above_a_log_that_a_crash_shortened_is_lowered(
     assert (finding["severity"], finding["offset"]) == ("repaired", 20)
 
 
+def test_a_high_watermark_below_the_log_start_is_raised(log_dir: Path, capsys: Output) -> None:
+    write_checkpoint(log_dir, "replication-offset", 12)
+    assert verify(log_dir / "t-0", capsys, exit_codes.OK)["findings"] == []
+    write_checkpoint(log_dir, "log-start-offset", 13)
+    (finding,) = verify(log_dir / "t-0", capsys, exit_codes.OK)["findings"]
+    assert (finding["severity"], finding["offset"]) == ("repaired", 12)
+
+
+def test_a_segment_may_be_missing_below_the_log_start(log_dir: Path, capsys: Output) -> None:
+    _, second, third, *_ = sorted((log_dir / "t-0").glob("*.log"))
+    second.unlink()
+    write_checkpoint(log_dir, "log-start-offset", int(third.stem))
+    findings = verify(log_dir / "t-0", capsys, exit_codes.OK)["findings"]
+    assert not any(finding["is_damage"] for finding in findings)
+    write_checkpoint(log_dir, "log-start-offset", int(third.stem) - 1)
+    verify(log_dir / "t-0", capsys, exit_codes.FAILED)
+
+
 # Several processes
 
 
