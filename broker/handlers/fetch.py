@@ -42,6 +42,7 @@ from barnabas.protocol.messages.fetch import (
     FetchResponse,
     FetchTopicResponse,
 )
+from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
 from barnabas.protocol.schema import ApiKey
 
 _FIRST_WITH_TOPIC_IDS: Final = 13
@@ -82,6 +83,8 @@ def handle(services: Services, request: ApiRequest) -> None:
         isolation=_FOLLOWER if is_follower else _ISOLATIONS[body.isolation_level == 1],
         rack_id=body.rack_id,
         listener_name=request.peer.listener_name,
+        is_follower=is_follower,
+        reads_any_replica=replica_id == DEBUGGING_REPLICA_ID or (body.rack_id != "" and not is_follower),
     )
     fetch = _Fetch(services, request, params)
     if is_follower:

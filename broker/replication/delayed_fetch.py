@@ -19,7 +19,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -34,7 +34,6 @@ from barnabas.common.workers import Workers, WorkRefused
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
-from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
 
 logger = logging.getLogger(__name__)
 
@@ -63,15 +62,9 @@ class FetchParams:
     isolation: Isolation
     rack_id: str = ""
     listener_name: str = ""
-    is_follower: bool = field(init=False)
-    reads_any_replica: bool = field(init=False)
-    """Whether a replica answers even if it follows: also for tools that compare replicas."""
-
-    def __post_init__(self) -> None:
-        self.is_follower = self.replica_id >= 0
-        self.reads_any_replica = self.replica_id == DEBUGGING_REPLICA_ID or (
-            self.rack_id != "" and not self.is_follower
-        )
+    is_follower: bool = False
+    reads_any_replica: bool = False
+    """Whether a replica answers even if it follows: consumers with a rack, tools that compare replicas."""
 
 
 class FetchItem(NamedTuple):

@@ -155,6 +155,7 @@ def fetch_params(
         min_bytes,
         max_bytes,
         Isolation.FOLLOWER if replica >= 0 else Isolation.READ_UNCOMMITTED,
+        is_follower=replica >= 0,
     )
 
 

@@ -10,7 +10,7 @@ BOUNDS = {
     "produce_acks_all": (79, 19),
     "produce_native": (78, 19),
     "follower_fetches": (178, 83),
-    "consumer_fetch": (56, 21),
+    "consumer_fetch": (55, 20),
 }
 """Calls, and moves back into a file that the trip had left."""
 
