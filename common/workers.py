@@ -64,10 +64,19 @@ class Workers:
         return self._is_running
 
     def start(self) -> None:
+        """Raises RuntimeError if work waits and the system allows no more threads now."""
         with self._condition:
             self._is_running = True
             thread = self._grow() if self._waiting else None
-        self._start(thread)
+        if not self._start(thread):
+            raise RuntimeError(f"no thread of {self._name} can be started")
+
+    def start_missing(self) -> None:
+        """Start a thread if work waits because none could be started."""
+        if not self._threads:
+            with self._condition:
+                thread = self._grow() if self._is_running and self._waiting and not self._threads else None
+            self._start(thread)
 
     def stop(self, timeout_s: float = 5.0, *, finishes: bool = False) -> bool:
         """End the threads after their present work, or, if it ``finishes``, after all work that is due.
@@ -118,11 +127,13 @@ class Workers:
         self._threads.add(thread)
         return thread
 
-    def _start(self, thread: threading.Thread | None) -> None:
-        if thread is not None and not try_to_start(thread):
-            # The next work that is submitted tries again.
-            with self._condition:
-                self._threads.discard(thread)
+    def _start(self, thread: threading.Thread | None) -> bool:
+        if thread is None or try_to_start(thread):
+            return True
+        # The next work that is submitted tries again.
+        with self._condition:
+            self._threads.discard(thread)
+        return False
 
     def _run(self) -> None:
         while (work := self._next()) is not None:
@@ -149,6 +160,9 @@ class Workers:
                 is_the_last = not self._idle and next_due < math.inf
                 if not self._is_running or (now >= idle_until and not is_the_last):
                     self._threads.discard(threading.current_thread())
+                    if self._idle:
+                        # It may have been woken for work that is due soon.
+                        self._condition.notify()
                     return None
                 self._idle += 1
                 self._condition.wait((next_due if is_the_last else min(next_due, idle_until)) - now)
@@ -195,6 +209,8 @@ class Task:
             self._is_due = True
             if self._workers.is_running:
                 self._submit(self._turn, 0.0)
+        else:
+            self._workers.start_missing()
 
     def _turn(self) -> None:
         # Before the run, which may miss the cause of a later `wake`.

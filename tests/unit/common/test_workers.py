@@ -90,6 +90,27 @@ def test_work_that_is_due_later_is_not_late_while_a_thread_is_blocked(
     pool.stop()
 
 
+def test_a_thread_that_ends_leaves_the_next_work_to_another_in_time(
+    fatal: Fatal, blocking: Blocking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work wakes the thread that has been idle for longest, which ends; the other must not sleep on."""
+    monkeypatch.setattr(workers, "IDLE_S", 0.001)
+    pool = Workers("pool", threads=2, on_fatal=fatal)
+    pool.start()
+    pool.submit(lambda: None, after_s=3_600)
+    pool.submit(blocking)
+    assert blocking.began.acquire(timeout=DEADLINE_S)
+    wait_for(lambda: pool._idle == 1, "a thread that waits for the later work")
+    threading.Event().wait(0.01)
+    monkeypatch.setattr(workers, "IDLE_S", 3_600)
+    blocking.released.set()
+    wait_for(lambda: pool._idle == 2, "both threads to be idle")
+    done = threading.Event()
+    pool.submit(done.set, after_s=0.05)
+    assert done.wait(DEADLINE_S)
+    assert pool.stop()
+
+
 def test_earlier_work_wakes_a_thread_that_waits_for_later_work(fatal: Fatal) -> None:
     done = threading.Event()
     pool = Workers("pool", on_fatal=fatal)
@@ -149,16 +170,27 @@ def test_an_exception_is_fatal() -> None:
     assert fatal.was_called.wait(DEADLINE_S)
 
 
+def refuse(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_pool_with_work_does_not_start_without_a_thread(
+    fatal: Fatal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would try again: the tasks of a scheduler submit themselves."""
+    pool = Workers("pool", on_fatal=fatal)
+    pool.submit(lambda: None)
+    monkeypatch.setattr(threads.threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="no thread of pool can be started"):
+        pool.start()
+
+
 def test_a_thread_that_cannot_be_started_is_tried_again_with_the_next_work(
     fatal: Fatal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ran: list[int] = []
     pool = Workers("pool", on_fatal=fatal)
     pool.start()
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with monkeypatch.context() as patched:
         patched.setattr(threads.threading.Thread, "start", refuse)
         pool.submit(lambda: ran.append(1))
@@ -211,6 +243,19 @@ def test_a_task_that_was_woken_before_its_start_runs_at_the_start(make_task: Cal
     task.wake()
     assert task.is_due
     task.start()
+    wait_for(lambda: run.turns == 1, "the turn")
+
+
+def test_a_task_whose_thread_could_not_be_started_runs_when_it_is_woken_again(
+    make_task: Callable[[Turns], Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Turns()
+    task = make_task(run)
+    task.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(threads.threading.Thread, "start", refuse)
+        task.wake()
+    task.wake()
     wait_for(lambda: run.turns == 1, "the turn")
 
 
