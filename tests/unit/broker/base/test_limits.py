@@ -15,7 +15,7 @@ from barnabas.protocol.errors import MAX_TEXTS_LENGTH
 from barnabas.protocol.record_walk import MAX_ELEMENTS, MAX_UNPACKED_BYTES
 from barnabas.protocol.schema import MAX_ARRAY_LENGTH, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS, MAX_STRING_BYTES
 
-PAGE = Path(__file__).parents[3] / "docs" / "guarantees.md"
+PAGE = Path(__file__).parents[4] / "docs" / "guarantees.md"
 MB = 1 << 20
 ONE = ConnectionLimits()
 POOLED_BYTES = limits.POOLED_SMALL_BLOCKS * SMALL_BYTES + limits.POOLED_LARGE_BLOCKS * LARGE_BYTES
