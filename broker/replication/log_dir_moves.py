@@ -118,21 +118,22 @@ class LogDirMoves:
             self._workers.submit(partial(self._run, future, failures), after_s=after_s)
 
     def _run(self, future: FutureLog, failures: int) -> None:
-        pause_s, is_failed = self.throttle.wait_s(), False
+        pause_s = self.throttle.wait_s()
         if pause_s:
             pause_s = min(pause_s, _LONGEST_WAIT_S)
         elif self._is_under_way(future):
             try:
-                pause_s = self.step(future)
+                pause_s, failures = self.step(future), 0
             except (ApiError, LocalError) as error:
-                pause_s, is_failed = doubled(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S), True
+                pause_s = doubled(_FIRST_PAUSE_S, failures, _LONGEST_PAUSE_S)
+                failures += 1
                 if isinstance(error, ApiError):
                     self._note_error(error)
                 if self._is_under_way(future):
                     logger.error("%r: %s; it is tried again in %.0f s", future, error, pause_s)
             time.sleep(_REST_S)
         if self._is_under_way(future):
-            self._take_turn(future, failures + 1 if is_failed else 0, pause_s)
+            self._take_turn(future, failures, pause_s)
 
     def _is_under_way(self, future: FutureLog) -> bool:
         """Whether no swap, deletion, failing dir or request has ended the move."""
