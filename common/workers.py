@@ -4,6 +4,7 @@ A thread starts when work is due and no other is idle, up to the number of the p
 idle for a few seconds ends, except the one that waits for work that is due later. So an idle process has few
 threads, and blocked work delays other work only when the pool has all its threads.
 An exception that work lets through is a bug: it ends the thread and is passed to ``on_fatal``.
+A pool that can start no thread is tried again by its own next work and by the threads of other pools.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ IDLE_S: Final = 5.0
 """How long a thread without work lives on."""
 
 Work = Callable[[], object]
+
+_UNSERVED: Final[set[Workers]] = set()
+"""The pools whose work waits for a thread that the system did not allow."""
 
 
 class WorkRefused(LocalError):
@@ -130,9 +134,10 @@ class Workers:
     def _start(self, thread: threading.Thread | None) -> bool:
         if thread is None or try_to_start(thread):
             return True
-        # The next work that is submitted tries again.
         with self._condition:
             self._threads.discard(thread)
+            if self._is_running and not self._threads:
+                _UNSERVED.add(self)
         return False
 
     def _run(self) -> None:
@@ -140,6 +145,9 @@ class Workers:
             work()
             # An idle thread keeps nothing alive.
             del work
+            for pool in _UNSERVED.copy() if _UNSERVED else ():
+                _UNSERVED.discard(pool)
+                pool.start_missing()
 
     def _next(self) -> Work | None:
         idle_until = time.monotonic() + IDLE_S
@@ -174,7 +182,7 @@ class Workers:
 class Task:
     """Work that runs on a thread soon after each `wake`, never twice at a time.
 
-    ``run`` returns after how many seconds it must run again; None: when it is woken.
+    ``run`` returns after how many seconds it must run again; None: when it is woken. The last answer counts.
     """
 
     def __init__(
@@ -182,8 +190,10 @@ class Task:
     ) -> None:
         self._workers = Workers(name, on_fatal=on_fatal)
         self._run = run
-        # Each is true while one such entry waits, so at most two do.
-        self._is_due = self._is_paused = False
+        # The entry of a turn that `run` asked for, in one object: `withdraw` looks for that.
+        self._again: Work = self._turn
+        self._is_due = False
+        """Whether the entry of a `wake` waits."""
 
     def start(self) -> None:
         self._workers.start()
@@ -216,13 +226,9 @@ class Task:
         # Before the run, which may miss the cause of a later `wake`.
         self._is_due = False
         again_s = self._run()
-        if again_s is not None and not self._is_paused:
-            self._is_paused = True
-            self._submit(self._resume, again_s)
-
-    def _resume(self) -> None:
-        self._is_paused = False
-        self._turn()
+        self._workers.withdraw(self._again)
+        if again_s is not None:
+            self._submit(self._again, again_s)
 
     def _submit(self, work: Work, after_s: float) -> None:
         # Nothing runs after `stop`.

@@ -277,6 +277,61 @@ def test_a_task_that_is_woken_while_it_waits_runs_at_once(make_task: Callable[[T
     wait_for(lambda: run.turns == 2, "the second turn")
 
 
+def test_the_latest_answer_of_a_task_says_when_it_runs_again(make_task: Callable[[Turns], Task]) -> None:
+    run = Turns(3_600.0, 0.001, None)
+    task = make_task(run)
+    task.start()
+    for turns in (1, 3):
+        task.wake()
+        wait_for(lambda turns=turns: run.turns == turns, "the turns")
+
+
+def test_a_task_that_has_succeeded_meanwhile_waits_for_nothing(
+    make_task: Callable[[Turns], Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "IDLE_S", 0.001)
+    run = Turns(3_600.0, None)
+    task = make_task(run)
+    task.start()
+    for turns in (1, 2):
+        task.wake()
+        wait_for(lambda turns=turns: run.turns == turns, "the turn")
+    wait_for(lambda: living("task") == 0, "the end of the thread")
+
+
+def test_a_task_without_a_thread_is_served_once_another_pool_has_worked(
+    make_task: Callable[[Turns], Task], fatal: Fatal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be woken only once."""
+    run = Turns()
+    task = make_task(run)
+    task.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(threads.threading.Thread, "start", refuse)
+        task.wake()
+    pool = Workers("pool", on_fatal=fatal)
+    pool.start()
+    pool.submit(lambda: None)
+    wait_for(lambda: run.turns == 1, "the turn")
+    pool.stop()
+
+
+def test_a_pool_that_stopped_without_a_thread_is_not_served(
+    fatal: Fatal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped, pool = (Workers(name, on_fatal=fatal) for name in ("stopped", "pool"))
+    for one in (stopped, pool):
+        one.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(threads.threading.Thread, "start", refuse)
+        stopped.submit(lambda: pytest.fail("it runs"))
+    stopped.stop(finishes=True)
+    pool.submit(lambda: None)
+    wait_for(lambda: not workers._UNSERVED, "the other pool's look")
+    assert living("stopped") == 0
+    pool.stop()
+
+
 def test_a_task_that_is_woken_while_it_runs_runs_once_more(
     make_task: Callable[[Callable[[], float | None]], Task], blocking: Blocking
 ) -> None:
