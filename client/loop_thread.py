@@ -18,7 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args, get_origin
 
 from barnabas.client.client import Client
 from barnabas.client.errors import ClientClosed
@@ -157,10 +157,13 @@ class BlockingClient(Generic[C_co]):
     """
 
     def __init_subclass__(cls) -> None:
-        (twin,) = get_args(vars(cls)["__orig_bases__"][0])
-        for name, member in vars(cls).items():
-            if inspect.isfunction(member) and member.__doc__ is None and hasattr(twin, name):
-                member.__doc__ = getattr(twin, name).__doc__
+        super().__init_subclass__()
+        # A user's subclass has no twin of its own.
+        bases = vars(cls).get("__orig_bases__", ())
+        twins = [get_args(base)[0] for base in bases if get_origin(base) is BlockingClient]
+        for name, member in vars(cls).items() if twins else ():
+            if inspect.isfunction(member) and member.__doc__ is None and hasattr(twins[0], name):
+                member.__doc__ = getattr(twins[0], name).__doc__
 
     def __init__(self, client: C_co) -> None:
         self._client = client

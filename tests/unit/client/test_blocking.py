@@ -67,6 +67,20 @@ def cluster() -> Iterator[ThreadedCluster]:
     made.stop()
 
 
+def test_a_client_can_have_subclasses(cluster: ThreadedCluster) -> None:
+    class Counting(blocking.Producer):
+        sent = 0
+
+        def send_value(self, value: bytes) -> int:
+            self.sent += 1
+            return self.send_and_wait("t", value).offset
+
+    with Counting(bootstrap_servers=cluster.bootstrap) as producer:
+        assert [producer.send_value(b"a"), producer.send_value(b"b")] == [0, 1]
+        assert producer.sent == 2
+    assert (blocking.Consumer.poll.__doc__ or "").startswith("The next records as soon as they arrive")
+
+
 def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> None:
     cluster.do(lambda: cluster.fake.add_topic("t", 2))
     cluster.do(lambda: cluster.fake.add_topic("keyed", 6))
