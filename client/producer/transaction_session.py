@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -374,26 +375,27 @@ class TransactionSession:
         route = self._to(Api.COMMIT_OFFSETS, link)
         if not machine.uses_new_protocol:
             route.last_version = LAST_COMMIT_OFFSETS_OF_OLD_PROTOCOL
-        doubt_ms = min(_DOUBT_MS, self._config.max_block_ms)
+        deadline = time.monotonic() + self._config.max_block_ms / 1000
         try:
-            await self._ask(route, request, doubt_ms)
+            await self._ask(route, request, min(_DOUBT_MS, self._config.max_block_ms // 2))
         except BarnabasError as error:
             if reaction_to(Api.COMMIT_OFFSETS, error) not in REPEATED:
                 raise
             # Whatever the last attempt ended with: it may have been cut off by the limit.
-            await self._check_exist(offsets)
-            if (left_ms := self._config.max_block_ms - doubt_ms) <= 0:
+            await self._check_exist(offsets, deadline)
+            if (left_ms := int((deadline - time.monotonic()) * 1000)) <= 0:
                 raise
             await self._ask(route, request, left_ms)
         machine.is_confirmed = True
 
-    async def _check_exist(self, partitions: Iterable[TopicPartition]) -> None:
+    async def _check_exist(self, partitions: Iterable[TopicPartition], deadline: float) -> None:
         """Raises UNKNOWN_TOPIC_OR_PARTITION for a partition that metadata lacks: it is not just new."""
         topics = [MetadataRequestTopic(name=name) for name in sorted({tp.topic for tp in partitions})]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         try:
-            answer = await self._cluster.ask_any(request)
-        except BarnabasError as error:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                answer = await self._cluster.ask_any(request)
+        except (BarnabasError, TimeoutError) as error:
             log.debug("whether the partitions exist is unknown: %s", error)
             return
         existing = partitions_of(answer.topics)

@@ -183,6 +183,24 @@ async def test_after_its_transaction_timed_out_a_producer_goes_on(
     assert transactions.of("x").aborted == [{b"1"}]
 
 
+async def test_sending_offsets_to_silent_brokers_is_bounded(
+    pair: FakeCluster, transactions: FakeTransactions
+) -> None:
+    async def stay_silent(broker: FakeBroker, body: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async with Producer(**settings(pair, max_block_ms=400)) as producer:
+        await begin(producer, b"1")
+        answers = dict(pair.intercept)
+        pair.intercept[ApiKey.TXN_OFFSET_COMMIT] = pair.intercept[ApiKey.METADATA] = stay_silent
+        async with asyncio.timeout(2):
+            with pytest.raises(BarnabasError):
+                await producer.send_offsets_to_transaction({T0: 7}, "g")
+        pair.intercept.clear()
+        pair.intercept.update(answers)
+        await producer.abort_transaction()
+
+
 @pytest.mark.parametrize("is_new", [False, True])
 async def test_an_offset_of_a_partition_that_does_not_exist_is_named(
     producer: Producer,
