@@ -44,7 +44,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "produce": ("produce", "write lines from stdin or a file as records"),
     "consume": ("consume", "print the records of a topic"),
     "broker": ("broker", "run one broker in the foreground"),
-    "log": ("log", "dump, verify, repair and compact the files of a log"),
+    "log": ("log", "dump, verify and repair the files of a log"),
     "demo": ("demo", "the main job on real data, start to end"),
     "perf": ("perf", "measure how fast a cluster writes and reads records"),
     "completion": ("completion", "print a completion script for bash or zsh"),

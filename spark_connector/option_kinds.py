@@ -1,6 +1,6 @@
 """The kinds of values of the options of source and sinks, each read as Spark's Kafka connector reads it.
 
-Plain objects for any thread. `parse` raises ValueError for a value that the kind refuses; `protocol.settings`
+Plain objects for any thread. `parse` raises ValueError for a value that the kind refuses; `common.settings`
 makes the sentence that names the option.
 """
 
