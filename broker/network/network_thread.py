@@ -244,6 +244,8 @@ class NetworkThread:
         now_ns = time.monotonic_ns()
         for connection in tuple(self._connections):
             connection.close_if_idle(now_ns, self._max_idle_ns)
+        for queue in self.handlers.queues.values():
+            queue.start_missing()
         self._loop.call_later(self._idle_tick_s(), self._close_idle)
 
     def _close_overdue(self, now_ns: int) -> None:

@@ -67,11 +67,16 @@ class RequestQueue(Generic[T]):
                 self._stalled.append(on_room)
         if idle is not None:
             idle.release()
-        elif number is not None and not self._start_worker(number):
-            # The next request tries again.
-            with self._lock:
-                self._ended.append(number)
+        elif number is not None:
+            self._start(number)
         return full
+
+    def start_missing(self) -> None:
+        """Start a worker if connections wait and none is idle: the last one could perhaps not be started."""
+        with self._lock:
+            number = self._ended.pop() if self._ready and self._ended and not self._idle else None
+        if number is not None:
+            self._start(number)
 
     def discount(self, requests: int) -> None:
         """Requests that were counted no longer wait for a worker of this lane."""
@@ -118,6 +123,12 @@ class RequestQueue(Generic[T]):
             idle, self._idle = self._idle, []
         for lock in idle:
             lock.release()
+
+    def _start(self, number: int) -> None:
+        if not self._start_worker(number):
+            # The next request tries again, or the next call of `start_missing`.
+            with self._lock:
+                self._ended.append(number)
 
     def _has_ended(self, number: int, idle: threading.Lock) -> bool:
         """End the worker unless it was woken at the last moment."""

@@ -20,6 +20,7 @@ import pytest
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.load import config_from
+from barnabas.broker.network import request_handler_pool
 from barnabas.broker.network import server as server_module
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import CannotBind, SocketServer
@@ -680,3 +681,19 @@ def test_a_network_thread_turns_unless_a_request_keeps_it() -> None:
     client.socket.close()
     server.stop()
     assert not fatal
+
+
+@pytest.mark.parametrize("serve", [_general], indirect=True)
+def test_a_request_whose_worker_could_not_be_started_runs_soon(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system has too many threads for a moment, and no other connection sends a request."""
+    refusals = iter([False, False])
+    start = request_handler_pool.try_to_start
+    monkeypatch.setattr(
+        request_handler_pool, "try_to_start", lambda worker: next(refusals, True) and start(worker)
+    )
+    served = serve(connections_max_idle_ms=500)
+    client = served.client()
+    client.send(b"general 1")
+    assert client.receive() == b"general 1"
