@@ -278,8 +278,7 @@ class _LogCheck:
         try:
             for header in walk:
                 self._check_batch(walk, header, indexes, aborted, aborts)
-            if fault is None and not (following is not None and following <= log.log_start_offset):
-                fault = end_fault(file, walk, following)
+            fault = fault or self._end_fault(file, walk, following)
             is_unused = fault is not None and following is None and file.is_unused_from(walk.position)
         except ApiError as error:
             fault = error
@@ -318,6 +317,13 @@ class _LogCheck:
         severity = Severity.DAMAGE if is_damage else Severity.REPAIRED
         self.findings.append(Finding(path, reason, walk.position, end, severity))
         return False
+
+    def _end_fault(self, file: SegmentFile, walk: BatchWalk, following: int | None) -> ApiError | None:
+        """As `end_fault`; a gap below the log start is a deletion."""
+        is_sound, start = walk.fault is None, self._log.log_start_offset
+        if is_sound and following is not None and walk.next_offset <= following <= start:
+            return None
+        return end_fault(file, walk, following)
 
     def _check_batch(
         self,

@@ -547,6 +547,20 @@ def test_a_segment_may_be_missing_below_the_log_start(log_dir: Path, capsys: Out
     verify(log_dir / "t-0", capsys, exit_codes.FAILED)
 
 
+def test_damage_below_the_log_start_is_damage(log_dir: Path, capsys: Output) -> None:
+    """Only a gap there is a deletion: a start that reads the segment does not open the log."""
+    first, second, *_ = sorted((log_dir / "t-0").glob("*.log"))
+    change(first, 80)
+    for index in first.parent.glob(f"{first.stem}.*index"):
+        index.unlink()
+    write_checkpoint(log_dir, "log-start-offset", int(second.stem))
+    findings = verify(log_dir / "t-0", capsys, exit_codes.FAILED)["findings"]
+    assert [finding["path"] for finding in findings if finding["is_damage"]] == [str(first)]
+    manager = open_dir(log_dir)
+    assert KEYS[0] in manager.offline_partitions
+    crash(manager)
+
+
 # Several processes
 
 
