@@ -161,6 +161,7 @@ class Consumer(BlockingClient[_Consumer]):
             records = await self._client.poll(timeout_ms, limit)
             if not polled.offer(records):
                 self._client._rewind(first_offsets(records))
+                self._in_hand.firsts = {}
 
         try:
             self._serve(poll)
@@ -168,6 +169,7 @@ class Consumer(BlockingClient[_Consumer]):
         except BaseException:
             # Interrupted: the next poll gets the records that have arrived; later ones are refetched.
             self._assignment.held_back.extend(polled.give_up())
+            self._in_hand.firsts = {}
             raise
 
     def __iter__(self) -> Self:

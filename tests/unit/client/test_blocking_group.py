@@ -297,6 +297,34 @@ def test_records_of_an_interrupted_poll_come_with_the_next_one(
     assert group.committed() == 11
 
 
+def test_records_of_an_interrupted_poll_are_not_in_hand(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error puts back what is in hand, and must not undo a seek to a later offset."""
+    group.fill(0, 30)
+
+    def use(consumer: Any) -> None:
+        outcome = consumer._thread.outcome
+
+        def interrupted(future: Any) -> Any:
+            outcome(future)
+            raise KeyboardInterrupt
+
+        consumer.subscribe("t")
+        assert next(consumer).offset == 0
+        consumer.seek(P0, 10)
+        monkeypatch.setattr(consumer._thread, "outcome", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(1_000)
+        monkeypatch.undo()
+        consumer.seek(P0, 20)
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError), group.consumer() as consumer:
+        use(consumer)
+    assert group.committed() == 20
+
+
 @pytest.mark.parametrize("act", ["poll", "unsubscribe", "close"])
 def test_a_listener_that_would_wait_for_itself_is_refused(group: Group, act: str) -> None:
     class Wrong(RebalanceListener):
