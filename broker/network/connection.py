@@ -2,7 +2,8 @@
 
 Threads: the protocol callbacks, `flush` and `close` run on its network thread; `answer`, `resume`,
 `take_request` and `request_done` on any thread. Its lock guards the pipeline, and is never held while bytes
-are sent or anything else is called that could wait; the short lock of a queue may be taken inside it.
+are sent or anything else is called that could wait; the short lock of a queue may be taken inside it,
+and a worker started, which takes a tenth of a millisecond.
 """
 
 from __future__ import annotations
