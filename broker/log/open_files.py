@@ -125,7 +125,7 @@ class OpenFiles:
         """The keepers to evict until at most `most` descriptors are kept; recently used keepers stay."""
         victims: list[Keeper] = []
         looks = 2 * len(self._keepers)
-        while self.kept > most and looks > 0:
+        while self._keepers and self.kept > most and looks > 0:
             looks -= 1
             keeper = next(iter(self._keepers))
             count = self._keepers.pop(keeper)

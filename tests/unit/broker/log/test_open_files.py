@@ -52,6 +52,18 @@ def test_if_all_files_are_in_use_one_is_still_evicted() -> None:
     assert sum(keeper.is_open for keeper in keepers) == 99
 
 
+def test_one_that_keeps_more_than_the_bound_evicts_all_others() -> None:
+    """As the bytes of a long index may."""
+    open_files = OpenFiles(max_kept=100)
+    others, large = [Keeper(), Keeper()], Keeper()
+    for keeper in others:
+        open_files.keep(keeper, 40)
+    open_files.keep(large, 200)
+    assert open_files.kept == 200
+    open_files.keep(others[0], 40)
+    assert open_files.kept == 40
+
+
 def test_a_closed_file_does_not_count() -> None:
     open_files = OpenFiles(100)
     for keeper in kept_by(open_files, 60):
