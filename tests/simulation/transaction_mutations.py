@@ -33,7 +33,7 @@ def markers_are_sent_before_the_decision_is_replicated(setattr_: SetAttr) -> Non
         append(self, change)
         if change.target is not None and change.target.state in DECIDED:
             request(self, change.target)
-            self._markers = None
+            self._missing_markers = None
 
     setattr_(Transaction, "_append", hasty)
 
