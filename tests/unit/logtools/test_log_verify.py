@@ -600,12 +600,12 @@ def test_a_process_that_ends_early_is_reported(
 
 
 _SLOW = """
-import sys, time
+import os, sys, time
 from barnabas.cli.main import main
 from barnabas.logtools import verification
 
 def check(*_, **options):
-    print("checking", flush=True)
+    os.write(1, b"checking\\n")  # in one piece, beside that of the other process
     time.sleep(600)
 
 verification._LogCheck = check
@@ -617,8 +617,10 @@ def test_the_processes_end_with_a_command_that_is_killed(log_dir: Path, capsys: 
     command = [sys.executable, "-c", _SLOW, str(log_dir)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(2)] == [b"checking\n"] * 2
-        process.kill()
+        try:
+            assert [process.stdout.readline() for _ in range(2)] == [b"checking\n"] * 2
+        finally:
+            process.kill()
         assert process.stdout.read() == b"", "the end of the pipe, which the processes hold"
     verify(log_dir, capsys, exit_codes.OK)
 
