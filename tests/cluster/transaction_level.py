@@ -25,10 +25,12 @@ def finalised(cluster: RunningCluster, level: int) -> Iterator[None]:
 
 def set_level(cluster: RunningCluster, level: int) -> int:
     """Change the level, until every broker has it; the former one."""
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        before = admin.describe_features().features[TRANSACTION_VERSION].finalized
-        if level != before:
-            kind = UpgradeType.UPGRADE if level > before else UpgradeType.SAFE_DOWNGRADE
+    # A broker that has not heard of an earlier change yet would say that nothing is to be done.
+    wait_for(lambda: len(levels(cluster)) == 1, lambda: f"the brokers differ: {levels(cluster)}")
+    (before,) = levels(cluster)
+    if level != before:
+        kind = UpgradeType.UPGRADE if level > before else UpgradeType.SAFE_DOWNGRADE
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             admin.update_features({TRANSACTION_VERSION: level}, kind)
     wait_for_level(cluster, level)
     return before
@@ -36,17 +38,18 @@ def set_level(cluster: RunningCluster, level: int) -> int:
 
 def wait_for_level(cluster: RunningCluster, level: int) -> None:
     """Wait until each running broker has this level."""
+    wait_for(
+        lambda: levels(cluster) == {level}, lambda: f"the levels are {levels(cluster)}, expected {level}"
+    )
 
-    def levels() -> set[int]:
-        found = set()
-        for broker in cluster.brokers:
-            if broker.state == "running":
-                with RawClient(broker.endpoint) as client:
-                    answer = client.ask(
-                        ApiVersionsRequest(client_software_name="a", client_software_version="1")
-                    )
-                named = {feature.name: feature.max_version_level for feature in answer.finalized_features}
-                found.add(named.get(TRANSACTION_VERSION, 0))
-        return found
 
-    wait_for(lambda: levels() == {level}, lambda: f"the levels are {levels()}, expected {level}")
+def levels(cluster: RunningCluster) -> set[int]:
+    """The levels that the running brokers have."""
+    found = set()
+    for broker in cluster.brokers:
+        if broker.state == "running":
+            with RawClient(broker.endpoint) as client:
+                answer = client.ask(ApiVersionsRequest(client_software_name="a", client_software_version="1"))
+            named = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+            found.add(named.get(TRANSACTION_VERSION, 0))
+    return found
