@@ -61,7 +61,7 @@ class Route(ABC):
 
     cluster: Cluster
     subject: str | Callable[[int], str] = ""
-    """What was asked for, in errors; it may depend on the code. If empty, the codes are for the caller."""
+    """The subject that errors name; it may depend on the code. If empty, the caller judges the codes."""
 
     @abstractmethod
     async def find(self, retries: Retries) -> BrokerId:

@@ -37,7 +37,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class KnownCoordinator:
-    """What is remembered of a coordinator; a group's member has it too."""
+    """The client's memory of a coordinator; a group's member has one too."""
 
     coordinator: BrokerId | None = None
 

@@ -34,7 +34,7 @@ class Kind(ABC):
     expected: str
     """A valid value, to complete "expected …"."""
     config_type = "STRING"
-    """What Kafka's DescribeConfigs calls the type."""
+    """The type's name in Kafka's DescribeConfigs."""
 
     def parse(self, text: str) -> Any:
         """The value of a text, as in a properties file. Raises ValueError."""

@@ -86,7 +86,7 @@ class Reassignments:
     _under_way: dict[TopicPartition, None] = field(default_factory=dict)
     """Until the end is written to the topic's znode."""
     _requested: set[TopicPartition] = field(default_factory=set)
-    """What ``/admin/reassign_partitions`` named when it was last read."""
+    """The partitions that ``/admin/reassign_partitions`` named when it was last read."""
 
     def under_way(self) -> dict[TopicPartition, ReplicaAssignment]:
         """The partitions that are being reassigned, without those of a topic that is being deleted."""

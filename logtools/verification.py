@@ -225,7 +225,7 @@ class _LogCheck:
         self._markers: dict[int, int] = {}
         """The offset of the last marker of each producer."""
         self._snapshots: list[tuple[int, Path, list[ProducerState]]] = []
-        """Those that the walk has not reached, by offset."""
+        """The snapshots that the walk has not reached, by offset."""
         self._of_producers: list[Finding] = []
         """Findings that mean something only if all batches are sound."""
 

@@ -23,7 +23,7 @@ def _object(data: bytes) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: str, data: bytes, parse: Callable[[bytes], Any] = _object) -> Iterator[Any]:
-    """What ``parse`` makes of the data; turns the exceptions of wrongly shaped data into `MalformedZnode`."""
+    """Parses the data with ``parse``; turns the exceptions of wrongly shaped data into `MalformedZnode`."""
     try:
         yield parse(data)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:

@@ -236,6 +236,6 @@ class Window(Generic[T]):
     def _settle(self, broker_id: BrokerId, items: list[T], answer: Any) -> None:
         with self._lock:
             self._queues[broker_id].in_flight -= 1
-        # What waits is sent first, because the outcomes may cause appends.
+        # Waiting items are sent first, because the outcomes may cause appends.
         self._send_next(broker_id)
         self._answered(broker_id, items, answer)

@@ -1,4 +1,4 @@
-"""What all parts of the admin client share. Belongs to the event loop of the client."""
+"""The base of all parts of the admin client. It belongs to the event loop of the client."""
 
 from __future__ import annotations
 

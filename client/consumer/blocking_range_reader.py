@@ -63,7 +63,7 @@ class RangeReader:
 
 
 class RangeSettings(RangeOptions, ConnectionSettings, total=False):
-    """Those of `RangeReader.read`, and of its connections."""
+    """The options of `RangeReader.read`, and of its connections."""
 
 
 def read_range(

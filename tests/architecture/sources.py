@@ -5,6 +5,18 @@ from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path
 
+PACKAGES = (
+    "protocol",
+    "common",
+    "zookeeper",
+    "broker",
+    "logtools",
+    "controller",
+    "client",
+    "spark_connector",
+    "deploy",
+    "cli",
+)
 ROOT = Path(__file__).parents[2]
 
 

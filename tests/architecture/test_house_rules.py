@@ -7,20 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from .sources import ROOT, Source, source, sources_in
+from .sources import PACKAGES, ROOT, Source, source, sources_in
 
-PACKAGES = (
-    "protocol",
-    "common",
-    "zookeeper",
-    "broker",
-    "logtools",
-    "controller",
-    "client",
-    "spark_connector",
-    "deploy",
-    "cli",
-)
 MAX_FUNCTION_LINES = 60
 MAX_LINES_WITH_MANY_CLASSES = 600
 VALUE_BASES = frozenset({"NamedTuple", "TypedDict", "Protocol", "Enum", "IntEnum", "StrEnum"})

@@ -7,22 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .sources import ROOT, source, sources_in
+from .sources import PACKAGES, ROOT, source, sources_in
 
-ANY = frozenset(
-    {
-        "protocol",
-        "common",
-        "zookeeper",
-        "broker",
-        "logtools",
-        "controller",
-        "client",
-        "spark_connector",
-        "deploy",
-        "cli",
-    }
-)
+ANY = frozenset(PACKAGES)
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "protocol": frozenset(),

@@ -3,7 +3,7 @@
 A trip is what the dispatcher does with one request, up to the bytes of the answer, or until the request
 waits. Sockets and lanes are outside. Only functions of the shipped source count: no comprehensions, no
 generated code (codecs, `__init__` of dataclasses), no standard library. ``python -m tests.support.trips``
-prints the trips, and the traces of those that are named.
+prints all trips, and the trace of each trip that is named.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
     # ---- requests
 
     def unknown(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those of these partitions that are not in this broker's metadata."""
+        """The partitions that this broker's metadata lacks."""
         current = self._metadata.current
         return {name for name in partitions if not current.has(name)}
 

@@ -201,7 +201,7 @@ def test_a_thread_that_cannot_be_started_is_tried_again_with_the_next_work(
 
 
 class Turns:
-    """What a task runs: takes the answers of `run` in turn."""
+    """The work of a task: each turn returns the next answer."""
 
     def __init__(self, *answers: float | None) -> None:
         self.answers = list(answers)

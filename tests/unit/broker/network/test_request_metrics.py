@@ -19,7 +19,7 @@ def answered(kind: Any = "a", **times: Any) -> Request:
 
 
 def totals(*threads: RequestMetrics, kind: Any = "a") -> ApiMetrics:
-    """What a page shows of these network threads."""
+    """The samples of these network threads on a page."""
     total = ApiMetrics()
     for thread in threads:
         total.add(thread.kinds()[kind])
