@@ -352,7 +352,8 @@ class FetchReader:
     def wait_ms(self, params: FetchParams, result: FetchResult) -> float:
         """How long a fetch may wait for records: not longer than the throttle holds some back."""
         quota, wait_ms = self.quota, float(params.max_wait_ms)
-        if params.is_follower and any(quota.applies_to(item.partition) for item, _ in result.outcomes):
+        is_throttled = params.is_follower and quota.is_bounded
+        if is_throttled and any(quota.applies_to(item.partition) for item, _ in result.outcomes):
             wait_ms = min(wait_ms, 1000 * quota.wait_s() or wait_ms)
         return wait_ms
 
