@@ -58,7 +58,7 @@ class Driver:
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
         self.name = name
-        self._answer_timeout_s = answer_timeout_s
+        self.answer_timeout_s = answer_timeout_s
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -103,10 +103,10 @@ class Driver:
         self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
         self._process.stdin.flush()
         try:
-            line = self._answers.get(timeout=self._answer_timeout_s)
+            line = self._answers.get(timeout=self.answer_timeout_s)
         except queue.Empty:
             raise AssertionError(
-                f"{self.name} did not answer in {self._answer_timeout_s:g} s: {self.said}"
+                f"{self.name} did not answer in {self.answer_timeout_s:g} s: {self.said}"
             ) from None
         assert line is not None, f"{self.name}'s driver ended: {self.said}"
         self._is_answered = True

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from . import clients
 from .clients import CLIENTS, Client, Driver
 from .conftest import Spare, make_driver_of
 
@@ -50,10 +49,9 @@ def _shared(started: ExitStack, use: Callable[[Driver], None]) -> Driver:
 
 
 def _missed(driver: Driver) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clients, "ANSWER_TIMEOUT_S", 0.01)
-        with pytest.raises(AssertionError, match="did not answer in"):
-            driver.ask("hold")
+    driver.answer_timeout_s = 0.01
+    with pytest.raises(AssertionError, match="did not answer in"):
+        driver.ask("hold")
     with pytest.raises(AssertionError, match="did not answer an earlier command"):
         driver.ask("hello")
 
