@@ -19,7 +19,7 @@ from barnabas.broker.coordinators.groups.group import Group, JoinOptions
 from barnabas.broker.coordinators.groups.members import Client
 from barnabas.broker.coordinators.state_machine import Effects, Moment, append_error
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.known_errors import known_error, refuse
+from barnabas.broker.handlers.known_errors import known_error, respond_code
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -121,7 +121,7 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
     try:
         shard_of(services, body.group_id).apply(body.group_id, leave)
     except ApiError as error:
-        refuse(request, error.code)
+        respond_code(request, error.code)
 
 
 # ---- operators

@@ -7,7 +7,7 @@ from typing import Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.schema import ApiKey
+from barnabas.protocol.schema import APIS, ApiKey
 
 _REPLACED: Final[Mapping[tuple[ApiKey, ErrorCode], tuple[ErrorCode, int | None]]] = {
     (ApiKey.LIST_OFFSETS, ErrorCode.OFFSET_NOT_AVAILABLE): (ErrorCode.LEADER_NOT_AVAILABLE, 5),
@@ -36,6 +36,6 @@ def known_error(request: ApiRequest, error: ErrorCode) -> ErrorCode:
     return error if since is not None and request.is_since(since) else replacement
 
 
-def refuse(request: ApiRequest, error: ErrorCode) -> None:
-    """Answer with an error of the whole request, and nothing else."""
-    request.respond(request.body.response_type(error_code=known_error(request, error)))
+def respond_code(request: ApiRequest, code: ErrorCode) -> None:
+    """Answer with a code of the whole request, and nothing else."""
+    request.respond(APIS[request.api_key].response(error_code=known_error(request, code)))

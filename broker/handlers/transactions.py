@@ -14,15 +14,12 @@ from typing import Final
 
 from barnabas.broker.coordinators.transactions.requests import (
     AddPartitions,
-    Ended,
     EndTransaction,
-    InitProducerId,
-    PrepareTransaction,
-    ProducerGiven,
+    Request,
     VerifyPartitions,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.known_errors import known_error, refuse
+from barnabas.broker.handlers.known_errors import known_error, respond_code
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
@@ -32,7 +29,6 @@ from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
 from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
-    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
@@ -40,8 +36,6 @@ from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnTransaction,
     EndTxnRequest,
     EndTxnResponse,
-    PrepareTxnRequest,
-    PrepareTxnResponse,
     WritableTxnMarker,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
@@ -61,6 +55,23 @@ _ANY_EPOCH: Final = 2**31 - 1
 Errors = Mapping[TopicPartition, ErrorCode]
 
 
+def _send(services: Services, request: ApiRequest, transactional_id: str, event: Request) -> None:
+    """Have the coordinator of an id answer."""
+
+    @request.answering
+    def answer(response: InitProducerIdResponse | EndTxnResponse | ErrorCode) -> None:
+        if isinstance(response, ErrorCode):
+            respond_code(request, response)
+            return
+        response.error_code = known_error(request, ErrorCode(response.error_code))
+        request.respond(response)
+
+    if transactional_id:
+        services.transactions.apply(transactional_id, event, answer)
+    else:
+        respond_code(request, ErrorCode.INVALID_REQUEST)
+
+
 # ---- InitProducerId
 
 
@@ -73,47 +84,25 @@ def handle_init_producer_id(services: Services, request: ApiRequest) -> None:
     either way.
     """
     body: InitProducerIdRequest = request.body
-    if body.transactional_id is not None:
-        _init_transactional(services, request, body.transactional_id)
-        return
-    if (body.producer_id == -1) != (body.producer_epoch == -1):
-        refuse(request, ErrorCode.INVALID_REQUEST)
-        return
-
-    def answer(producer_id: ProducerId, code: ErrorCode) -> None:
-        if code != ErrorCode.NONE:
-            refuse(request, code)
-            return
-        request.respond(InitProducerIdResponse(error_code=code, producer_id=producer_id, producer_epoch=0))
-
-    services.producer_ids.give(answer)
-
-
-def _init_transactional(services: Services, request: ApiRequest, transactional_id: str) -> None:
-    body: InitProducerIdRequest = request.body
-
-    @request.answering
-    def answer(given: ProducerGiven) -> None:
-        request.respond(
-            InitProducerIdResponse(
-                error_code=known_error(request, given.error),
-                producer_id=given.producer_id,
-                producer_epoch=given.producer_epoch,
-                ongoing_txn_producer_id=given.ongoing_producer_id,
-                ongoing_txn_producer_epoch=given.ongoing_producer_epoch,
-            )
-        )
-
-    if not transactional_id:
-        refuse(request, ErrorCode.INVALID_REQUEST)
-    elif body.keep_prepared_txn and not services.config.transaction_two_phase_commit_enable:
+    allows_prepared = services.config.transaction_two_phase_commit_enable
+    if body.transactional_id and body.keep_prepared_txn and not allows_prepared:
         # As in KIP-939, and as `handle_prepare`.
-        refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        respond_code(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    elif body.transactional_id is not None:
+        _send(services, request, body.transactional_id, body)
+    elif (body.producer_id == -1) != (body.producer_epoch == -1):
+        respond_code(request, ErrorCode.INVALID_REQUEST)
     else:
-        init = InitProducerId(
-            body.transaction_timeout_ms, body.producer_id, body.producer_epoch, body.keep_prepared_txn
-        )
-        services.transactions.apply(transactional_id, init, answer)
+
+        def answer(producer_id: ProducerId, code: ErrorCode) -> None:
+            if code != ErrorCode.NONE:
+                respond_code(request, code)
+                return
+            request.respond(
+                InitProducerIdResponse(error_code=code, producer_id=producer_id, producer_epoch=0)
+            )
+
+        services.producer_ids.give(answer)
 
 
 # ---- AddPartitionsToTxn
@@ -211,24 +200,20 @@ def handle_add_offsets(services: Services, request: ApiRequest) -> None:
     """Adds the partition of the offsets topic that has the offsets of a group."""
     body: AddOffsetsToTxnRequest = request.body
 
-    @request.answering
-    def answer(error: ErrorCode) -> None:
-        request.respond(AddOffsetsToTxnResponse(error_code=known_error(request, error)))
-
     def add() -> None:
         topic = services.groups.topic
         try:
             tp = TopicPartition(topic.name, topic.partition_of(body.group_id))
         except ApiError as error:
-            refuse(request, error.code)
+            respond_code(request, error.code)
             return
         addition = AddPartitions(body.producer_id, body.producer_epoch, frozenset({tp}))
-        services.transactions.apply(body.transactional_id, addition, answer)
+        _send(services, request, body.transactional_id, addition)
 
     if not body.transactional_id:
-        refuse(request, ErrorCode.INVALID_REQUEST)
+        respond_code(request, ErrorCode.INVALID_REQUEST)
     elif not body.group_id:
-        refuse(request, ErrorCode.INVALID_GROUP_ID)
+        respond_code(request, ErrorCode.INVALID_GROUP_ID)
     else:
         if not services.groups.topic.is_known:
             services.groups.topic.create()
@@ -240,40 +225,17 @@ def handle_add_offsets(services: Services, request: ApiRequest) -> None:
 
 def handle_end(services: Services, request: ApiRequest) -> None:
     body: EndTxnRequest = request.body
-
-    @request.answering
-    def answer(ended: Ended) -> None:
-        request.respond(
-            EndTxnResponse(
-                error_code=known_error(request, ended.error),
-                producer_id=ended.producer_id,
-                producer_epoch=ended.producer_epoch,
-            )
-        )
-
     version = EPOCH_PER_TRANSACTION if request.is_since(_EPOCH_PER_TRANSACTION_SINCE) else 0
     end = EndTransaction(body.producer_id, body.producer_epoch, body.committed, version)
-    if body.transactional_id:
-        services.transactions.apply(body.transactional_id, end, answer)
-    else:
-        refuse(request, ErrorCode.INVALID_REQUEST)
+    _send(services, request, body.transactional_id, end)
 
 
 def handle_prepare(services: Services, request: ApiRequest) -> None:
     """Refused as in KIP-939 if ``transaction.two.phase.commit.enable`` is false."""
-    body: PrepareTxnRequest = request.body
-
-    @request.answering
-    def answer(error: ErrorCode) -> None:
-        request.respond(PrepareTxnResponse(error_code=error))
-
-    if not services.config.transaction_two_phase_commit_enable:
-        refuse(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    elif not body.transactional_id:
-        refuse(request, ErrorCode.INVALID_REQUEST)
+    if services.config.transaction_two_phase_commit_enable:
+        _send(services, request, request.body.transactional_id, request.body)
     else:
-        prepare = PrepareTransaction(body.producer_id, body.producer_epoch)
-        services.transactions.apply(body.transactional_id, prepare, answer)
+        respond_code(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 # ---- WriteTxnMarkers

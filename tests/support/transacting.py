@@ -9,12 +9,8 @@ from barnabas.broker.coordinators.transactions.records import TransactionMetadat
 from barnabas.broker.coordinators.transactions.requests import (
     WAIT_MS,
     AddPartitions,
-    Ended,
     EndTransaction,
-    InitProducerId,
     MarkersToWrite,
-    PrepareTransaction,
-    ProducerGiven,
     ProducerIdWanted,
     Request,
     TransactionLimits,
@@ -23,7 +19,9 @@ from barnabas.broker.coordinators.transactions.requests import (
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
+from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicPartition
+from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.protocol.messages.transactions import EndTxnResponse, PrepareTxnRequest
 from tests.support.grouping import WALL_MS
 
 TIMEOUT_MS = 60_000
@@ -136,12 +134,16 @@ class TransactionRig:
         self.now_ms = end_ms
 
 
-def init(producer_id: int = -1, epoch: int = -1, timeout_ms: int = TIMEOUT_MS) -> InitProducerId:
-    return InitProducerId(timeout_ms, producer_id, epoch)
+def init(producer_id: int = -1, epoch: int = -1, timeout_ms: int = TIMEOUT_MS) -> InitProducerIdRequest:
+    return InitProducerIdRequest(
+        transaction_timeout_ms=timeout_ms, producer_id=producer_id, producer_epoch=epoch
+    )
 
 
-def keep(producer_id: int = -1, epoch: int = -1) -> InitProducerId:
-    return InitProducerId(TIMEOUT_MS, producer_id, epoch, keep_prepared=True)
+def keep(producer_id: int = -1, epoch: int = -1) -> InitProducerIdRequest:
+    request = init(producer_id, epoch)
+    request.keep_prepared_txn = True
+    return request
 
 
 def add(epoch: int, *partitions: TopicPartition, producer_id: int = FIRST_ID) -> AddPartitions:
@@ -160,16 +162,24 @@ def abort(epoch: int, version: int = 0, *, producer_id: int = FIRST_ID) -> EndTr
     return EndTransaction(producer_id, epoch, False, version)
 
 
-def prepare(epoch: int, *, producer_id: int = FIRST_ID) -> PrepareTransaction:
-    return PrepareTransaction(producer_id, epoch)
+def prepare(epoch: int, *, producer_id: int = FIRST_ID) -> PrepareTxnRequest:
+    return PrepareTxnRequest(transactional_id="id", producer_id=producer_id, producer_epoch=epoch)
 
 
-def given(epoch: int, producer_id: int = FIRST_ID) -> ProducerGiven:
-    return ProducerGiven(OK, ProducerId(producer_id), ProducerEpoch(epoch))
+def given(
+    epoch: int, producer_id: int = FIRST_ID, ongoing: tuple[int, int] = (-1, -1)
+) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        error_code=OK,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        ongoing_txn_producer_id=ongoing[0],
+        ongoing_txn_producer_epoch=ongoing[1],
+    )
 
 
-def ended(epoch: int, producer_id: int = FIRST_ID) -> Ended:
-    return Ended(OK, ProducerId(producer_id), ProducerEpoch(epoch))
+def ended(epoch: int, producer_id: int = FIRST_ID) -> EndTxnResponse:
+    return EndTxnResponse(producer_id=producer_id, producer_epoch=epoch)
 
 
 def ongoing(epoch: int = 0, *, version: int = 2) -> TransactionRig:

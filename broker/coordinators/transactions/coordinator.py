@@ -35,7 +35,6 @@ from barnabas.broker.coordinators.transactions.records import (
 from barnabas.broker.coordinators.transactions.requests import (
     LOADING_WAIT_MS,
     AddPartitions,
-    InitProducerId,
     MarkersToWrite,
     ProducerIdWanted,
     Request,
@@ -52,6 +51,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, Unencodable, api_error
 from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import DescribedTransaction
+from barnabas.protocol.messages.produce import InitProducerIdRequest
 from barnabas.protocol.topic_names import TRANSACTIONS_TOPIC
 
 APPEND_TIMEOUT_MS: Final = 5_000
@@ -137,7 +137,7 @@ class TransactionShard(MachineShard[Transaction]):
                 f"the record of transactional id {transactional_id!r} in {self.partition} cannot be read",
             )
         # Only this request begins to use an id.
-        if not self.apply(transactional_id, event, create=isinstance(request, InitProducerId)):
+        if not self.apply(transactional_id, event, create=isinstance(request, InitProducerIdRequest)):
             response: Response = refused(request, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
             answer(response)
 

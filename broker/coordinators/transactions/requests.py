@@ -1,4 +1,7 @@
-"""The requests, answers and limits of a transactional id, as plain data."""
+"""The requests, answers and limits of a transactional id, as plain data.
+
+Messages of the protocol where these have all that the rules need.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.transactions.records import NO_EPOCH
 from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId, TopicPartition
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.protocol.messages.transactions import EndTxnResponse, PrepareTxnRequest
 
 WAIT_MS: Final = 5_000
 """The time that a request waits for a transition of its id, by default."""
@@ -27,16 +31,6 @@ class TransactionLimits(NamedTuple):
 
 
 # ---- requests
-
-
-@dataclass(frozen=True, slots=True)
-class InitProducerId:
-    """Answered by `ProducerGiven`. ``producer_id`` and ``producer_epoch`` are both -1, or both given."""
-
-    timeout_ms: int
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_EPOCH
-    keep_prepared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,10 @@ class VerifyPartitions:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """Answered by `Ended`. ``transaction_version`` is 2 for clients with an epoch for every transaction."""
+    """Answered by an EndTxnResponse.
+
+    ``transaction_version`` is 2 for clients with an epoch for every transaction.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -70,51 +67,18 @@ class EndTransaction:
     transaction_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareTransaction:
-    """Answered by an ErrorCode."""
-
-    producer_id: int
-    producer_epoch: int
-
-
-Request = InitProducerId | AddPartitions | VerifyPartitions | EndTransaction | PrepareTransaction
-
-
-# ---- answers
-
-
-class ProducerGiven(NamedTuple):
-    """``ongoing_producer_id`` and ``ongoing_producer_epoch`` name a prepared transaction that was kept."""
-
-    error: ErrorCode
-    producer_id: ProducerId = NO_PRODUCER_ID
-    producer_epoch: ProducerEpoch = NO_EPOCH
-    ongoing_producer_id: ProducerId = NO_PRODUCER_ID
-    ongoing_producer_epoch: ProducerEpoch = NO_EPOCH
-
-
-class Ended(NamedTuple):
-    """The id and the epoch of the producer's next transaction; without them it needs InitProducerId.
-
-    A process that ends a prepared transaction does not get those of a producer that came since.
-    """
-
-    error: ErrorCode
-    producer_id: ProducerId = NO_PRODUCER_ID
-    producer_epoch: ProducerEpoch = NO_EPOCH
-
-
-Response = ProducerGiven | Ended | ErrorCode | Mapping[TopicPartition, ErrorCode]
+Request = InitProducerIdRequest | AddPartitions | VerifyPartitions | EndTransaction | PrepareTxnRequest
+"""An InitProducerIdRequest is answered by its response, a PrepareTxnRequest by an ErrorCode."""
+Response = InitProducerIdResponse | EndTxnResponse | ErrorCode | Mapping[TopicPartition, ErrorCode]
 
 
 def refused(request: Request, error: ErrorCode) -> Response:
     """The answer to a request that had no effect."""
     match request:
-        case InitProducerId():
-            return ProducerGiven(error)
+        case InitProducerIdRequest():
+            return InitProducerIdResponse(error_code=error)
         case EndTransaction():
-            return Ended(error)
+            return EndTxnResponse(error_code=error)
         case VerifyPartitions():
             return dict.fromkeys(request.partitions, error)
         case _:

@@ -25,11 +25,7 @@ from barnabas.broker.coordinators.transactions.records import (
 )
 from barnabas.broker.coordinators.transactions.requests import (
     AddPartitions,
-    Ended,
     EndTransaction,
-    InitProducerId,
-    PrepareTransaction,
-    ProducerGiven,
     Request,
     Response,
     TransactionLimits,
@@ -41,6 +37,8 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
+from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
+from barnabas.protocol.messages.transactions import EndTxnResponse, PrepareTxnRequest
 
 LAST_EPOCH: Final = ProducerEpoch(32_766)
 """The highest epoch that a producer gets, so that the coordinator can always fence it with the next one."""
@@ -109,7 +107,7 @@ def decide(
     if error is not ErrorCode.NONE:
         return Reply(refused(request, error))
     match request:
-        case InitProducerId():
+        case InitProducerIdRequest():
             return _init_producer_id(stored, request, now, new_producer_id)
         case AddPartitions():
             return _add_partitions(stored, request, now)
@@ -117,14 +115,14 @@ def decide(
             return _verify_partitions(stored, request)
         case EndTransaction():
             return _end(stored, request, now, new_producer_id)
-        case PrepareTransaction():
+        case PrepareTxnRequest():
             return _prepare(stored, request, now)
 
 
 def refusal(stored: TransactionMetadata, request: Request, limits: TransactionLimits) -> ErrorCode:
     """The error of a request that no later state of this id can accept either; NONE for any other."""
     match request:
-        case InitProducerId():
+        case InitProducerIdRequest():
             return _init_refusal(stored, request, limits)
         case EndTransaction() if _is_repeated_end(stored, request) or _is_end_of_prepared(stored, request):
             return ErrorCode.NONE
@@ -152,7 +150,7 @@ def _last_producer(stored: TransactionMetadata) -> Producer:
 
 def _identity_error(
     stored: TransactionMetadata,
-    request: AddPartitions | VerifyPartitions | EndTransaction | PrepareTransaction,
+    request: AddPartitions | VerifyPartitions | EndTransaction | PrepareTxnRequest,
 ) -> ErrorCode:
     present = present_producer(stored)
     if present.producer_id == NO_PRODUCER_ID or request.producer_id != present.producer_id:
@@ -181,11 +179,11 @@ def _is_end_of_prepared(stored: TransactionMetadata, request: EndTransaction) ->
 
 
 def _init_refusal(
-    stored: TransactionMetadata, request: InitProducerId, limits: TransactionLimits
+    stored: TransactionMetadata, request: InitProducerIdRequest, limits: TransactionLimits
 ) -> ErrorCode:
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         return ErrorCode.INVALID_REQUEST
-    if not 0 < request.timeout_ms <= limits.max_timeout_ms:
+    if not 0 < request.transaction_timeout_ms <= limits.max_timeout_ms:
         return ErrorCode.INVALID_TRANSACTION_TIMEOUT
     if request.producer_id == NO_PRODUCER_ID or stored.producer_id == NO_PRODUCER_ID:
         # A producer whose id has expired gets a new one.
@@ -201,11 +199,14 @@ def _init_refusal(
 
 
 def _init_producer_id(
-    stored: TransactionMetadata, request: InitProducerId, now: Moment, new_producer_id: ProducerId | None
+    stored: TransactionMetadata,
+    request: InitProducerIdRequest,
+    now: Moment,
+    new_producer_id: ProducerId | None,
 ) -> Decision:
     if stored.state in DECIDED:
         return Wait()
-    is_kept = stored.is_prepared and request.keep_prepared
+    is_kept = stored.is_prepared and request.keep_prepared_txn
     if stored.state is _S.ONGOING and not is_kept:
         return Fence(fenced(stored, now, request.producer_epoch))
     producer, previous_id, last_epoch = _next_incarnation(stored, request, new_producer_id)
@@ -217,28 +218,39 @@ def _init_producer_id(
             next_producer_epoch=producer.epoch,
             previous_producer_id=previous_id,
             last_producer_epoch=last_epoch,
-            prepared_timeout_ms=request.timeout_ms,
+            prepared_timeout_ms=request.transaction_timeout_ms,
             last_update_timestamp_ms=_later(stored, now),
         )
-        response = ProducerGiven(ErrorCode.NONE, *producer, stored.producer_id, stored.producer_epoch)
-        return Move(target, response)
+        return Move(target, _given(producer, stored.producer_id, stored.producer_epoch))
     target = TransactionMetadata(
         _S.EMPTY,
         *producer,
-        request.timeout_ms,
+        request.transaction_timeout_ms,
         _later(stored, now),
         previous_producer_id=previous_id,
         last_producer_epoch=last_epoch,
     )
-    return Move(target, ProducerGiven(ErrorCode.NONE, *producer))
+    return Move(target, _given(producer))
+
+
+def _given(
+    producer: Producer, ongoing_id: ProducerId = NO_PRODUCER_ID, ongoing_epoch: ProducerEpoch = NO_EPOCH
+) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        error_code=ErrorCode.NONE,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        ongoing_txn_producer_id=ongoing_id,
+        ongoing_txn_producer_epoch=ongoing_epoch,
+    )
 
 
 def _next_incarnation(
-    stored: TransactionMetadata, request: InitProducerId, new_producer_id: ProducerId | None
+    stored: TransactionMetadata, request: InitProducerIdRequest, new_producer_id: ProducerId | None
 ) -> tuple[Producer | None, ProducerId, ProducerEpoch]:
     """The producer to give, and the stored previous id and last epoch; None if a new id is needed."""
     present = present_producer(stored)
-    is_kept = stored.is_prepared and request.keep_prepared
+    is_kept = stored.is_prepared and request.keep_prepared_txn
     is_recovery = request.producer_id != NO_PRODUCER_ID and present.producer_id != NO_PRODUCER_ID
     if (
         is_recovery
@@ -314,7 +326,7 @@ def _end(
     # Without an epoch of its own, an end of this transaction cannot be told from one of the next.
     is_committed = stored.state in (_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT)
     if request.committed is not is_committed:
-        return Reply(Ended(ErrorCode.INVALID_TXN_STATE))
+        return Reply(refused(request, ErrorCode.INVALID_TXN_STATE))
     by = _last_producer(stored) if is_repeated else None
     return Reply(_ended(present_producer(stored), by), is_promise=True)
 
@@ -324,7 +336,7 @@ def _end_unbegun(
 ) -> Decision:
     """A producer that does not know whether its first partition was added may abort."""
     if request.committed or request.transaction_version < EPOCH_PER_TRANSACTION:
-        return Reply(Ended(ErrorCode.INVALID_TXN_STATE))
+        return Reply(refused(request, ErrorCode.INVALID_TXN_STATE))
     if stored.state in DECIDED:
         return Wait()
     return _decide_end(stored._replace(start_timestamp_ms=now.wall_ms), request, now, new_producer_id)
@@ -342,7 +354,7 @@ def _decide_end(
             last_producer_epoch=NO_EPOCH,
             previous_producer_id=NO_PRODUCER_ID,
         )
-        return Move(target, Ended(ErrorCode.NONE, *present_producer(target)))
+        return Move(target, _ended(present_producer(target)))
     after = _producer_after(stored, request, new_producer_id)
     if after is None:
         return WantProducerId()
@@ -351,10 +363,14 @@ def _decide_end(
     return Move(target, _ended(after, by))
 
 
-def _ended(after: Producer, by: Producer | None) -> Ended:
-    """Without a next id and epoch if a later producer, which kept the prepared transaction, has them."""
-    is_followed = by is None or _follows(after, by)
-    return Ended(ErrorCode.NONE, *after) if is_followed else Ended(ErrorCode.NONE)
+def _ended(after: Producer, by: Producer | None = None) -> EndTxnResponse:
+    """The producer of the next transaction; without it the client needs InitProducerId.
+
+    A process that ends a prepared transaction does not get a producer that came since, and kept it.
+    """
+    if by is None or _follows(after, by):
+        return EndTxnResponse(producer_id=after.producer_id, producer_epoch=after.epoch)
+    return EndTxnResponse()
 
 
 def _follows(after: Producer, by: Producer) -> bool:
@@ -436,7 +452,7 @@ def completed(stored: TransactionMetadata, now: Moment) -> TransactionMetadata:
 # ---- preparation
 
 
-def _prepare(stored: TransactionMetadata, request: PrepareTransaction, now: Moment) -> Decision:
+def _prepare(stored: TransactionMetadata, request: PrepareTxnRequest, now: Moment) -> Decision:
     if stored.state in DECIDED:
         return Wait()
     if stored.state is not _S.ONGOING or stored.next_producer_id != NO_PRODUCER_ID:

@@ -5,12 +5,13 @@ import math
 import pytest
 
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
-from barnabas.broker.coordinators.transactions.requests import Ended, ProducerGiven
 from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import APPEND_RETRY_MS, MAX_APPEND_RETRY_MS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerId, TopicPartition
+from barnabas.protocol.messages.produce import InitProducerIdResponse
+from barnabas.protocol.messages.transactions import EndTxnResponse
 from tests.support.transacting import (
     FIRST_ID,
     OK,
@@ -47,7 +48,7 @@ def test_a_decision_that_may_be_in_the_log_is_not_reversed(error: ErrorCode) -> 
     rig.send(commit(0))
     decision = rig.appends[0].records
     rig.settle(error)
-    assert rig.answer().error is not OK
+    assert rig.answer().error_code != OK
     # Neither a contrary end nor the time-out nor a new producer decides otherwise.
     assert rig.send(abort(0), "abort") is None
     assert rig.send(init(), "init") is None
@@ -59,7 +60,7 @@ def test_a_decision_that_may_be_in_the_log_is_not_reversed(error: ErrorCode) -> 
     assert [append.records for append in rig.appends] == [decision]
     rig.settle()
     assert rig.markers[0].marker.committed
-    assert rig.answer("abort") == Ended(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert rig.answer("abort") == EndTxnResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
 
 
 def test_a_fence_is_appended_until_the_log_has_it() -> None:
@@ -71,7 +72,7 @@ def test_a_fence_is_appended_until_the_log_has_it() -> None:
     rig.pass_time(APPEND_RETRY_MS)
     rig.finish()
     assert rig.answer() == given(2)
-    assert rig.answer("end") == Ended(ErrorCode.PRODUCER_FENCED)
+    assert rig.answer("end") == EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED)
 
 
 def test_the_time_between_appends_grows() -> None:
@@ -128,7 +129,7 @@ def test_an_id_is_asked_for_once_and_again_after_a_refusal() -> None:
         assert rig.send(init(), token) is None
     assert rig.ids_wanted == 1
     rig.give_id(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    assert [rig.answer(token).error for token in ("a", "b")] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    assert [rig.answer(token).error_code for token in ("a", "b")] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
     assert rig.send(init()) is None
     assert rig.ids_wanted == 1
 
@@ -154,7 +155,7 @@ def test_a_request_survives_the_refusal_of_an_id_that_it_does_not_need_yet() -> 
     rig.finish()
     rig.give_id()
     rig.finish()
-    assert rig.answer("init").error is OK
+    assert rig.answer("init").error_code == OK
 
 
 def test_an_id_in_use_does_not_expire_and_a_failed_expiry_is_not_repeated() -> None:
@@ -222,8 +223,8 @@ def test_unloading_answers_all_that_wait() -> None:
     rig.send(commit(0), "end")
     rig.send(init(), "init")
     rig.do(rig.machine.unload(rig.now))
-    assert rig.answer("end") == Ended(ErrorCode.NOT_COORDINATOR)
-    assert rig.answer("init") == ProducerGiven(ErrorCode.NOT_COORDINATOR)
+    assert rig.answer("end") == EndTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    assert rig.answer("init") == InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR)
     assert rig.machine.next_deadline_ms == math.inf
     assert rig.send(add(0)) is ErrorCode.NOT_COORDINATOR
     rig.settle()

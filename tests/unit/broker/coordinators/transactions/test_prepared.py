@@ -3,11 +3,11 @@
 import math
 
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
-from barnabas.broker.coordinators.transactions.requests import Ended, ProducerGiven
 from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH, NO_TIMEOUT_MS
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import ProducerEpoch, ProducerId
+from barnabas.protocol.ids import ProducerId
+from barnabas.protocol.messages.transactions import EndTxnResponse
 from tests.support.transacting import (
     FIRST_ID,
     OK,
@@ -18,6 +18,7 @@ from tests.support.transacting import (
     add,
     commit,
     ended,
+    given,
     keep,
     ongoing,
     prepare,
@@ -43,13 +44,11 @@ def test_a_new_producer_keeps_a_prepared_transaction() -> None:
     rig = ongoing()
     rig.do_all(prepare(0))
     kept = rig.do_all(keep())
-    assert kept == ProducerGiven(
-        OK, ProducerId(FIRST_ID), ProducerEpoch(2), ProducerId(FIRST_ID), ProducerEpoch(0)
-    )
+    assert kept == given(2, ongoing=(FIRST_ID, 0))
     rig.load(rig.stored)
     # A process outside ends it. It gets no epoch: that would be the new producer's.
-    assert rig.do_all(commit(0, 2)) == Ended(OK)
-    assert rig.do_all(commit(0, 2)) == Ended(OK)
+    assert rig.do_all(commit(0, 2)) == EndTxnResponse()
+    assert rig.do_all(commit(0, 2)) == EndTxnResponse()
     assert rig.do_all(add(0)) is ErrorCode.PRODUCER_FENCED
     assert rig.do_all(add(2)) is OK
 
@@ -59,7 +58,7 @@ def test_a_kept_transaction_at_the_last_epoch_leads_to_a_new_producer_id() -> No
         S.ONGOING, ProducerId(7), LAST_EPOCH, NO_TIMEOUT_MS, 0, frozenset({P0}), 0, prepared_timeout_ms=9
     )
     rig = TransactionRig(last)
-    assert rig.do_all(keep())[1:] == (FIRST_ID, 1, 7, LAST_EPOCH)
-    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == Ended(OK)
-    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == Ended(OK)
+    assert rig.do_all(keep()) == given(1, ongoing=(7, LAST_EPOCH))
+    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == EndTxnResponse()
+    assert rig.do_all(commit(LAST_EPOCH, 2, producer_id=7)) == EndTxnResponse()
     assert rig.do_all(add(1)) is OK

@@ -180,8 +180,10 @@ def outcome(stored: TransactionMetadata, request: Request) -> str:
         rig.settle()
     answer = rig.send(request)
     if answer is not None:
-        error = getattr(answer, "error", answer)
-        return next(iter(error.values())).name if isinstance(error, dict) else str(error.name)
+        code = (
+            next(iter(answer.values())) if isinstance(answer, dict) else getattr(answer, "error_code", answer)
+        )
+        return ErrorCode(code).name
     if not rig.appends:
         rig.finish()
         assert rig.answer() is not None, "it waits for ever"
@@ -226,7 +228,7 @@ def test_a_producer_that_raises_its_epoch_has_no_previous_id() -> None:
     ("timeout_ms", "is_accepted"), [(0, False), (1, True), (900_000, True), (900_001, False)]
 )
 def test_the_bounds_of_the_timeout(timeout_ms: int, is_accepted: bool) -> None:
-    error = TransactionRig().do_all(init(timeout_ms=timeout_ms)).error
+    error = TransactionRig().do_all(init(timeout_ms=timeout_ms)).error_code
     assert error is (ErrorCode.NONE if is_accepted else ErrorCode.INVALID_TRANSACTION_TIMEOUT)
 
 

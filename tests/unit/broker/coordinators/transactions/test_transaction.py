@@ -4,13 +4,15 @@ import pytest
 
 from barnabas.broker.coordinators.state_machine import MAX_CLOCK_SKEW_MS
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata, read_value, to_bytes
-from barnabas.broker.coordinators.transactions.requests import MAX_WAITING, WAIT_MS, Ended, ProducerGiven
+from barnabas.broker.coordinators.transactions.requests import MAX_WAITING, WAIT_MS
 from barnabas.broker.coordinators.transactions.rules import LAST_EPOCH
 from barnabas.broker.coordinators.transactions.state import IllegalTransition, TransactionState
 from barnabas.broker.coordinators.transactions.transaction import APPEND_RETRY_MS
 from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import ProducerId
+from barnabas.protocol.messages.produce import InitProducerIdResponse
+from barnabas.protocol.messages.transactions import EndTxnResponse
 from tests.support.transacting import (
     FIRST_ID,
     OK,
@@ -88,7 +90,7 @@ def test_a_delayed_end_cannot_tear_a_transaction_with_its_own_epoch() -> None:
     assert rig.do_all(commit(0, 2)) == ended(1)
 
     rig.do_all(add(1, P0))
-    assert rig.send(delayed) == Ended(ErrorCode.PRODUCER_FENCED)
+    assert rig.send(delayed) == EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED)
     assert rig.state is S.ONGOING
     assert not rig.appends
 
@@ -101,7 +103,7 @@ def test_a_repeated_end_gets_the_same_answer_until_another_transaction_begins() 
     assert rig.send(commit(0, 2)) == ended(1)
     rig.finish()
     assert rig.send(commit(0, 2)) == ended(1)
-    assert rig.send(abort(0, 2)) == Ended(ErrorCode.INVALID_TXN_STATE)
+    assert rig.send(abort(0, 2)) == EndTxnResponse(error_code=ErrorCode.INVALID_TXN_STATE)
 
 
 def test_an_abort_without_a_beginning_raises_the_epoch() -> None:
@@ -171,7 +173,7 @@ def test_a_new_producer_fences_the_former_one_and_aborts_its_transaction() -> No
     rig.settle()
     assert rig.markers[0].marker.producer_epoch == 1
     assert not rig.markers[0].marker.committed
-    assert rig.send(commit(0)) == Ended(ErrorCode.PRODUCER_FENCED)
+    assert rig.send(commit(0)) == EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED)
 
     rig.finish()
     assert rig.answer("init") == given(2)
@@ -188,7 +190,7 @@ def test_a_producer_that_recovers_has_its_own_transaction_aborted() -> None:
 
 def test_a_zombie_that_recovers_does_not_end_the_transaction_of_the_present_producer() -> None:
     rig = ongoing(epoch=1)
-    assert rig.send(init(FIRST_ID, 0)) == ProducerGiven(ErrorCode.PRODUCER_FENCED)
+    assert rig.send(init(FIRST_ID, 0)) == InitProducerIdResponse(error_code=ErrorCode.PRODUCER_FENCED)
     assert rig.state is S.ONGOING
 
 
@@ -197,12 +199,14 @@ def test_an_exhausted_epoch_gets_a_new_producer_id(expected: tuple[int, int]) ->
     rig = TransactionRig(TransactionMetadata(S.EMPTY, ProducerId(7), LAST_EPOCH, TIMEOUT_MS, 0))
     assert rig.do_all(init(*expected)) == given(0)
     repeated = rig.do_all(init(7, LAST_EPOCH))
-    assert repeated == (given(0) if expected[0] == 7 else ProducerGiven(ErrorCode.PRODUCER_FENCED))
+    assert repeated == (
+        given(0) if expected[0] == 7 else InitProducerIdResponse(error_code=ErrorCode.PRODUCER_FENCED)
+    )
 
 
 @pytest.mark.parametrize("half", [(7, -1), (-1, 7)])
 def test_half_a_producer_is_an_invalid_request(half: tuple[int, int]) -> None:
-    assert TransactionRig().send(init(*half)) == ProducerGiven(ErrorCode.INVALID_REQUEST)
+    assert TransactionRig().send(init(*half)) == InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
 
 
 # ---- waiting
@@ -296,7 +300,7 @@ def test_too_many_requests_do_not_wait() -> None:
     rig.send(commit(0), "end")
     for number in range(MAX_WAITING):
         assert rig.send(commit(0), str(number)) is None
-    assert rig.send(commit(0), "more") == Ended(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert rig.send(commit(0), "more") == EndTxnResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
     rig.finish()
     assert len(rig.answers) == MAX_WAITING + 1
 
@@ -304,7 +308,7 @@ def test_too_many_requests_do_not_wait() -> None:
 def test_a_zombie_does_not_wait() -> None:
     rig = ongoing(epoch=1)
     rig.send(commit(1), "end")
-    assert rig.send(commit(0)) == Ended(ErrorCode.PRODUCER_FENCED)
+    assert rig.send(commit(0)) == EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED)
 
 
 # ---- time
@@ -318,7 +322,7 @@ def test_a_transaction_times_out() -> None:
     rig.finish()
     assert rig.state is S.COMPLETE_ABORT
     assert rig.stored.producer_epoch == 1
-    assert rig.send(commit(0)) == Ended(ErrorCode.PRODUCER_FENCED)
+    assert rig.send(commit(0)) == EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED)
     assert rig.send(add(0)) is ErrorCode.PRODUCER_FENCED
 
 
@@ -404,7 +408,7 @@ def test_an_unused_id_expires() -> None:
     assert rig.appends[0].records[0].value is None
     assert rig.send(init()) is None
     rig.settle()
-    assert rig.answer() == ProducerGiven(ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert rig.answer() == InitProducerIdResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
     assert rig.machine.is_droppable
 
 
