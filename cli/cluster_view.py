@@ -23,13 +23,14 @@ from barnabas.cli.action import Row, pick
 from barnabas.cli.arguments import dir_words, local_cluster, zookeeper_problem
 from barnabas.cli.output import count
 from barnabas.client.admin.admin import Admin, ConfigResource
+from barnabas.client.admin.log_dirs import BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import Endpoint, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
 from barnabas.protocol.schema import wire_fields
 
@@ -46,20 +47,6 @@ _LOOK_INTERVAL_S: Final = 0.25
 _MOST_PROBLEMS: Final = 4
 _FULL_BYTES: Final = 1 << 20
 """A disk with less space left than this is full: a segment's index alone needs more."""
-
-
-@dataclass(kw_only=True)
-class BrokerView:
-    """A broker in the metadata; `error` is the reason if it did not answer."""
-
-    id: int
-    endpoint: Endpoint
-    rack: str | None = None
-    is_controller: bool
-    error: str | None = None
-    strays: list[str] = field(default_factory=list)
-    """Folders of logs that belong to no known topic and are kept."""
-    cleaner: CleanerDescription = field(default_factory=CleanerDescription)
 
 
 @dataclass(kw_only=True)
@@ -135,7 +122,8 @@ class ClusterView:
 
     cluster_id: str | None
     controller_id: int
-    brokers: list[BrokerView]
+    brokers: list[BrokerReplicas]
+    """The brokers in the metadata; one that did not answer has an error."""
     partitions: list[PartitionView]
     processes: list[LocalBroker] = field(default_factory=list)
     zookeeper: ZooKeeperView | None = None
@@ -144,6 +132,10 @@ class ClusterView:
     full_disk: str | None = None
     moves_error: str | None = None
     unreachable: str | None = None
+
+    @property
+    def members(self) -> set[int]:
+        return {broker.node.node_id for broker in self.brokers}
 
     def problems(self) -> list[str]:
         """The problems of the cluster, one sentence each, causes first."""
@@ -167,7 +159,7 @@ class ClusterView:
     def _problems_of_brokers(self) -> list[str]:
         problems = []
         words = self.dir_words
-        members = {broker.id for broker in self.brokers}
+        members = self.members
         for process in self.processes:
             if process.state == "gone":
                 problems.append(f"broker {process.id} is down: `barnabas restart {process.id}{words}`")
@@ -180,9 +172,9 @@ class ClusterView:
                 )
         paused = {int(process.id) for process in self.processes if process.state == "paused"}
         problems += [
-            f"broker {broker.id} does not answer: {broker.error} (its log says what it does)"
+            f"broker {broker.node.node_id} does not answer: {broker.error} (its log says what it does)"
             for broker in self.brokers
-            if broker.error and broker.id not in paused
+            if broker.error and broker.node.node_id not in paused
         ]
         local = {process.id for process in self.processes}
         named = {broker_id for partition in self.partitions for broker_id in partition.info.replicas}
@@ -204,7 +196,7 @@ class ClusterView:
     def _silent(self) -> set[int]:
         """The brokers that do not answer, or do not run."""
         processes = {int(process.id) for process in self.processes if process.state != "running"}
-        return processes | {broker.id for broker in self.brokers if broker.error}
+        return processes | {broker.node.node_id for broker in self.brokers if broker.error}
 
     def _problems_of_log_dirs(self) -> list[str]:
         offline: dict[tuple[int, str, str], list[str]] = defaultdict(list)
@@ -234,7 +226,6 @@ class ClusterView:
 
     def _problems_of_partitions(self) -> list[str]:
         problems = []
-        members = {broker.id for broker in self.brokers}
         leaderless = [partition for partition in self.partitions if partition.info.leader < 0]
         if leaderless:
             last = {broker_id for partition in leaderless for broker_id in partition.info.isr}
@@ -251,7 +242,7 @@ class ClusterView:
             behind = [partition for partition in self.partitions if broker_id in partition.not_in_sync]
             problem = f"{_names(behind)} {_verb(behind, 'is', 'are')} not in sync on broker {broker_id}"
             # Otherwise the cause is named already.
-            if broker_id in members - self._silent:
+            if broker_id in self.members - self._silent:
                 problem += " (it catches up, or its log says why not)"
             problems.append(problem)
         return problems
@@ -262,9 +253,12 @@ class ClusterView:
             "controller": self.controller_id if self.controller_id >= 0 else None,
             "brokers": [
                 {
-                    "id": broker.id,
-                    **pick(broker.endpoint, "host port"),
-                    **pick(broker, "rack is_controller error strays"),
+                    "id": broker.node.node_id,
+                    **pick(broker.node.endpoint, "host port"),
+                    "rack": broker.node.rack,
+                    "is_controller": broker.node.node_id == self.controller_id,
+                    "error": None if broker.error is None else str(broker.error),
+                    "strays": list(broker.strays),
                     "cleaner": pick(broker.cleaner, _CLEANER_FIELDS) if broker.cleaner.threads else None,
                 }
                 for broker in self.brokers
@@ -389,34 +383,19 @@ async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> Clu
     partitions = [
         PartitionView(
             info=info,
-            moving=moves.get(TopicPartition(info.topic, info.partition)),
+            replicas={one.node.node_id: one.replicas[tp] for one in answers if tp in one.replicas},
+            moving=moves.get(tp),
             is_internal=topic.is_internal,
             min_isr=min_isr.get(info.topic),
         )
         for _, topic in sorted(described.items())
         for info in sorted(topic.partitions, key=lambda info: info.partition)
+        for tp in [TopicPartition(info.topic, info.partition)]
     ]
-    brokers = []
-    for answer in answers:
-        brokers.append(
-            BrokerView(
-                id=answer.node.node_id,
-                endpoint=answer.node.endpoint,
-                rack=answer.node.rack,
-                is_controller=answer.node.node_id == cluster.controller_id,
-                error=None if answer.error is None else str(answer.error),
-                strays=list(answer.strays),
-                cleaner=answer.cleaner,
-            )
-        )
-        for partition in partitions:
-            replica = answer.replicas.get(TopicPartition(partition.info.topic, partition.info.partition))
-            if replica is not None:
-                partition.replicas[answer.node.node_id] = replica
     return ClusterView(
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller_id,
-        brokers=brokers,
+        brokers=answers,
         partitions=partitions,
         moves_error=moves_error,
     )

@@ -115,7 +115,7 @@ def render(
         rest += [Text(line) for line in _internal_topics(view.partitions)]
     rest += [Text(partition.progress()) for partition in view.partitions if partition.moving is not None]
     rest += [
-        Text(f"broker {broker.id} keeps a log that belongs to no known topic: {folder}")
+        Text(f"broker {broker.node.node_id} keeps a log that belongs to no known topic: {folder}")
         for broker in view.brokers
         for folder in broker.strays
     ]
@@ -186,13 +186,14 @@ def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
     processes = {int(process.id): process for process in view.processes}
     rows: list[tuple[object, ...]] = []
     for broker in view.brokers:
-        process = processes.pop(broker.id, None)
+        id, endpoint, rack = broker.node
+        process = processes.pop(id, None)
         state: object = _red("does not answer") if broker.error else "up"
         if process is not None and process.state == "paused":
             state = _red("paused")
         pid = process.process.pid if process is not None and process.process else None
-        role = "controller" if broker.is_controller else ""
-        rows.append((broker.id, broker.endpoint, broker.rack, state, pid, role))
+        role = "controller" if id == view.controller_id else ""
+        rows.append((id, endpoint, rack, state, pid, role))
     for broker_id, process in sorted(processes.items()):
         rows.append((broker_id, process.endpoint, None, _red(_process_state(process)), None, ""))
     rows.sort(key=_broker_of_row)

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from barnabas.cli.cluster_view import BrokerView, ClusterView, PartitionView, ZooKeeperView
+from barnabas.cli.cluster_view import ClusterView, PartitionView, ZooKeeperView
 from barnabas.cli.status import render
+from barnabas.client.admin.log_dirs import BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
-from barnabas.client.metadata import PartitionInfo
+from barnabas.client.metadata import Node, PartitionInfo
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import ManagedProcess, ProcessId
+from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch
 from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
 
@@ -40,8 +42,8 @@ def _view(
         cluster_id="abc",
         controller_id=controller,
         brokers=[
-            BrokerView(id=1, endpoint=Endpoint("h", 1), is_controller=controller == 1, error=error),
-            BrokerView(id=2, endpoint=Endpoint("h", 2), is_controller=controller == 2),
+            BrokerReplicas(Node(BrokerId(1), Endpoint("h", 1)), {}, error and LocalError(error)),
+            BrokerReplicas(Node(BrokerId(2), Endpoint("h", 2)), {}),
         ],
         partitions=[PartitionView(info=info, replicas={1: replica})],
     )
@@ -81,7 +83,8 @@ def test_a_log_that_cannot_be_compacted_is_a_problem_with_its_reason() -> None:
 
 def test_the_json_form_has_the_cleaner_of_each_broker() -> None:
     view = _view()
-    view.brokers[0].cleaner = CleanerDescription(threads=2, max_dirty_percent=40, in_progress=["t-0"])
+    cleaner = CleanerDescription(threads=2, max_dirty_percent=40, in_progress=["t-0"])
+    view.brokers[0] = view.brokers[0]._replace(cleaner=cleaner)
     first, second = view.as_json()["brokers"]
     assert (first["cleaner"]["threads"], first["cleaner"]["max_dirty_percent"]) == (2, 40)
     assert first["cleaner"]["in_progress"] == ["t-0"]
@@ -116,10 +119,7 @@ def _large(partitions: list[PartitionView], *brokers: int) -> ClusterView:
     return ClusterView(
         cluster_id="abc",
         controller_id=1,
-        brokers=[
-            BrokerView(id=id, endpoint=Endpoint("127.0.0.1", 9000 + id), is_controller=id == 1)
-            for id in brokers
-        ],
+        brokers=[BrokerReplicas(Node(BrokerId(id), Endpoint("127.0.0.1", 9000 + id)), {}) for id in brokers],
         partitions=partitions,
     )
 
@@ -227,9 +227,8 @@ def _moving(view: ClusterView, replicas: tuple[int, ...], adding: tuple[int, ...
     """Let `t-0` be reassigned; returns the page."""
     (partition,) = view.partitions
     partition.info = replace(partition.info, replicas=tuple(map(BrokerId, replicas)))
-    members = {broker.id for broker in view.brokers}
     view.brokers += [
-        BrokerView(id=id, endpoint=Endpoint("h", id), is_controller=False) for id in {*replicas} - members
+        BrokerReplicas(Node(BrokerId(id), Endpoint("h", id)), {}) for id in {*replicas} - view.members
     ]
     ids = (tuple(map(BrokerId, brokers)) for brokers in (replicas, adding, removing))
     partition.moving = PartitionReassignment(*ids)
@@ -263,7 +262,7 @@ def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> Non
     view = _view()
     view.moves_error = "timed out"
     assert view.problems() == ["the controller does not list the reassignments: timed out"]
-    view.brokers[1].error = "silent"
+    view.brokers[1] = view.brokers[1]._replace(error=LocalError("silent"))
     (problem,) = view.problems()
     assert problem.startswith("broker 2 does not answer: silent"), "it is the controller"
     view.partitions[0].info = replace(view.partitions[0].info, isr=(BrokerId(1),))
