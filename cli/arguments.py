@@ -12,12 +12,14 @@ import asyncio
 import os
 import shlex
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from barnabas.cli.action import Action, Argument, arg, flag, repeated
-from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.output import progress
 from barnabas.client.config import ClientConfig
 from barnabas.common.settings import INT_MAX, Double, Integer, parse_key_values
 from barnabas.common.threads import new_event_loop
@@ -39,6 +41,7 @@ SHORT_MAX: Final = 2**15 - 1
 _SECONDS: Final = Double()
 
 _CONNECTION_SETTINGS: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
+_LOOK_S: Final = 0.2
 
 
 STDIN: Final = Path("-")
@@ -161,6 +164,21 @@ async def with_admin(
     options.connected_to = chosen_bootstrap(options)
     async with make_admin(options.connected_to, {}) as admin:
         return await work(options, admin) or OK
+
+
+async def await_moves(
+    missing: Callable[[], Awaitable[int | None]], timeout_s: float, unfinished: str, label: str = ""
+) -> None:
+    """Show how much is copied until `missing` is None; raises CommandError after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    total = left = await missing()
+    with progress(total or 0, label) as show:
+        while left is not None:
+            show(max(0, (total or 0) - left))
+            if time.monotonic() > deadline:
+                raise CommandError(f"{unfinished} after {timeout_s:.0f} s; the moves go on", FAILED)
+            await asyncio.sleep(_LOOK_S)
+            left = await missing()
 
 
 def named_bootstrap(options: argparse.Namespace) -> str | None:

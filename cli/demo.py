@@ -33,7 +33,7 @@ from rich.text import Text
 
 from barnabas.cli.action import arg, command, flag
 from barnabas.cli.exit_codes import FAILED, OK, CommandError
-from barnabas.cli.output import make_table, print_json, progress_bar
+from barnabas.cli.output import make_table, print_json, progress
 from barnabas.client import Admin, Consumer, NewTopic, Producer, RecordMetadata, TopicPartition
 from barnabas.client.metadata import TopicInfo
 from barnabas.deploy.local import LocalCluster
@@ -323,17 +323,17 @@ class Demo:
         async with Producer(
             bootstrap_servers=bootstrap, acks="all", linger_ms=5, batch_size=65_536
         ) as producer:
-            with progress_bar("   written", FLIGHTS, self._screen.console) as progress:
+            with progress(FLIGHTS, "   written", self._screen.console) as show:
                 for number, (key, value) in enumerate(read_flights(self._source)):
                     self._numbers[hash((key, value))] = number
                     if number == FLIGHTS // 2:
                         failing = asyncio.create_task(self._kill_and_restart(failover))
                     await producer.send(TOPIC, value, key, on_delivery=partial(delivered, number))
                     if not number % _YIELD_EVERY:
-                        progress(len(self._acknowledged))
+                        show(len(self._acknowledged))
                         await asyncio.sleep(0)
                 await producer.flush()
-                progress(len(self._acknowledged))
+                show(len(self._acknowledged))
             await failing
 
     async def _kill_and_restart(self, failover: Failover) -> None:
@@ -358,14 +358,14 @@ class Demo:
             consumer.assign(partitions)
             consumer.seek_to_beginning()
             expected = sum((await consumer.end_offsets(partitions)).values())
-            with progress_bar("   read", FLIGHTS, self._screen.console) as progress:
+            with progress(FLIGHTS, "   read", self._screen.console) as show:
                 last_seen = time.monotonic()
                 while len(read) < expected:
                     for record in await consumer.poll(max_records=5_000):
                         number = self._numbers.get(hash((record.key, record.value)), -1)
                         read.append(((record.partition, record.offset), number))
                         last_seen = time.monotonic()
-                    progress(len(read))
+                    show(len(read))
                     if time.monotonic() - last_seen > _LONGEST_S:
                         raise CommandError(f"{len(read):,} of {expected:,} records came, then none")
         self._screen.report["consumed_records"] = len(read)

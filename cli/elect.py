@@ -21,8 +21,7 @@ async def _elect(options: argparse.Namespace, admin: Admin) -> int:
     outcomes = sorted((await admin.elect_leaders(named, election_type=_TYPES[options.type])).items())
     rows = [
         {
-            "topic": tp.topic,
-            "partition": tp.partition,
+            **tp._asdict(),
             "is_elected": error is None,
             "error": None if error is None or _is_unneeded(error) else str(error),
         }

@@ -19,7 +19,6 @@ from barnabas.cli.output import count, print_json
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
 from barnabas.client.ask import for_each
 from barnabas.client.errors import GroupErrors
-from barnabas.client.metadata import TopicInfo
 from barnabas.client.offsets import EARLIEST, LATEST, ListedOffset, OffsetAndMetadata
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, TopicPartition
@@ -56,7 +55,7 @@ async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[st
     }
     led = {
         TopicPartition(name, partition.partition)
-        for name, topic in (await _topics(admin)).items()
+        for name, topic in (await admin.describe_topics()).items()
         for partition in topic.partitions
         if partition.leader != NO_BROKER
     }
@@ -93,8 +92,7 @@ def _rows_of(
             lag = 0
         rows.append(
             {
-                "topic": tp.topic,
-                "partition": tp.partition,
+                **tp._asdict(),
                 "committed_offset": None if offset is None else offset.offset,
                 "log_end_offset": end,
                 "lag": lag,
@@ -106,12 +104,8 @@ def _rows_of(
     return rows
 
 
-async def _topics(admin: Admin) -> dict[str, TopicInfo]:
-    return await admin.describe_topics(await admin.list_topics(include_internal=True) or None)
-
-
 async def _counts(admin: Admin) -> dict[str, int]:
-    return {name: len(topic.partitions) for name, topic in (await _topics(admin)).items()}
+    return {name: len(topic.partitions) for name, topic in (await admin.describe_topics()).items()}
 
 
 def lag_summary(rows: Sequence[Row]) -> Row:
@@ -204,8 +198,7 @@ async def _reset_offsets(options: argparse.Namespace, admin: Admin) -> None:
     if not options.dry_run:
         await admin.alter_group_offsets(options.group, after)
     rows: list[Row] = [
-        {"topic": tp.topic, "partition": tp.partition, "before": before.get(tp), "after": offset}
-        for tp, offset in sorted(after.items())
+        tp._asdict() | {"before": before.get(tp), "after": offset} for tp, offset in sorted(after.items())
     ]
     if not options.json:
         print(f"group {options.group}: {'would be set' if options.dry_run else 'set'}")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import time
 from collections.abc import Iterable
-from typing import Final
 
 from barnabas.cli.action import Row, actions, answer, arg, flag, pick, repeated
-from barnabas.cli.arguments import on_cluster, partition_of, seconds
+from barnabas.cli.arguments import await_moves, on_cluster, partition_of, seconds
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, CommandError, check_topics, exit_code_of
-from barnabas.cli.output import print_json, print_table, progress
+from barnabas.cli.output import print_json, print_table
 from barnabas.client.admin.admin import Admin, BrokerLogDirs, TopicPartitionReplica
 from barnabas.protocol.ids import BrokerId, TopicPartition
-
-_LOOK_S: Final = 0.2
 
 
 async def _describe(options: argparse.Namespace, admin: Admin) -> None:
@@ -89,7 +84,8 @@ async def _move(options: argparse.Namespace, admin: Admin) -> None:
     errors = await admin.alter_replica_log_dirs(dict.fromkeys(replicas, options.to))
     moving = [replica for replica, error in errors.items() if error is None]
     if options.wait:
-        await _wait(admin, options, {TopicPartition(*replica[:2]) for replica in moving})
+        coming = {TopicPartition(*replica[:2]) for replica in moving}
+        await await_moves(lambda: _lag(admin, options, coming), options.timeout, "not there", "copied")
     rows = [
         {**replica._asdict(), "log_dir": options.to, "error": None if error is None else str(error)}
         for replica, error in errors.items()
@@ -103,20 +99,11 @@ async def _move(options: argparse.Namespace, admin: Admin) -> None:
         raise CommandError("; ".join(map(str, failed)), codes.pop() if len(codes) == 1 else FAILED)
 
 
-async def _wait(admin: Admin, options: argparse.Namespace, moving: set[TopicPartition]) -> None:
-    """Wait until the replicas are in the log dir; raises CommandError if they do not come there."""
-    deadline = time.monotonic() + options.timeout
-    total = await _lag(admin, options, moving)
-    with progress("copied", total or 0) as update:
-        while (lag := await _lag(admin, options, moving)) is not None:
-            update(max(0, (total or 0) - lag))
-            if time.monotonic() > deadline:
-                raise CommandError(f"not there after {options.timeout:.0f} s; the moves go on", FAILED)
-            await asyncio.sleep(_LOOK_S)
-
-
 async def _lag(admin: Admin, options: argparse.Namespace, moving: set[TopicPartition]) -> int | None:
-    """The number of offsets that are not copied yet; None if all replicas are in the log dir."""
+    """The number of offsets that are not copied yet; None if all replicas are in the log dir.
+
+    Raises CommandError if they do not come there.
+    """
     (broker,) = await admin.describe_log_dirs([options.broker])
     if broker.error is not None:
         return 0

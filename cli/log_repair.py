@@ -100,10 +100,10 @@ async def fetch_partitions(
                 f"brokers of its own cluster with --bootstrap-server, or unset {BOOTSTRAP_VARIABLE}",
                 USAGE,
             )
-        existing = topics.intersection(await admin.list_topics(include_internal=True))
-        described = await admin.describe_topics(existing)
+        described = await admin.describe_topics()
     return {
         TopicPartition(topic.name, partition.partition): partition
         for topic in described.values()
+        if topic.name in topics
         for partition in topic.partitions
     }

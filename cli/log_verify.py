@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
-from barnabas.cli.output import bytes_progress, count, print_json
+from barnabas.cli.output import count, print_json, progress
 from barnabas.logtools.index_check import Finding, Severity
 from barnabas.logtools.replica_comparison import Replica, compare_replicas
 from barnabas.logtools.verification import (
@@ -120,7 +120,7 @@ def verify_all(
 ) -> list[LogVerdict]:
     """The verdict on each log, with a progress bar if stderr is a terminal."""
     try:
-        return verify_logs(log_dir, logs, bytes_progress, is_deep=is_deep, jobs=jobs)
+        return verify_logs(log_dir, logs, progress, is_deep=is_deep, jobs=jobs)
     except BrokenProcessPool:
         raise CommandError("a process that checks logs ended too early", FAILED) from None
 

@@ -103,56 +103,38 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 @contextmanager
-def progress_bar(
-    label: str, total: int, console: Console, *, is_transient: bool = False
-) -> Iterator[Callable[[int], None]]:
-    """A moving bar with the rate of records while the block runs; the result takes the number done so far."""
-    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+def progress(total: int, label: str = "", console: Console | None = None) -> Iterator[Callable[[int], None]]:
+    """A moving bar while the block runs; the result takes the number done so far.
+
+    It is of records if it has a label, else of bytes. Without a console it is on stderr, if that is a
+    terminal, and disappears at the end.
+    """
+    if console is None and not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich import progress as bars
+    from rich.console import Console
     from rich.text import Text
 
-    class RateColumn(ProgressColumn):
-        def render(self, task: Task) -> Text:
+    class RateColumn(bars.ProgressColumn):
+        def render(self, task: bars.Task) -> Text:
             elapsed = task.finished_time if task.finished else task.elapsed
             rate = task.completed / elapsed if elapsed else 0.0
             return Text(f"{rate:>9,.0f} records/s", style="cyan")
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=36),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+    columns: tuple[bars.ProgressColumn, ...] = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(bar_width=36),
+        bars.TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
         RateColumn(),
-        TimeElapsedColumn(),
+        bars.TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=is_transient) as bar:
+    if not label:
+        of_bytes = (bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+        columns = (bars.BarColumn(), *of_bytes)
+    with bars.Progress(*columns, console=console or Console(stderr=True), transient=console is None) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)
-
-
-@contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """`progress_bar` on stderr if that is a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.console import Console
-
-    with progress_bar(label, total, Console(stderr=True), is_transient=True) as update:
-        yield update
-
-
-@contextmanager
-def bytes_progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A moving bar with the rate of bytes on stderr if that is a terminal; the result takes further bytes."""
-    if not sys.stderr.isatty():
-        yield lambda size: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total_bytes)
-        yield lambda size: bar.advance(task, size) if size else None
 
 
 def field(name: str, data: bytes | memoryview | None) -> dict[str, str | None]:

@@ -98,7 +98,7 @@ async def _write(options: argparse.Namespace, producer: Producer, value: bytes) 
     latencies = _Latencies()
     sample_every = 1 if rate is not None else _SAMPLE_EVERY
     await producer.partitions_for(topic)
-    with progress("written", total) as show_progress:
+    with progress(total, "written") as show_progress:
         started = time.perf_counter()
         send = producer.send
         for number in range(total):
@@ -143,7 +143,7 @@ async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any
             write = f"`barnabas perf produce {shlex.quote(options.topic)}{cluster_words(options)}`"
             raise CommandError(f"topic {options.topic} holds no records ({write} writes some)")
         count = size = 0
-        with progress("read", total) as show_progress:
+        with progress(total, "read") as show_progress:
             started = time.perf_counter()
             consumer.assign(partitions)
             positions = first

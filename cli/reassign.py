@@ -7,11 +7,9 @@ Partitions are served while they move.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import shlex
 import sys
-import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -21,6 +19,7 @@ from barnabas.cli.action import Column, Row, actions, answer, arg, flag, show
 from barnabas.cli.arguments import (
     SHORT_MAX,
     STDIN,
+    await_moves,
     check_partitions,
     cluster_words,
     dir_words,
@@ -30,8 +29,8 @@ from barnabas.cli.arguments import (
     on_cluster,
     seconds,
 )
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError, unknown_topic
-from barnabas.cli.output import bytes_progress, count, print_json, print_table
+from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, unknown_topic
+from barnabas.cli.output import count, print_json, print_table
 from barnabas.cli.placement_plan import Move, Placement, plan
 from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, PartitionReassignment
 from barnabas.client.errors import TopicErrors
@@ -42,7 +41,6 @@ from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
-_LOOK_S: Final = 0.2
 RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 _LONGEST_LIST: Final = 30_000
@@ -136,8 +134,7 @@ async def _status(options: argparse.Namespace, admin: Admin) -> None:
     copied = await _copied(admin, dict(under_way))
     rows: list[Row] = [
         {
-            "topic": tp.topic,
-            "partition": tp.partition,
+            **tp._asdict(),
             "replicas": list(moving.replicas),
             "adding": list(moving.adding),
             "removing": list(moving.removing),
@@ -160,8 +157,7 @@ async def _status(options: argparse.Namespace, admin: Admin) -> None:
 async def _cancel(options: argparse.Namespace, admin: Admin) -> None:
     cancelled = list(await admin.list_partition_reassignments()) if options.all else options.partitions
     _raise_first(await admin.alter_partition_reassignments(dict.fromkeys(cancelled)))
-    rows = [{"topic": tp.topic, "partition": tp.partition} for tp in cancelled]
-    answer(options, rows, f"{len(cancelled)} moves are cancelled")
+    answer(options, [tp._asdict() for tp in cancelled], f"{len(cancelled)} moves are cancelled")
 
 
 # Reading the cluster
@@ -174,16 +170,16 @@ async def _racks(admin: Admin) -> dict[BrokerId, str | None]:
 
 async def _placements(admin: Admin, topics: Collection[str]) -> dict[TopicPartition, Placement]:
     """The replicas and sizes of these topics, or of all; of partitions that move, the coming replicas."""
-    existing = await admin.list_topics(include_internal=True)
+    existing = await admin.describe_topics()
     for topic in topics:
         if topic not in existing:
             raise unknown_topic(topic, [name for name in existing if name not in INTERNAL_TOPICS])
-    described = await admin.describe_topics(list(topics) or existing)
+    chosen = topics or sorted(existing)
     under_way = await admin.list_partition_reassignments()
-    sizes = await _sizes(admin, described)
+    sizes = await _sizes(admin, chosen)
     placements = {}
-    for name, info in described.items():
-        for partition in info.partitions:
+    for name in chosen:
+        for partition in existing[name].partitions:
             tp = TopicPartition(name, partition.partition)
             replicas = tuple(map(BrokerId, partition.replicas))
             moving = under_way.get(tp)
@@ -233,7 +229,8 @@ async def _move(
         deleted = {tp for tp, error in outcomes.items() if skips_deleted and _is_unknown(error)}
         _raise_first({tp: error for tp, error in outcomes.items() if tp not in deleted})
         if options.wait:
-            await _wait(admin, targets.keys() - deleted, options.timeout)
+            moving = targets.keys() - deleted
+            await await_moves(lambda: _missing(admin, moving), options.timeout, "not done")
         return deleted
 
 
@@ -317,22 +314,11 @@ def _raise_first(outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
         raise CommandError(f"{len(errors)} of {len(outcomes)} partitions were refused, first: {errors[0]}")
 
 
-async def _wait(admin: Admin, partitions: Collection[TopicPartition], timeout_s: float) -> None:
-    """Wait until none of the partitions is moving; raises CommandError after the timeout."""
-    deadline = time.monotonic() + timeout_s
+async def _missing(admin: Admin, partitions: Collection[TopicPartition]) -> int | None:
+    """The bytes that the added replicas lack; None once none of the partitions is moving."""
     left = await admin.list_partition_reassignments(partitions)
-    total = sum(whole for _, whole in (await _copied(admin, left)).values())
-    shown = 0
-    with bytes_progress(total) as advance:
-        while left:
-            copied = await _copied(admin, left)
-            missing = sum(whole - there for there, whole in copied.values())
-            advance(max(0, total - missing - shown))
-            shown = max(shown, total - missing)
-            if time.monotonic() > deadline:
-                raise CommandError(f"not done after {timeout_s:.0f} s; the moves go on", FAILED)
-            await asyncio.sleep(_LOOK_S)
-            left = await admin.list_partition_reassignments(partitions)
+    copied = await _copied(admin, left)
+    return sum(whole - there for there, whole in copied.values()) if left else None
 
 
 def _listed_replicas(names: Sequence[str]) -> str:
@@ -361,10 +347,7 @@ def _read_plan(path: Path) -> dict[TopicPartition, list[int]]:
 def _plan_object(targets: Targets) -> dict[str, Any]:
     return {
         "version": 1,
-        "partitions": [
-            {"topic": tp.topic, "partition": tp.partition, "replicas": list(replicas)}
-            for tp, replicas in targets.items()
-        ],
+        "partitions": [tp._asdict() | {"replicas": list(replicas)} for tp, replicas in targets.items()],
     }
 
 

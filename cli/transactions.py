@@ -168,7 +168,7 @@ async def _find_hanging(options: argparse.Namespace, admin: Admin) -> int:
     )
     now_ms = int(time.time() * 1000)
     rows = [
-        {"topic": entry.partition.topic, "partition": entry.partition.partition}
+        entry.partition._asdict()
         | pick(entry.producer, _PRODUCER_COLUMNS)
         | {
             "silent_for_ms": max(0, now_ms - entry.producer.last_timestamp_ms),
@@ -193,7 +193,7 @@ async def _abort(options: argparse.Namespace, admin: Admin) -> None:
         producer_epoch=options.producer_epoch,
         coordinator_epoch=options.coordinator_epoch,
     )
-    answer(options, {"topic": tp.topic, "partition": tp.partition, "aborted": True}, f"aborted in {tp}")
+    answer(options, tp._asdict() | {"aborted": True}, f"aborted in {tp}")
 
 
 async def _complete(options: argparse.Namespace, admin: Admin) -> None:

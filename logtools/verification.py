@@ -137,6 +137,7 @@ def verify_logs(
         jobs = (os.cpu_count() or 1) if sum(sizes) >= _BYTES_FOR_PROCESSES else 1
     jobs = min(jobs, len(logs))
     verdicts: dict[int, LogVerdict] = {}
+    done_bytes = 0
 
     def check(index: int) -> partial[LogVerdict]:
         log = logs[index]
@@ -145,10 +146,11 @@ def verify_logs(
         return partial(verify_log, log, high_watermark, is_deep=is_deep)
 
     if jobs <= 1:
-        with progress(sum(sizes)) as advance:
+        with progress(sum(sizes)) as show:
             for index, size in enumerate(sizes):
                 verdicts[index] = check(index)()
-                advance(size)
+                done_bytes += size
+                show(done_bytes)
     else:
         context = multiprocessing.get_context("fork")
         with ProcessPoolExecutor(jobs, context, _begin_process, (log_dir,)) as pool:
@@ -157,10 +159,11 @@ def verify_logs(
             running: dict[Future[LogVerdict], int] = {
                 pool.submit(check(index)): index for index in largest_first
             }
-            with progress(sum(sizes)) as advance:
+            with progress(sum(sizes)) as show:
                 for future in as_completed(running):
                     verdicts[running[future]] = future.result()
-                    advance(sizes[running[future]])
+                    done_bytes += sizes[running[future]]
+                    show(done_bytes)
     return [verdicts[index] for index in range(len(logs))]
 
 

@@ -44,10 +44,7 @@ class _Admin:
     async def describe_cluster(self) -> Any:
         return SimpleNamespace(nodes=[SimpleNamespace(node_id=id, rack=None) for id in (1, 2, 3)])
 
-    async def list_topics(self, *, include_internal: bool) -> list[str]:
-        return ["a", "b", "c"]
-
-    async def describe_topics(self, names: Collection[str]) -> dict[str, Any]:
+    async def describe_topics(self, names: Collection[str] = ("a", "b", "c")) -> dict[str, Any]:
         partition = SimpleNamespace(partition=0, replicas=self.replicas)
         return {name: SimpleNamespace(partitions=[partition]) for name in names}
 
