@@ -4,8 +4,8 @@
 0 for healthy, 1 otherwise with the reason on stderr. A broker is healthy if it answers Metadata and knows a
 controller and itself; ZooKeeper is healthy if it answers ``srvr``.
 
-Guarantees. Reads only; every request and every wait is bounded. The async functions belong to the caller's
-event loop; `wait_ready` makes a loop of its own and blocks.
+Guarantees. Reads only; every request and every wait is bounded. `wait_ready` makes a loop of its own and
+blocks.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def _wait_for_one(
         channel.close()
 
 
-async def wait_ready_async(
+def wait_ready(
     endpoints: Mapping[BrokerId, Endpoint], timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> None:
     """Wait until each of these brokers sees all of them and a controller.
@@ -79,6 +79,24 @@ async def wait_ready_async(
     `check` is called repeatedly and may raise, for example because a process has ended. Raises DeployError
     with the reason of every broker that was not ready in time.
     """
+    is_abandoned = threading.Event()
+    # The caller's thread may be running a loop already.
+    with ThreadPoolExecutor(1, thread_name_prefix="barnabas-probe") as pool:
+        ready = pool.submit(lambda: asyncio.run(_wait_for_all(endpoints, timeout_s, check, is_abandoned)))
+        try:
+            ready.result()
+        except BaseException:
+            # Ctrl-C interrupts the caller alone; the thread must end too.
+            is_abandoned.set()
+            raise
+
+
+async def _wait_for_all(
+    endpoints: Mapping[BrokerId, Endpoint],
+    timeout_s: float,
+    check: Callable[[], None],
+    is_abandoned: threading.Event,
+) -> None:
     reasons: dict[BrokerId, str] = dict.fromkeys(endpoints, "was not asked")
     waiting = [
         asyncio.create_task(_wait_for_one(broker, endpoint, endpoints.keys(), reasons))
@@ -87,7 +105,7 @@ async def wait_ready_async(
     deadline = time.monotonic() + timeout_s
     try:
         pending = set(waiting)
-        while pending:
+        while pending and not is_abandoned.is_set():
             check()
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -100,28 +118,6 @@ async def wait_ready_async(
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-
-
-def wait_ready(
-    endpoints: Mapping[BrokerId, Endpoint], timeout_s: float, check: Callable[[], None] = lambda: None
-) -> None:
-    """`wait_ready_async` in a loop of its own; blocks, also when called on the thread of another loop."""
-    is_abandoned = threading.Event()
-
-    def check_or_end() -> None:
-        if is_abandoned.is_set():
-            raise DeployError("the wait for the cluster was interrupted")
-        check()
-
-    # The caller's thread may be running a loop already.
-    with ThreadPoolExecutor(1, thread_name_prefix="barnabas-probe") as pool:
-        ready = pool.submit(lambda: asyncio.run(wait_ready_async(endpoints, timeout_s, check_or_end)))
-        try:
-            ready.result()
-        except BaseException:
-            # Ctrl-C interrupts the caller alone; the thread must end too.
-            is_abandoned.set()
-            raise
 
 
 async def broker_problem(endpoint: Endpoint) -> str | None:

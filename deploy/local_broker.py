@@ -26,7 +26,6 @@ from barnabas.protocol.ids import BrokerId, Endpoint
 Command = Callable[[Path], list[str]]
 """From a broker's settings file to the command that runs it."""
 
-_ENVIRONMENT_PREFIX: Final = "BARNABAS_"
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "zookeeper.session.timeout.ms": "4000",
     # By default it equals the session time-out: too short on a machine where everything starts at once.
@@ -58,8 +57,6 @@ def replication_settings(brokers: int) -> dict[str, str]:
 
 _FIXED: Final = ("broker.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect")
 _FIXED_WITH_METRICS: Final = ("metrics.port", "metrics.host")
-
-
 _BARNABAS: Final = [sys.executable, "-m", "barnabas.cli.main"]
 
 
@@ -102,22 +99,21 @@ def settings_in(environment: Mapping[str, str], *, metrics: bool = False) -> dic
     """The settings of brokers that ``BARNABAS_…`` variables give, without those that the cluster sets."""
     # Imported here: commands on running processes need no settings.
     from barnabas.broker.config.load import read_environment
-    from barnabas.broker.config.settings import KNOWN_NAMES
 
     # A broker refuses the unknown variables by name.
-    settings = read_environment(environment, KNOWN_NAMES, [])
+    settings = read_environment(environment, [])
     return {name: value for name, value in settings.items() if name not in _fixed(metrics)}
 
 
-def child_environment(environment: Mapping[str, str], *, metrics: bool = False) -> dict[str, str]:
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Our environment without the variables of this command and of settings.
 
     A broker has all settings in its file: there the environment of the first start is below ``--set``, and
     a restart from another shell changes nothing.
     """
-    names = {*_fixed(metrics), *settings_in(environment, metrics=metrics)}
-    dropped = {_ENVIRONMENT_PREFIX + name.upper().replace(".", "_") for name in names}
-    dropped |= {"BARNABAS_ZOOKEEPER", "BARNABAS_ZOOKEEPER_JARS", "BARNABAS_DIR"}
+    from barnabas.broker.config.load import VARIABLES
+
+    dropped = {*VARIABLES, "BARNABAS_ZOOKEEPER", "BARNABAS_ZOOKEEPER_JARS", "BARNABAS_DIR"}
     return {name: value for name, value in environment.items() if name not in dropped}
 
 
@@ -210,7 +206,7 @@ class LocalBroker(LocalServer):
         """Start the process without waiting for it; raises DeployError (running already, port in use)."""
         self._check_can_start()
         command = self._command(self.settings_file)
-        environment = child_environment(os.environ, metrics=self.metrics_port is not None)
+        environment = child_environment(os.environ)
         if self.die_with_parent and command[:3] == _BARNABAS:
             child = fork_broker(command[3:], log_file=self.log_file, environment=environment)
             if child is not None:

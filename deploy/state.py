@@ -14,9 +14,10 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, convert, to_builtins
 
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 
@@ -31,8 +32,7 @@ ZOOKEEPER: Final = "zookeeper"
 """The name of ZooKeeper where others are named by the ids of brokers."""
 
 
-@dataclass(kw_only=True)
-class BrokerRecord:
+class BrokerRecord(Struct, kw_only=True, forbid_unknown_fields=True):
     """One broker. `process` is None if it was never started, `metrics_port` if the cluster gave it none."""
 
     id: int
@@ -43,8 +43,7 @@ class BrokerRecord:
     metrics_port: int | None = None
 
 
-@dataclass(kw_only=True)
-class ClusterConfiguration:
+class ClusterConfiguration(Struct, kw_only=True, forbid_unknown_fields=True):
     """What a start in the directory continues with, unless it says otherwise.
 
     `zookeeper` is the connect string of a ZooKeeper that is not the cluster's own. `replicates`: whether
@@ -52,15 +51,14 @@ class ClusterConfiguration:
     """
 
     brokers: int
-    settings: dict[str, str] = field(default_factory=dict)
-    racks: list[str] = field(default_factory=list)
+    settings: dict[str, str] = {}
+    racks: list[str] = []
     has_metrics: bool = False
     zookeeper: str | None = None
     replicates: bool = True
 
 
-@dataclass(kw_only=True)
-class ClusterRecord:
+class ClusterRecord(Struct, kw_only=True, forbid_unknown_fields=True):
     """One cluster. `owner` is the program that runs it in the foreground; None if it is detached or down.
 
     `takes_requests`: whether the owner carries out the requests of other commands. `configuration` is that of
@@ -75,7 +73,7 @@ class ClusterRecord:
     owner: ProcessId | None = None
     takes_requests: bool = False
     configuration: ClusterConfiguration | None = None
-    brokers: list[BrokerRecord] = field(default_factory=list)
+    brokers: list[BrokerRecord] = []
 
     def processes(self) -> list[ProcessId]:
         """Every recorded process of the cluster, brokers first; dead or alive."""
@@ -91,7 +89,7 @@ def write_record(record: ClusterRecord) -> None:
     path = Path(record.directory) / STATE_FILE
     new = path.with_suffix(f".{os.getpid()}.new")
     try:
-        new.write_text(json.dumps({"format": _FORMAT} | asdict(record), indent=2) + "\n")
+        new.write_text(json.dumps({"format": _FORMAT} | to_builtins(record), indent=2) + "\n")
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)
@@ -116,16 +114,10 @@ def read_record(directory: Path) -> ClusterRecord | None:
         raise DeployError(f"{path} is not the state of a cluster of this version: {error!r}") from error
 
 
-def _record_of(fields: dict[str, Any]) -> ClusterRecord:
-    values = dict(fields)
+def _record_of(values: dict[str, Any]) -> ClusterRecord:
     written_format = values.pop("format")
     if written_format != _FORMAT:
         raise ValueError(f"format {written_format!r}, expected {_FORMAT}")
-    values["zookeeper_process"] = _process_of(values["zookeeper_process"])
-    values["owner"] = _process_of(values["owner"])
-    values["brokers"] = [
-        BrokerRecord(**(broker | {"process": _process_of(broker["process"])})) for broker in values["brokers"]
-    ]
     if "configuration" not in values:
         # Earlier versions recorded the settings alone, and left Kafka's defaults to the topics.
         values["configuration"] = {
@@ -133,16 +125,7 @@ def _record_of(fields: dict[str, Any]) -> ClusterRecord:
             "settings": values.pop("settings"),
             "replicates": False,
         }
-    if values["configuration"] is not None:
-        values["configuration"] = ClusterConfiguration(**values["configuration"])
-    return ClusterRecord(**values)
-
-
-def _process_of(identity: list[Any] | None) -> ProcessId | None:
-    if identity is None:
-        return None
-    pid, started = identity
-    return ProcessId(int(pid), str(started))
+    return convert(values, ClusterRecord)
 
 
 class DirectoryLock:

@@ -24,6 +24,8 @@ from barnabas.protocol.ids import parse_endpoints
 from barnabas.protocol.schema import MAX_STRING_BYTES
 
 ENVIRONMENT_PREFIX: Final = "BARNABAS_"
+VARIABLES: Final = {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in KNOWN_NAMES}
+"""Variable of the environment → the setting that it gives."""
 
 OTHER_ENVIRONMENT: Final = frozenset(
     {
@@ -73,7 +75,7 @@ def load_config(
     settings = overridden(
         defaults or {},
         read_properties_file(file, problems) if file is not None else {},
-        read_environment(environment or {}, KNOWN_NAMES, problems),
+        read_environment(environment or {}, problems),
         parse_key_values(overrides, problems),
     )
     config = _build(settings, problems)
@@ -277,18 +279,15 @@ def read_properties_file(path: Path, problems: list[str]) -> dict[str, str]:
         return {}
 
 
-def read_environment(
-    environment: Mapping[str, str], known: Iterable[str], problems: list[str]
-) -> dict[str, str]:
+def read_environment(environment: Mapping[str, str], problems: list[str]) -> dict[str, str]:
     """``BARNABAS_LOG_SEGMENT_BYTES`` as ``log.segment.bytes``; unknown names are added to `problems`."""
-    by_variable = {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in known}
     settings: dict[str, str] = {}
     for variable, value in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OTHER_ENVIRONMENT:
             continue
-        name = by_variable.get(variable)
+        name = VARIABLES.get(variable)
         if name is None:
-            hint = did_you_mean(variable, [*by_variable, *OTHER_ENVIRONMENT])
+            hint = did_you_mean(variable, [*VARIABLES, *OTHER_ENVIRONMENT])
             problems.append(f"environment variable {variable}={value!r} names no setting{hint}")
         else:
             settings[name] = value

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -414,7 +413,8 @@ def test_a_stop_needs_no_room_on_the_disk(
 def test_the_error_for_a_running_cluster_names_a_dead_zookeeper(make: Make, cluster: LocalCluster) -> None:
     record = read_record(cluster.directory)
     assert record is not None
-    write_record(replace(record, zookeeper_process=ProcessId(2**22 + 1, "boot:1")))
+    record.zookeeper_process = ProcessId(2**22 + 1, "boot:1")
+    write_record(record)
     cluster.close()
     with pytest.raises(DeployError, match=r"its ZooKeeper is down .*barnabas restart zookeeper"):
         make()

@@ -56,7 +56,8 @@ def test_recorded_processes_that_are_gone_do_not_make_it_run(tmp_path: Path) -> 
         ("{not json", "cannot be read"),
         ("[]", "not the state of a cluster"),
         ('{"format": 99}', "format 99, expected 1"),
-        ('{"format": 1}', "zookeeper_process"),
+        ('{"format": 1}', "brokers"),
+        ('{"format": 1, "configuration": null}', "directory"),
     ],
 )
 def test_a_foreign_state_file_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
