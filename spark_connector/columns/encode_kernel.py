@@ -13,6 +13,8 @@ Sources: https://kafka.apache.org/documentation/#record; murmur2 as in `client.p
 
 # The compiler's decorators and type objects have no types of their own.
 # mypy: disable-error-code="untyped-decorator, no-untyped-call"
+# The names in capitals are the constants of the tables.
+# ruff: noqa: F403, F405
 
 from __future__ import annotations
 
@@ -21,41 +23,7 @@ from typing import Any, Final
 from numba import int64, uint8, uint32, uint64
 
 from barnabas.protocol.record_batch import HEADER_BYTES
-from barnabas.spark_connector.columns.encode_layout import (
-    BATCH,
-    BATCH_BASE_TIMESTAMP,
-    BATCH_COUNT,
-    BATCH_MAX_TIMESTAMP,
-    BATCH_PARTITION,
-    BATCH_POSITION,
-    BATCH_RECORD_COUNT,
-    BATCH_SIZE,
-    BATCH_TOPIC,
-    BATCH_WRITTEN,
-    BODY_LENGTH,
-    CANDIDATE_COUNT,
-    FAILED_SIZE,
-    FIRST_CANDIDATE,
-    FIRST_SLOT,
-    GROUP_FULL,
-    HEADER_COUNT,
-    HEADERS_START,
-    KEY_LENGTH,
-    KEY_START,
-    NEXT_ROW,
-    NO_SUCH_PARTITION,
-    OK,
-    PARTITION,
-    PARTITION_COUNT,
-    PLANNED_BYTES,
-    RECORD_TOO_LARGE,
-    STICKY,
-    TABLE_FULL,
-    TIMESTAMP,
-    TOPIC,
-    VALUE_LENGTH,
-    VALUE_START,
-)
+from barnabas.spark_connector.columns.encode_layout import *
 from barnabas.spark_connector.columns.kernel import copy_bytes, loop
 from barnabas.spark_connector.columns.layout import (
     HEADER_VALUE_LENGTH,

@@ -12,6 +12,8 @@ Source: https://kafka.apache.org/documentation/#record.
 
 # The compiler's decorators and type objects have no types of their own.
 # mypy: disable-error-code="untyped-decorator, no-untyped-call"
+# The names in capitals are the constants of the tables.
+# ruff: noqa: F403, F405
 
 from __future__ import annotations
 
@@ -21,41 +23,7 @@ from numba import int64, njit, types, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from barnabas.spark_connector.columns.layout import (
-    BAD_DELTA,
-    BAD_END,
-    BAD_HEADERS,
-    BAD_KEY,
-    BAD_LENGTH,
-    BAD_REST,
-    BAD_TIMESTAMP,
-    BAD_VALUE,
-    BATCH_BASE_OFFSET,
-    BATCH_END,
-    BATCH_LAST_DELTA,
-    BATCH_RECORD_COUNT,
-    BATCH_START,
-    BATCH_TIMESTAMP,
-    BATCH_TIMESTAMP_TYPE,
-    FAILED_AT,
-    FAILED_BATCH,
-    FOUND_HEADERS,
-    FOUND_ROWS,
-    HEADER_COUNT,
-    HEADER_VALUE_LENGTH,
-    HEADER_VALUE_START,
-    HEADERS_START,
-    KEY_LENGTH,
-    KEY_START,
-    NAME_LENGTH,
-    NAME_START,
-    OFFSET,
-    OK,
-    TIMESTAMP,
-    TIMESTAMP_TYPE,
-    VALUE_LENGTH,
-    VALUE_START,
-)
+from barnabas.spark_connector.columns.layout import *
 
 _MIN_BODY_BYTES: Final = 6
 _MIN_HEADER_BYTES: Final = 2

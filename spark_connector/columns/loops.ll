@@ -1,4 +1,4 @@
-; Made by make_loops.py from sources with the sum be3aed02baa5a3d8b12869029f95e123efb7f100530939bd6e0adb1265cecf6d; do not edit.
+; Made by make_loops.py from sources with the sum 07d53e2c3b69ef591bd798725f88bcecd0c6df55b7dfb9474bd024ec56ef9f9c; do not edit.
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
