@@ -12,11 +12,11 @@ The order inside each function matters: see its comments. On the event loop of t
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from barnabas.client.admin.transactions import ONGOING, TransactionDescription, TransactionListing
+from barnabas.client.admin.transactions import ONGOING, TransactionDescription
 from barnabas.client.ask import for_each
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ProducerFenced
@@ -25,11 +25,16 @@ from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.spark_connector.sink.sink_register import (
     Claim,
     Decision,
+    RegisterTopic,
     SinkRecord,
     UnreadableRegister,
     register_id,
 )
 from barnabas.spark_connector.source.ranges import REGISTER_TOPIC
+
+if TYPE_CHECKING:
+    from barnabas.client.admin.admin import Admin
+    from barnabas.client.producer.blocking import Producer
 
 MAX_SLOTS: Final = 32
 """Transactional ids that an attempt tries before it gives up: prepared ones belong to earlier attempts."""
@@ -61,40 +66,6 @@ class TaskResult:
     was_decided: bool = False
 
 
-class Coordinators(Protocol):
-    """The part of `barnabas.client.Admin` that the protocol needs."""
-
-    async def fence_producers(self, transactional_ids: Iterable[str], /) -> dict[str, ProducerIdAndEpoch]: ...
-
-    async def list_transactions(self, *, states: Iterable[str]) -> list[TransactionListing]: ...
-
-    async def describe_transactions(
-        self, transactional_ids: Iterable[str], /
-    ) -> dict[str, TransactionDescription]: ...
-
-    async def complete_transaction(
-        self, transaction: PreparedTransaction, /, *, commit: bool = True
-    ) -> None: ...
-
-
-class Register(Protocol):
-    """As `sink_register.RegisterTopic`."""
-
-    async def read(self, name: str) -> bytes | None: ...
-
-    async def write(self, name: str, holder: ProducerIdAndEpoch, value: bytes) -> ProducerIdAndEpoch: ...
-
-
-class Attempt(Protocol):
-    """The producer of a task, as far as the protocol cares."""
-
-    @property
-    def prepared_transaction(self) -> PreparedTransaction | None: ...
-
-
-A = TypeVar("A", bound=Attempt)
-
-
 class _Open(NamedTuple):
     """A transactional id that may still write, under this very identity."""
 
@@ -119,8 +90,8 @@ def is_attempt_id(name: str, transactional_id: str) -> bool:
 class Coordination:
     """The driver's side."""
 
-    def __init__(self, coordinators: Coordinators, register: Register) -> None:
-        self._coordinators = coordinators
+    def __init__(self, admin: Admin, register: RegisterTopic) -> None:
+        self._admin = admin
         self._register = register
         self._undecided: dict[str, ProducerIdAndEpoch] = {}
         """By name, the holder of a claim whose `commit` failed; the register may have its decision."""
@@ -131,7 +102,7 @@ class Coordination:
         Raises DecidedBatchAborted, UnreadableRegister, and errors of the clients.
         """
         # First: from now on no other process can decide for this name, so the record read next stays valid.
-        identities = await self._coordinators.fence_producers([register_id(name)])
+        identities = await self._admin.fence_producers([register_id(name)])
         holder = identities[register_id(name)]
         value = await self._register.read(name)
         try:
@@ -193,7 +164,7 @@ class Coordination:
         is left alone, except that without the claim it is not known from a failed one if it has attempts.
         """
         if claim is None:
-            listed = await self._coordinators.list_transactions(states=_OPEN)
+            listed = await self._admin.list_transactions(states=_OPEN)
             is_needed = any(is_attempt_id(name, each.transactional_id) for each in listed)
         else:
             is_needed = self._undecided.get(name) == claim.holder or await is_held(
@@ -208,7 +179,7 @@ class Coordination:
 
         async def complete(transaction: PreparedTransaction) -> None:
             try:
-                await self._coordinators.complete_transaction(transaction, commit=True)
+                await self._admin.complete_transaction(transaction, commit=True)
             except ApiError as error:
                 if error.code == ErrorCode.INVALID_TXN_STATE:
                     raise DecidedBatchAborted(
@@ -228,7 +199,7 @@ class Coordination:
 
         Raises SinkFenced if the name was claimed since.
         """
-        listed = await self._coordinators.list_transactions(states=_OPEN)
+        listed = await self._admin.list_transactions(states=_OPEN)
         ids = {each.transactional_id for each in listed if is_attempt_id(name, each.transactional_id)}
         found = await for_each(sorted(ids.union(expected)), self._find_open)
         attempts = [attempt for attempt in found.values() if attempt is not None]
@@ -242,7 +213,7 @@ class Coordination:
         await for_each(attempts, self._end)
 
     async def _describe(self, transactional_id: str) -> TransactionDescription:
-        return (await self._coordinators.describe_transactions([transactional_id]))[transactional_id]
+        return (await self._admin.describe_transactions([transactional_id]))[transactional_id]
 
     async def _find_open(self, transactional_id: str) -> _Open | None:
         try:
@@ -260,7 +231,7 @@ class Coordination:
         # An abort fences also an attempt that has begun nothing.
         target = PreparedTransaction(attempt.transactional_id, *attempt.producer)
         try:
-            await self._coordinators.complete_transaction(target, commit=False)
+            await self._admin.complete_transaction(target, commit=False)
         except ApiError as error:
             # It has ended, or a later attempt has fenced it.
             if error.code not in _OTHERS_NOW and error.code != ErrorCode.INVALID_TXN_STATE:
@@ -279,13 +250,13 @@ async def is_held(
 
 
 async def open_attempt(
-    open_producer: Callable[[str], Awaitable[A]],
-    close_producer: Callable[[A], Awaitable[None]],
+    open_producer: Callable[[str], Awaitable[Producer]],
+    close_producer: Callable[[Producer], Awaitable[None]],
     describe: Callable[[str], Awaitable[TransactionDescription]],
     claim: Claim,
     partition: int,
     attempt: int,
-) -> A:
+) -> Producer:
     """A producer that may write for this attempt of a task.
 
     ``open_producer`` makes a producer with this transactional id that keeps a prepared transaction.
