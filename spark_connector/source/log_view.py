@@ -1,14 +1,15 @@
 """A cluster's topics, offsets and raw batches, through the blocking client.
 
 The rest of the connector asks only a `LogView`, so that it can be tested against logs in memory. A view
-belongs to the process and thread that opened it and holds connections: it is never pickled.
+belongs to the process and thread that opened it and holds connections: it is never pickled. A stream keeps
+one for as long as its query runs.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
@@ -21,6 +22,7 @@ from barnabas.spark_connector.options import SourceOptions
 
 if TYPE_CHECKING:
     from barnabas.client.admin.blocking import Admin
+    from barnabas.client.admin.peek import BatchSize
     from barnabas.client.config import AdminConfig, ClientConfig
     from barnabas.client.consumer.blocking_range_reader import RangeReader
     from barnabas.client.offsets import OffsetSpec
@@ -123,6 +125,30 @@ class LogView:
             reader.close()
             raise
         _readers.give_back((config, timeout_ms), reader)
+
+    def watch(self, topics: Collection[str]) -> None:
+        """Keep the leaders of these topics, so that requests about them need no others."""
+        self._ask(lambda admin: admin.watch_topics(topics))
+
+    def wait_for_records(self, offsets: Mapping[TopicPartition, int], timeout_ms: int) -> bool | None:
+        """Wait for a record at these offsets or after them; False after the timeout, None if it is unknown.
+
+        It never raises because of the state of the cluster.
+        """
+        return self._open_admin().wait_for_records(
+            offsets, timeout_ms=timeout_ms, isolation_level=self._options.isolation_level
+        )
+
+    def batch_sizes(
+        self, offsets: Mapping[TopicPartition, int], max_bytes: int
+    ) -> dict[TopicPartition, list[BatchSize]]:
+        """The record batches at these offsets, up to about `max_bytes` of each partition."""
+        level = self._options.isolation_level
+        return self._ask(lambda admin: admin.batch_sizes(offsets, max_bytes=max_bytes, isolation_level=level))
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int], timeout_ms: int) -> None:
+        """Set the offsets of a group. Raises NON_EMPTY_GROUP while it has members."""
+        self._open_admin().alter_group_offsets(group_id, offsets, timeout_ms=timeout_ms)
 
     def _ask(self, call: Callable[[Admin], T]) -> T:
         """Call with an open admin; again if that fails for the moment."""

@@ -19,7 +19,7 @@ from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.spark_connector.option_kinds import EARLIEST
 from barnabas.spark_connector.options import SourceOptions
 from barnabas.spark_connector.source.batch_reader import find_partitions, start_offsets
-from barnabas.spark_connector.source.log_view import Topic
+from barnabas.spark_connector.source.log_view import LogView, Topic
 from barnabas.spark_connector.source.ranges import OffsetRange, offset_within
 from barnabas.spark_connector.source.stream_limits import ByteWalk, available, is_held_back, share_offsets
 from barnabas.spark_connector.source.stream_offsets import (
@@ -29,7 +29,6 @@ from barnabas.spark_connector.source.stream_offsets import (
     ranges_between,
     without_start,
 )
-from barnabas.spark_connector.source.stream_view import StreamView
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ class StreamPlanner:
     def __init__(
         self,
         options: SourceOptions,
-        view: StreamView,
+        view: LogView,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -343,10 +342,3 @@ class StreamPlanner:
                     "reading nothing",
                 )
         return ranges
-
-
-def moved(offset: StreamOffset, before: StreamOffset | None) -> dict[TopicPartition, int]:
-    """The positions of an offset that the one before does not have."""
-    if before is None:
-        return dict(offset.positions)
-    return {tp: at for tp, at in offset.positions.items() if before.positions.get(tp) != at}

@@ -23,9 +23,9 @@ from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.options import SourceOptions
 from barnabas.spark_connector.source.batch_reader import RangePartition, plan_tasks, read_part
+from barnabas.spark_connector.source.log_view import LogView, OpenView
 from barnabas.spark_connector.source.schema import check_schema
 from barnabas.spark_connector.source.stream_offsets import StreamOffset, parse_offset
-from barnabas.spark_connector.source.stream_view import OpenStreamView, StreamView
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,15 +72,13 @@ def check_limits(given: Mapping[str, str]) -> None:
 class BarnabasStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The hooks that Spark calls. Offsets go to and come from Spark as JSON objects."""
 
-    def __init__(
-        self, options: SourceOptions, schema: StructType, open_view: OpenStreamView = StreamView
-    ) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, open_view: OpenView = LogView) -> None:
         """Raises InvalidConfiguration for a schema that the source cannot fill."""
         check_schema(schema)
         self._options = options
         self._schema = schema
         self._open_view = open_view
-        self._view: StreamView | None = None
+        self._view: LogView | None = None
         self._planner: StreamPlanner | None = None
         self._commits: GroupCommits | None = None
         self._planned: dict[str, Any] | None = None
@@ -181,7 +179,7 @@ class GroupCommits:
     A failure is logged once. A busy query commits once a second at most.
     """
 
-    def __init__(self, group_id: str, view: StreamView) -> None:
+    def __init__(self, group_id: str, view: LogView) -> None:
         self._group_id = group_id
         self._view = view
         self._committed: dict[TopicPartition, int] = {}

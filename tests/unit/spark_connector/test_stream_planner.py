@@ -23,7 +23,6 @@ from barnabas.spark_connector.source.schema import source_schema
 from barnabas.spark_connector.source.stream_offsets import StreamOffset
 from barnabas.spark_connector.source.stream_planner import IDLE_WAIT_MS, StreamPlanner
 from barnabas.spark_connector.source.stream_reader import BarnabasStreamReader, check_limits
-from barnabas.spark_connector.source.stream_view import StreamView
 
 from .conftest import MemoryView
 
@@ -31,7 +30,7 @@ T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
 U0 = TopicPartition("u", 0)
 
 
-class StreamMemory(MemoryView, StreamView):
+class StreamMemory(MemoryView):
     """Logs in memory with an id for each topic; counts requests."""
 
     def __init__(self) -> None:
