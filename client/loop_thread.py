@@ -113,28 +113,6 @@ class ClientThread:
             self.loop.stop()
 
 
-class Handover(Generic[T]):
-    """Hands an outcome from the loop to a thread that may stop waiting; exactly one of the two gets it."""
-
-    def __init__(self, nothing: T) -> None:
-        self.outcome = nothing
-        self._is_wanted = True
-        self._lock = threading.Lock()
-
-    def offer(self, outcome: T) -> bool:
-        """Hand the outcome over; if False, the thread no longer waits and the caller keeps it."""
-        with self._lock:
-            if self._is_wanted:
-                self.outcome = outcome
-            return self._is_wanted
-
-    def give_up(self) -> T:
-        """Stop waiting; returns the outcome if it came before."""
-        with self._lock:
-            self._is_wanted = False
-            return self.outcome
-
-
 _threads: weakref.WeakSet[ClientThread] = weakref.WeakSet()
 
 

@@ -29,7 +29,7 @@ from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener, check_listener
 from barnabas.client.errors import ClientClosed
-from barnabas.client.loop_thread import BlockingClient, ClientThread, Handover, hop, hop_plain
+from barnabas.client.loop_thread import BlockingClient, ClientThread, hop, hop_plain
 from barnabas.client.offsets import (
     OffsetAndMetadata,
     OffsetsToCommit,
@@ -155,20 +155,24 @@ class Consumer(BlockingClient[_Consumer]):
             for _ in records:
                 self._assignment.held_back.popleft()
             return records
-        polled: Handover[list[ConsumerRecord]] = Handover([])
+        # Either the loop marks it as running, and this thread gets the records, or this thread cancels it.
+        polled: concurrent.futures.Future[list[ConsumerRecord]] = concurrent.futures.Future()
 
         async def poll() -> None:
             records = await self._client.poll(timeout_ms, limit)
-            if not polled.offer(records):
+            if polled.set_running_or_notify_cancel():
+                polled.set_result(records)
+            else:
                 self._client._rewind(first_offsets(records))
                 self._in_hand.firsts = {}
 
         try:
             self._serve(poll)
-            return polled.outcome
+            return polled.result()
         except BaseException:
             # Interrupted: the next poll gets the records that have arrived; later ones are refetched.
-            self._assignment.held_back.extend(polled.give_up())
+            if not polled.cancel():
+                self._assignment.held_back.extend(polled.result())
             self._in_hand.firsts = {}
             raise
 

@@ -19,7 +19,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -106,16 +106,16 @@ class Producer(BlockingClient[_producer.Producer]):
         self._lock = accumulator.lock
         self._topics = accumulator.topics
         self._is_sticky = self._client._is_sticky
-        self._unclosed = _UnclosedProducer(self._client, self._thread)
+        _producers[self._thread] = self._client
 
     def __del__(self) -> None:
-        # A producer whose constructor failed has no `_unclosed`.
-        unclosed: _UnclosedProducer | None = getattr(self, "_unclosed", None)
-        if unclosed is not None and unclosed.is_needed:
+        # A producer whose constructor failed may have no thread.
+        thread: ClientThread | None = getattr(self, "_thread", None)
+        if thread is not None and thread.closed_reason is None and thread in _producers:
             text = "unclosed barnabas.client.blocking.Producer"
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
             # A finalizer must not block, so a thread delivers; the interpreter waits for it at exit.
-            threading.Thread(target=unclosed.execute, name="barnabas-producer-close").start()
+            threading.Thread(target=_close, args=([thread],), name="barnabas-producer-close").start()
 
     def send(
         self,
@@ -236,55 +236,33 @@ class Producer(BlockingClient[_producer.Producer]):
             await self._client.flush()
 
 
-class _UnclosedProducer:
-    """The parts that close a producer after the garbage collection of its facade, or at exit."""
+_producers: weakref.WeakKeyDictionary[ClientThread, _producer.Producer] = weakref.WeakKeyDictionary()
 
-    def __init__(self, producer: _producer.Producer, thread: ClientThread) -> None:
-        self._producer = producer
-        self._thread = thread
-        _unclosed_producers.add(self)
 
-    @property
-    def is_needed(self) -> bool:
-        return self._thread.closed_reason is None
-
-    def execute(self) -> None:
-        """Deliver the remaining records, within a time limit, and end the thread."""
-        closing = self.begin()
-        if closing is not None:
-            self.finish(closing)
-
-    def begin(self) -> concurrent.futures.Future[None] | None:
-        """Begin to close; None if that is done already."""
-        accumulator = self._producer._accumulator
-        if accumulator is not None and accumulator.incomplete:
+def _close(threads: Iterable[ClientThread]) -> None:
+    """Deliver the remaining records of unclosed producers, within a time limit, and end their threads."""
+    # Set if Ctrl-C has ended the program.
+    last = getattr(sys, "last_value", None)
+    limit_ms = (ms_after(last) if isinstance(last, KeyboardInterrupt) else None) or _UNCLOSED_CLOSE_MS
+    begun = []
+    # Begin all before waiting for the first, so that together they take no longer than one.
+    for thread in threads:
+        producer = _producers[thread]
+        if producer._accumulator is not None and producer._accumulator.incomplete:
             log.warning("a producer was not closed; delivering its remaining records")
-        # Set if Ctrl-C has ended the program.
-        last = getattr(sys, "last_value", None)
-        limit_ms = ms_after(last) if isinstance(last, KeyboardInterrupt) else None
         try:
-            return self._thread.begin(lambda: self._producer.close(limit_ms or _UNCLOSED_CLOSE_MS))
+            begun.append((thread, thread.begin(partial(producer.close, limit_ms))))
         except ClientClosed:
-            return None
-
-    def finish(self, closing: concurrent.futures.Future[None]) -> None:
+            continue
+    for thread, closing in begun:
         try:
-            self._thread.outcome(closing)
+            thread.outcome(closing)
         except ClientClosed:
             pass
         finally:
-            self._thread.stop("the producer is closed")
+            thread.stop("the producer is closed")
 
 
-_unclosed_producers: weakref.WeakSet[_UnclosedProducer] = weakref.WeakSet()
-
-
+@atexit.register
 def _close_unclosed_producers() -> None:
-    # Begin all before waiting for the first, so that together they take no longer than one.
-    begun = [(unclosed, unclosed.begin()) for unclosed in list(_unclosed_producers) if unclosed.is_needed]
-    for unclosed, closing in begun:
-        if closing is not None:
-            unclosed.finish(closing)
-
-
-atexit.register(_close_unclosed_producers)
+    _close([thread for thread in list(_producers) if thread.closed_reason is None])
