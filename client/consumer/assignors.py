@@ -18,6 +18,7 @@ import heapq
 import struct
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from barnabas.protocol.consumer_protocol import (
@@ -48,13 +49,13 @@ Assignments = dict[str, list[TopicPartition]]
 class Assignor:
     """``assign`` takes the members and the number of partitions of each topic that exists.
 
-    ``user_data`` makes the user data of a subscription from the owned partitions and their generation.
+    ``user_data`` makes the user data of a member that had partitions in a generation.
     """
 
     name: str
     is_cooperative: bool
     assign: Callable[[Collection[Member], Mapping[str, int]], Assignments]
-    user_data: Callable[[Collection[TopicPartition], int], bytes | None]
+    user_data: Callable[[Collection[TopicPartition], int], bytes | None] = lambda owned, generation_id: None
 
 
 def java_order(text: str) -> bytes:
@@ -113,52 +114,33 @@ class Claim(NamedTuple):
     generation_id: int = NO_GENERATION
 
 
-def sticky_user_data(owned: Collection[TopicPartition], generation_id: int) -> bytes | None:
-    """The user data of a member that had partitions in a generation."""
-    return encode_sticky_user_data(owned, generation_id) if owned else None
+def _claims(members: Collection[Member], *, is_cooperative: bool) -> list[Claim]:
+    claims = []
+    for member in in_order(members):
+        subscription, user_data = member.subscription, member.subscription.user_data or b""
+        owned, generation = subscription.owned_partitions, subscription.generation_id
+        if not is_cooperative:
+            owned, generation = decode_sticky_user_data(user_data)
+        elif generation == NO_GENERATION and len(user_data) == _INT32.size:
+            # Older members have the generation there.
+            generation = _INT32.unpack(user_data)[0]
+        claims.append(Claim(member.member_id, frozenset(subscription.topics), owned, generation))
+    return claims
 
 
-def sticky_claim(subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
-    """An eager member's former partitions and their generation."""
-    return decode_sticky_user_data(subscription.user_data or b"")
-
-
-def cooperative_user_data(owned: Collection[TopicPartition], generation_id: int) -> bytes | None:
-    """The generation, for leaders that read subscriptions below version 2 only."""
-    return _INT32.pack(generation_id) if owned else None
-
-
-def cooperative_claim(subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
-    """A cooperative member's partitions; older ones have the generation in their user data."""
-    generation = subscription.generation_id
-    if generation == NO_GENERATION and subscription.user_data and len(subscription.user_data) == _INT32.size:
-        generation = _INT32.unpack(subscription.user_data)[0]
-    return subscription.owned_partitions, generation
-
-
-def without_moving(
-    claims: Collection[Claim], assignments: dict[str, list[TopicPartition]]
-) -> dict[str, list[TopicPartition]]:
-    """The first of two rounds: without partitions that another member owns by the newest claim."""
-    owners: dict[TopicPartition, tuple[int, set[str]]] = {}
-    for claim in claims:
+def _newest_owners(claims: Collection[Claim]) -> dict[TopicPartition, set[str]]:
+    """The members that claim each partition for its newest generation."""
+    newest: dict[TopicPartition, int] = {}
+    owners: dict[TopicPartition, set[str]] = {}
+    for claim in sorted(claims, key=attrgetter("generation_id"), reverse=True):
         for tp in claim.owned:
-            generation, members = owners.get(tp, (claim.generation_id, set()))
-            if claim.generation_id > generation:
-                generation, members = claim.generation_id, set()
-            if claim.generation_id == generation:
-                members.add(claim.member_id)
-            owners[tp] = generation, members
-    return {
-        member_id: [tp for tp in partitions if tp not in owners or owners[tp][1] == {member_id}]
-        for member_id, partitions in assignments.items()
-    }
+            if newest.setdefault(tp, claim.generation_id) == claim.generation_id:
+                owners.setdefault(tp, set()).add(claim.member_id)
+    return owners
 
 
-def assign_stickily(
-    claims: Collection[Claim], partitions_per_topic: Mapping[str, int]
-) -> dict[str, list[TopicPartition]]:
-    """Member id → its partitions, by topic and number. On a tie, the earlier claim gets more.
+def _assign_stickily(claims: Collection[Claim], partitions_per_topic: Mapping[str, int]) -> Assignments:
+    """The earlier claim gets more on a tie.
 
     Every partition of a subscribed topic goes to exactly one subscriber. No partition could move to a member
     with at least two fewer. If all members subscribe to the same topics, no member loses more partitions than
@@ -173,42 +155,34 @@ def assign_stickily(
 
 def assign_sticky(members: Collection[Member], partitions_per_topic: Mapping[str, int]) -> Assignments:
     """The most even assignment with few moves. The members have revoked all partitions before."""
-    claims = [
-        Claim(member.member_id, frozenset(member.subscription.topics), *sticky_claim(member.subscription))
-        for member in in_order(members)
-    ]
-    return assign_stickily(claims, partitions_per_topic)
+    return _assign_stickily(_claims(members, is_cooperative=False), partitions_per_topic)
 
 
 def assign_cooperative_sticky(
     members: Collection[Member], partitions_per_topic: Mapping[str, int]
 ) -> Assignments:
     """The sticky assignment, but a moving partition stays unassigned until its owner has revoked it."""
-    claims = [
-        Claim(
-            member.member_id,
-            frozenset(member.subscription.topics),
-            *cooperative_claim(member.subscription),
-        )
-        for member in in_order(members)
-    ]
-    return without_moving(claims, assign_stickily(claims, partitions_per_topic))
+    claims = _claims(members, is_cooperative=True)
+    owners = _newest_owners(claims)
+    return {
+        member_id: [tp for tp in partitions if owners.get(tp, {member_id}) == {member_id}]
+        for member_id, partitions in _assign_stickily(claims, partitions_per_topic).items()
+    }
 
-
-def _no_user_data(owned: Collection[TopicPartition], generation_id: int) -> bytes | None:
-    return None
-
-
-RANGE: Final = "range"
-COOPERATIVE_STICKY: Final = "cooperative-sticky"
 
 ASSIGNORS: Final[dict[str, Assignor]] = {
     assignor.name: assignor
     for assignor in (
-        Assignor(RANGE, False, assign_range, _no_user_data),
-        Assignor("roundrobin", False, assign_round_robin, _no_user_data),
-        Assignor("sticky", False, assign_sticky, sticky_user_data),
-        Assignor(COOPERATIVE_STICKY, True, assign_cooperative_sticky, cooperative_user_data),
+        Assignor("range", False, assign_range),
+        Assignor("roundrobin", False, assign_round_robin),
+        Assignor("sticky", False, assign_sticky, encode_sticky_user_data),
+        # The generation, for leaders that read subscriptions below version 2 only.
+        Assignor(
+            "cooperative-sticky",
+            True,
+            assign_cooperative_sticky,
+            lambda _, generation: _INT32.pack(generation),
+        ),
     )
 }
 """By the names that Kafka's clients give them in JoinGroup."""
@@ -233,7 +207,7 @@ def subscription_for(
     """
     return Subscription(
         topics=tuple(sorted(topics, key=java_order)),
-        user_data=assignor.user_data(remembered, generation_id),
+        user_data=assignor.user_data(remembered, generation_id) if remembered else None,
         owned_partitions=tuple(sorted(owned)),
         generation_id=generation_id if owned or remembered else NO_GENERATION,
         rack_id=rack_id,
@@ -257,19 +231,17 @@ class _StickyAssignment:
         self.claimed: dict[TopicPartition, str] = {}
 
     def keep_claimed(self) -> None:
-        newest: dict[TopicPartition, int] = {}
-        for claim in self.claims:
-            for tp in set(claim.owned):
-                if tp.topic not in claim.topics or not 0 <= tp.partition < self.counts.get(tp.topic, 0):
-                    continue
-                generation = newest.get(tp)
-                if generation is None or claim.generation_id > generation:
-                    self.claimed[tp] = claim.member_id
-                    newest[tp] = claim.generation_id
-                elif claim.generation_id == generation:
-                    self.claimed.pop(tp, None)
-        for tp, member_id in self.claimed.items():
-            self.held[member_id].append(tp)
+        def is_valid(claim: Claim, tp: TopicPartition) -> bool:
+            return tp.topic in claim.topics and 0 <= tp.partition < self.counts.get(tp.topic, 0)
+
+        valid = [
+            claim._replace(owned=tuple(tp for tp in claim.owned if is_valid(claim, tp)))
+            for claim in self.claims
+        ]
+        for tp, owners in _newest_owners(valid).items():
+            if len(owners) == 1:
+                self.claimed[tp] = member_id = owners.pop()
+                self.held[member_id].append(tp)
 
     def assign_rest(self) -> None:
         """Assign each free partition to the member with the fewest; topics with few subscribers go first."""

@@ -16,10 +16,9 @@ from barnabas.client.consumer.assignors import (
     Assignments,
     Member,
     is_cooperative,
-    sticky_user_data,
     subscription_for,
 )
-from barnabas.protocol.consumer_protocol import Subscription
+from barnabas.protocol.consumer_protocol import Subscription, encode_sticky_user_data
 from barnabas.protocol.ids import TopicPartition
 
 TOPICS = ("a", "b", "c")
@@ -147,7 +146,8 @@ def test_sticky_is_even_whatever_was_before(
     before = {one.member_id: data.draw(st.lists(st.sampled_from(every), max_size=8)) for one in members}
     joined = [
         Member(
-            one.member_id, Subscription(one.subscription.topics, sticky_user_data(before[one.member_id], 3))
+            one.member_id,
+            Subscription(one.subscription.topics, encode_sticky_user_data(before[one.member_id], 3)),
         )
         for one in members
     ]
