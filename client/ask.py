@@ -296,6 +296,30 @@ async def ask_leaders(
             await cluster.refresh_after(error, retries)
 
 
+def results_of(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    answers: Mapping[TopicPartition, Any],
+    text: Callable[[TopicPartition], str],
+    result: Callable[[TopicPartition, Any], R],
+) -> dict[TopicPartition, R | BarnabasError]:
+    """The result or the error of each partition in one broker's answer, which may lack some.
+
+    The leader is forgotten after a retriable error, because another broker may lead.
+    """
+    results: dict[TopicPartition, R | BarnabasError] = {}
+    for tp in partitions:
+        answer = answers.get(tp)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
+        if answer is not None and code == ErrorCode.NONE:
+            results[tp] = result(tp, answer)
+            continue
+        results[tp] = error = api_error(code, getattr(answer, "error_message", None) or text(tp))
+        if error.retriable:
+            cluster.invalidate(tp)
+    return results
+
+
 async def ask_brokers(
     by_broker: Mapping[BrokerId, list[TopicPartition]], ask_one: AskOne[R], limit_ms: int, at_once: int
 ) -> dict[TopicPartition, R | BarnabasError]:

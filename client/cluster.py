@@ -38,7 +38,7 @@ from barnabas.protocol.errors import (
     raise_for,
 )
 from barnabas.protocol.frames import BufferPool
-from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
+from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.schema import ApiKey, RequestOf
 
@@ -145,6 +145,11 @@ class Cluster:
     def leader_for(self, tp: TopicPartition) -> Leader | None:
         """The leader of a partition; None if unknown, and then `request_refresh` helps."""
         return self.cache.leader_for(tp)
+
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        """The epoch of the known leader of a partition, -1 without one."""
+        leader = self.cache.leader_for(tp)
+        return NO_LEADER_EPOCH if leader is None else leader.epoch
 
     def watch_topics(self, *topics: str) -> None:
         """Include these topics in every refresh from now on; refresh at once if one of them is new."""

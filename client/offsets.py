@@ -9,25 +9,17 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from barnabas.client.arguments import check_mapping
-from barnabas.client.ask import AnswerOfOne, ask_leaders
+from barnabas.client.ask import AnswerOfOne, ask_leaders, results_of
 from barnabas.client.cluster import Cluster
 from barnabas.client.isolation import IsolationLevel
 from barnabas.common.settings import LONG_MAX
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
-from barnabas.protocol.messages.fetch import CONSUMER_REPLICA_ID
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
-from barnabas.protocol.messages.leader_epoch import (
-    LeaderEpochEndOffset,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from barnabas.protocol.messages.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
@@ -175,7 +167,7 @@ async def ask_for_offsets(
     asked = {
         tp: ListOffsetsPartition(
             partition_index=tp.partition,
-            current_leader_epoch=leader.epoch if (leader := cluster.leader_for(tp)) is not None else -1,
+            current_leader_epoch=cluster.leader_epoch(tp),
             timestamp=timestamp,
         )
         for tp, timestamp in timestamps.items()
@@ -188,45 +180,12 @@ async def ask_for_offsets(
         response = await cluster.request(node_id, request, timeout_ms=timeout_ms)
     except BarnabasError as error:
         return dict.fromkeys(timestamps, error)
-    answers = dict(entries(response.topics))
-    offsets: dict[TopicPartition, ListedOffset | BarnabasError] = {}
-    for tp in timestamps:
-        offsets[tp] = listed = _listed(tp, answers.get(tp))
-        if isinstance(listed, ApiError) and listed.retriable:
-            cluster.invalidate(tp)
-    return offsets
-
-
-class EpochToEnd(NamedTuple):
-    """``epoch``: the leader epoch that ends. ``leader_epoch``: the epoch of the leader that is asked."""
-
-    epoch: int
-    leader_epoch: LeaderEpoch
-
-
-async def ask_for_epoch_ends(
-    cluster: Cluster, node_id: BrokerId, epochs: Mapping[TopicPartition, EpochToEnd]
-) -> dict[TopicPartition, LeaderEpochEndOffset]:
-    """The end offsets of epochs in the logs of one leader. Raises as `Cluster.request`."""
-    asked = {
-        tp: OffsetForLeaderPartition(
-            partition=tp.partition,
-            current_leader_epoch=epoch.leader_epoch,
-            leader_epoch=epoch.epoch,
-        )
-        for tp, epoch in epochs.items()
-    }
-    request = OffsetForLeaderEpochRequest(
-        replica_id=CONSUMER_REPLICA_ID,
-        topics=in_topics(OffsetForLeaderTopic, asked.items()),
+    return results_of(
+        cluster,
+        timestamps,
+        dict(entries(response.topics)),
+        lambda tp: f"the offsets of {tp} could not be listed",
+        lambda _, answer: ListedOffset(
+            Offset(answer.offset), answer.timestamp, LeaderEpoch(answer.leader_epoch)
+        ),
     )
-    response = await cluster.request(node_id, request)
-    return dict(entries(response.topics))
-
-
-def _listed(tp: TopicPartition, answer: ListOffsetsPartitionResponse | None) -> ListedOffset | ApiError:
-    if answer is None:
-        return api_error(ErrorCode.UNKNOWN_SERVER_ERROR, f"the broker did not answer for {tp}")
-    if answer.error_code != ErrorCode.NONE:
-        return api_error(answer.error_code, f"the offsets of {tp} could not be listed")
-    return ListedOffset(Offset(answer.offset), answer.timestamp, LeaderEpoch(answer.leader_epoch))

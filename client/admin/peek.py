@@ -14,14 +14,14 @@ from typing import Final, NamedTuple
 
 from barnabas.client.admin.base import AdminBase
 from barnabas.client.arguments import several
-from barnabas.client.ask import AnswerOfOne, ask_leaders
+from barnabas.client.ask import AnswerOfOne, ask_leaders, results_of
 from barnabas.client.cluster import FETCH_LANE, Cluster
-from barnabas.client.consumer.partition_state import received_records
+from barnabas.client.consumer.partition_state import fetch_answers, fetch_request, received_records
 from barnabas.client.isolation import IsolationLevel
 from barnabas.common.channel import Answer
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
-from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
+from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchRequest
 from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, iter_batches, parse_header
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class PeekAdmin(AdminBase):
             asyncio.create_task(
                 cluster.request_frame(
                     node_id,
-                    _request(cluster, own, timeout_ms, 1, 1, isolation),
+                    _request(cluster, own, 1, isolation, max_wait_ms=timeout_ms, max_bytes=1),
                     timeout_ms=limit_ms,
                     lane=PEEK_LANE,
                 )
@@ -126,10 +126,17 @@ class PeekAdmin(AdminBase):
             node_id: BrokerId, tps: Sequence[TopicPartition], limit_ms: int
         ) -> AnswerOfOne[list[BatchSize]]:
             own = {tp: offsets[tp] for tp in tps}
-            request = _request(cluster, own, 0, max_bytes, _MAX_ANSWER_BYTES, isolation)
+            request = _request(cluster, own, max_bytes, isolation, max_wait_ms=0, max_bytes=_MAX_ANSWER_BYTES)
             answer = await cluster.request_frame(node_id, request, timeout_ms=limit_ms, lane=FETCH_LANE)
             try:
-                return dict(_sizes(cluster, tps, offsets, answer))
+                raise_for(answer.body.error_code, f"a fetch from broker {node_id} was refused")
+                return results_of(
+                    cluster,
+                    tps,
+                    fetch_answers(cluster.cache, answer.body),
+                    lambda tp: f"{tp} could not be read at offset {offsets[tp]}",
+                    lambda tp, partition: _sizes(offsets[tp], partition),
+                )
             finally:
                 answer.frame.release()
 
@@ -139,30 +146,13 @@ class PeekAdmin(AdminBase):
 def _request(
     cluster: Cluster,
     offsets: Mapping[TopicPartition, int],
-    wait_ms: int,
     partition_max_bytes: int,
-    max_bytes: int,
     isolation: IsolationLevel,
+    **limits: int,
 ) -> FetchRequest:
-    partitions = {
-        tp: FetchPartition(
-            partition=tp.partition,
-            current_leader_epoch=leader.epoch if (leader := cluster.leader_for(tp)) is not None else -1,
-            fetch_offset=offset,
-            partition_max_bytes=partition_max_bytes,
-        )
-        for tp, offset in offsets.items()
-    }
-    return FetchRequest(
-        max_wait_ms=wait_ms,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        isolation_level=isolation.value,
-        topics=[
-            FetchTopic(topic=topic, topic_id=cluster.cache.topic_id(topic), partitions=own)
-            for topic, own in by_topic(partitions.items()).items()
-        ],
-    )
+    starts = {tp: (offset, cluster.leader_epoch(tp)) for tp, offset in offsets.items()}
+    options = {"min_bytes": 1, "isolation_level": isolation.value, **limits}
+    return fetch_request(cluster.cache, starts, partition_max_bytes, **options)
 
 
 def _news(answer: Answer) -> tuple[bool, int]:
@@ -173,34 +163,12 @@ def _news(answer: Answer) -> tuple[bool, int]:
     return has_records, next((code for code in codes if code), ErrorCode.NONE)
 
 
-def _sizes(
-    cluster: Cluster, tps: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int], answer: Answer
-) -> Iterator[tuple[TopicPartition, list[BatchSize] | BarnabasError]]:
-    names = {cluster.cache.topic_id(tp.topic): tp.topic for tp in tps}
-    answers = {
-        TopicPartition(topic.topic or names.get(topic.topic_id, ""), partition.partition_index): partition
-        for topic in answer.body.responses
-        for partition in topic.partitions
-    }
-    for tp in tps:
-        partition = answers.get(tp)
-        code = answer.body.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
-        if partition is not None:
-            code = partition.error_code
-        if partition is None or code != ErrorCode.NONE:
-            error = api_error(code, f"{tp} could not be read at offset {offsets[tp]}")
-            if error.retriable:
-                cluster.invalidate(tp)
-            yield tp, error
-            continue
-        yield (
-            tp,
-            [
-                BatchSize(header.base_offset, header.next_offset, header.size_bytes)
-                for header in _headers(received_records(partition.records))
-                if header.next_offset > offsets[tp]
-            ],
-        )
+def _sizes(offset: int, answer: FetchPartitionResponse) -> list[BatchSize]:
+    return [
+        BatchSize(header.base_offset, header.next_offset, header.size_bytes)
+        for header in _headers(received_records(answer.records))
+        if header.next_offset > offset
+    ]
 
 
 def _headers(records: memoryview) -> Iterator[BatchHeader]:

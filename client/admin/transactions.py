@@ -28,6 +28,7 @@ from barnabas.client.ask import (
     ask_leaders,
     check_alive,
     for_each,
+    results_of,
 )
 from barnabas.client.coordinators import CoordinatorLink, ProducerIdAndEpoch
 from barnabas.client.offsets import Partition, partition_of, partitions_in
@@ -275,20 +276,15 @@ class TransactionAdmin(TopicAdmin):
         cluster = self._open()
         request = DescribeProducersRequest(topics=numbers_in_topics(DescribeProducersTopicRequest, tps))
         response = await cluster.request(node_id, request, timeout_ms=limit_ms)
-        answers = dict(entries(response.topics))
-        result: dict[TopicPartition, list[ProducerState] | BarnabasError] = {}
-        for tp in tps:
-            answer = answers.get(tp)
-            code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
-            if answer is None or code != ErrorCode.NONE:
-                text = (answer and answer.error_message) or f"the producers of {tp} on broker {node_id}"
-                result[tp] = api_error(code, text)
-                cluster.invalidate(tp)
-            else:
-                result[tp] = sorted(
-                    map(_producer_state, answer.active_producers), key=attrgetter("producer_id")
-                )
-        return result
+        return results_of(
+            cluster,
+            tps,
+            dict(entries(response.topics)),
+            lambda tp: f"the producers of {tp} on broker {node_id}",
+            lambda _, answer: sorted(
+                map(_producer_state, answer.active_producers), key=attrgetter("producer_id")
+            ),
+        )
 
     async def find_hanging_transactions(
         self,

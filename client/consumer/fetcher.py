@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -33,13 +33,15 @@ from barnabas.client.consumer.partition_state import (
     Verdict,
     advised_replica,
     broker_to_read,
+    fetch_answers,
+    fetch_request,
     judge,
     out_of_range,
     reset_of,
 )
 from barnabas.client.errors import LogTruncated, OffsetUnknown, report_bug
 from barnabas.client.metadata import LEADERSHIP_ERRORS, Leader
-from barnabas.client.offsets import EpochToEnd, ListedOffset, ask_for_epoch_ends, ask_for_offsets
+from barnabas.client.offsets import ListedOffset, ask_for_offsets
 from barnabas.common.channel import Answer
 from barnabas.protocol.errors import (
     ApiError,
@@ -51,9 +53,15 @@ from barnabas.protocol.errors import (
     api_error,
     is_retriable,
 )
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition, by_topic
-from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
-from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
+from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
+from barnabas.protocol.messages.fetch import CONSUMER_REPLICA_ID, FetchPartitionResponse
+from barnabas.protocol.messages.leader_epoch import (
+    LeaderEpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from barnabas.protocol.partition_entries import entries, in_topics
 
 log = logging.getLogger(__name__)
 
@@ -91,23 +99,18 @@ class Flight:
     """A request in flight; each of its partitions points to it until it ends."""
 
     node_id: BrokerId
-    reserved_bytes: int
+    items: list[Item]
+    reserved_bytes: int = 0
     """The largest size of the answer."""
-    leader_epochs: dict[PartitionState, LeaderEpoch] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
-    def carry(self, state: PartitionState, leader_epoch: LeaderEpoch) -> None:
-        self.leader_epochs[state] = leader_epoch
-        state.flight = self
+    def __post_init__(self) -> None:
+        for item in self.items:
+            item.state.flight = self
 
-    def carries(self, state: PartitionState) -> bool:
-        return state.flight is self
-
-    def land(self) -> None:
-        """Release the partitions that still point to this flight."""
-        for state in self.leader_epochs:
-            if state.flight is self:
-                state.flight = None
+    def carried(self) -> Iterator[Item]:
+        """The partitions that still point to this flight."""
+        return (item for item in self.items if item.state.flight is self)
 
 
 class Fetcher:
@@ -133,7 +136,6 @@ class Fetcher:
         """At most one per node."""
         self._position_requests: set[Flight] = set()
         """Requests about positions: resets, and checks after a change of leaders."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
         cluster.add_listener(self.wake)
 
@@ -146,8 +148,9 @@ class Fetcher:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        for flight in self._flights():
+            if flight.task is not None:
+                flight.task.cancel()
 
     def _round(self) -> None:
         self._is_scheduled = False
@@ -191,10 +194,8 @@ class Fetcher:
                 by_node.setdefault(source, []).append(_item(state, leader))
         if needs_metadata:
             self._cluster.request_refresh()
-        for node_id, resets_here in resets.items():
-            self._ask(node_id, resets_here, self._reset)
-        for node_id, checked_here in checks.items():
-            self._ask(node_id, checked_here, self._check)
+        self._ask(resets, self._reset)
+        self._ask(checks, self._check)
         self._send(by_node, full, len(sources))
         self._arm(next_at - present)
 
@@ -238,20 +239,22 @@ class Fetcher:
 
     def _drop_moved(self) -> None:
         """Drop partitions from requests to brokers that no longer lead them; cancel requests left empty."""
-        for flight in [*self._fetches.values(), *self._position_requests]:
+        for flight in self._flights():
             is_awaited = False
-            for state, epoch in flight.leader_epochs.items():
-                if not flight.carries(state):
-                    continue
-                leader = self._cluster.leader_for(state.tp)
+            for item in flight.carried():
+                leader = self._cluster.leader_for(item.state.tp)
                 if leader is None or (
-                    leader.epoch <= epoch and flight.node_id in self._brokers_to_ask(state, leader)
+                    leader.epoch <= item.leader.epoch
+                    and flight.node_id in self._brokers_to_ask(item.state, leader)
                 ):
                     is_awaited = True
                 else:
-                    state.flight = None
+                    item.state.flight = None
             if not is_awaited and flight.task is not None:
                 flight.task.cancel()
+
+    def _flights(self) -> list[Flight]:
+        return [*self._fetches.values(), *self._position_requests]
 
     def _brokers_to_ask(self, state: PartitionState, leader: Leader) -> tuple[BrokerId, BrokerId]:
         return leader.node_id, broker_to_read(
@@ -276,14 +279,13 @@ class Fetcher:
             if share <= 0:
                 return
             room -= share
-            flight = self._fetches[node_id] = Flight(node_id, share)
             for item in items:
-                flight.carry(item.state, item.leader.epoch)
                 item.state.checked_epoch = item.leader.epoch
             wait_ms = config.fetch_max_wait_ms
             if node_id in full:
                 wait_ms = min(wait_ms, _WAIT_WHILE_OTHERS_ARE_FULL_MS)
-            flight.task = self._spawn(self._fetch(flight, items, wait_ms), partial(self._landed, flight))
+            flight = self._fetches[node_id] = Flight(node_id, items, share)
+            self._launch(flight, self._fetch(flight, wait_ms))
 
     def _drop_paused(self) -> int:
         """Release the memory of paused partitions, which might stay paused; returns its size."""
@@ -294,17 +296,17 @@ class Fetcher:
                 state.drop_buffered()
         return freed
 
-    def _spawn(
-        self, work: Coroutine[Any, Any, None], done: Callable[[asyncio.Task[None]], None]
-    ) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-        task.add_done_callback(done)
-        return task
+    def _launch(self, flight: Flight, work: Coroutine[Any, Any, None]) -> None:
+        flight.task = self._loop.create_task(work)
+        flight.task.add_done_callback(partial(self._landed, flight))
 
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _landed(self, flight: Flight, task: asyncio.Task[None]) -> None:
+        """Release the partitions of a request that has succeeded, failed or been cancelled."""
+        if self._fetches.get(flight.node_id) is flight:
+            del self._fetches[flight.node_id]
+        self._position_requests.discard(flight)
+        for item in flight.carried():
+            item.state.flight = None
         error = None if task.cancelled() else task.exception()
         if error is not None:
             # A bug of ours: the user's next poll must raise it instead of waiting without end.
@@ -320,31 +322,30 @@ class Fetcher:
         if delay < float("inf"):
             self._timer = self._loop.call_later(max(0.0, delay), self.wake)
 
-    async def _fetch(self, flight: Flight, items: list[Item], wait_ms: int) -> None:
-        node_id = flight.node_id
-        topic_id = self._cluster.cache.topic_id
-        request = _fetch_request(self._config, items, topic_id, flight.reserved_bytes, wait_ms)
+    async def _fetch(self, flight: Flight, wait_ms: int) -> None:
+        config = self._config
+        request = fetch_request(
+            self._cluster.cache,
+            {item.state.tp: (item.fetch_offset, item.leader.epoch) for item in flight.items},
+            config.max_partition_fetch_bytes,
+            max_wait_ms=wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=flight.reserved_bytes,
+            isolation_level=self._isolation.value,
+            rack_id=config.client_rack or "",
+        )
         try:
-            answer = await self._cluster.request_frame(node_id, request, lane=FETCH_LANE)
+            answer = await self._cluster.request_frame(flight.node_id, request, lane=FETCH_LANE)
         except BarnabasError as error:
-            log.debug("a fetch from broker %d failed: %s", node_id, error)
+            log.debug("a fetch from broker %d failed: %s", flight.node_id, error)
             self._postpone(flight, error)
         else:
-            self._settle(node_id, [item for item in items if flight.carries(item.state)], answer)
-
-    def _landed(self, flight: Flight, task: asyncio.Task[None]) -> None:
-        """Release the partitions of a request that has succeeded, failed or been cancelled."""
-        if self._fetches.get(flight.node_id) is flight:
-            del self._fetches[flight.node_id]
-        self._position_requests.discard(flight)
-        flight.land()
+            self._settle(flight, answer)
 
     def _postpone(self, flight: Flight, error: BarnabasError) -> None:
         """Retry after a request that failed as a whole; after a lost connection, wait for metadata."""
         is_lost = isinstance(error, ConnectionClosed | RequestTimedOutLocally)
-        for state in flight.leader_epochs:
-            if not flight.carries(state):
-                continue
+        for state in (item.state for item in flight.carried()):
             if state.read_replica is not None and state.read_replica.node_id == flight.node_id:
                 self._leave_replica(state, error)
             elif not is_lost:
@@ -353,16 +354,11 @@ class Fetcher:
     def _retry_later(self, state: PartitionState) -> None:
         state.retry_at = time.monotonic() + self._config.retry_backoff_ms / 1000
 
-    def _settle(self, node_id: BrokerId, items: list[Item], answer: Answer) -> None:
-        name_of = self._cluster.cache.topic_name
-        answers: dict[TopicPartition, FetchPartitionResponse] = {
-            TopicPartition(topic.topic or name_of(topic.topic_id), partition.partition_index): partition
-            for topic in answer.body.responses
-            for partition in topic.partitions
-        }
+    def _settle(self, flight: Flight, answer: Answer) -> None:
+        node_id, answers = flight.node_id, fetch_answers(self._cluster.cache, answer.body)
         frame = FetchedFrame(answer.frame)
         code = answer.body.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
-        for item in items:
+        for item in flight.carried():
             state = item.state
             if not item.is_current:
                 continue
@@ -379,7 +375,7 @@ class Fetcher:
                 if is_from_leader:
                     self._follow_advice(item, partition)
                 self._take(state, partition, frame)
-        frame.release_if_unused()
+        frame.done()
 
     def _follow_advice(self, item: Item, partition: FetchPartitionResponse) -> None:
         present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
@@ -434,37 +430,42 @@ class Fetcher:
 
     def _ask(
         self,
-        node_id: BrokerId,
-        items: list[Item],
-        work: Callable[[Flight, list[Item]], Coroutine[Any, Any, None]],
+        by_leader: dict[BrokerId, list[Item]],
+        work: Callable[[Flight], Coroutine[Any, Any, None]],
     ) -> None:
-        """Send one leader a request about positions; no partition waits for the answer of another leader."""
-        flight = Flight(node_id, 0)
-        self._position_requests.add(flight)
-        for item in items:
-            flight.carry(item.state, item.leader.epoch)
-        flight.task = self._spawn(work(flight, items), partial(self._landed, flight))
+        """Send each leader a request about positions; no partition waits for the answer of another leader."""
+        for node_id, items in by_leader.items():
+            flight = Flight(node_id, items)
+            self._position_requests.add(flight)
+            self._launch(flight, work(flight))
 
-    async def _check(self, flight: Flight, checked: list[Item]) -> None:
+    async def _check(self, flight: Flight) -> None:
         """Ask a new leader whether it still has the records that were read from the previous one."""
-        try:
-            answers = await ask_for_epoch_ends(
-                self._cluster,
-                flight.node_id,
-                {item.state.tp: EpochToEnd(item.fetch_epoch, item.leader.epoch) for item in checked},
+        asked = {
+            item.state.tp: OffsetForLeaderPartition(
+                partition=item.state.tp.partition,
+                current_leader_epoch=item.leader.epoch,
+                leader_epoch=item.fetch_epoch,
             )
+            for item in flight.items
+        }
+        topics = in_topics(OffsetForLeaderTopic, asked.items())
+        request = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
+        try:
+            response = await self._cluster.request(flight.node_id, request)
         except BarnabasError as error:
             log.debug("broker %d did not return the ends of epochs: %s", flight.node_id, error)
             if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
                 # Brokers before Kafka 2.1 do not have this request.
-                for item in checked:
+                for item in flight.items:
                     item.state.checked_epoch = item.leader.epoch
             else:
                 self._postpone(flight, error)
             return
-        for item in checked:
+        answers = dict(entries(response.topics))
+        for item in flight.carried():
             state = item.state
-            if not flight.carries(state) or not item.is_current:
+            if not item.is_current:
                 continue
             answer = answers.get(state.tp)
             if answer is None or answer.error_code != ErrorCode.NONE:
@@ -507,16 +508,16 @@ class Fetcher:
             state.seek(min(position, answer.end_offset), None, answer.leader_epoch)
             state.checked_epoch = checked.leader.epoch
 
-    async def _reset(self, flight: Flight, unplaced: list[Item]) -> None:
+    async def _reset(self, flight: Flight) -> None:
         """Ask a leader for the offsets that partitions begin from."""
-        timestamps = {item.state.tp: int(item.reset) for item in unplaced if item.reset is not None}
+        timestamps = {item.state.tp: int(item.reset) for item in flight.items if item.reset is not None}
         timeout_ms = self._config.request_timeout_ms
         answers = await ask_for_offsets(
             self._cluster, flight.node_id, timestamps, timeout_ms, self._isolation
         )
-        for item in unplaced:
+        for item in flight.carried():
             state, listed = item.state, answers[item.state.tp]
-            if not flight.carries(state) or not item.is_current:
+            if not item.is_current:
                 continue
             if isinstance(listed, ListedOffset):
                 state.seek(listed.offset, None, listed.leader_epoch)
@@ -548,33 +549,3 @@ class Fetcher:
         if text not in self._warned:
             self._warned.add(text)
             log.warning("%s; retrying", text)
-
-
-def _fetch_request(
-    config: ConsumerConfig,
-    items: Iterable[Item],
-    topic_id: Callable[[str], TopicId],
-    max_bytes: int,
-    wait_ms: int,
-) -> FetchRequest:
-    """One fetch for these partitions, with the client's rack (KIP-392)."""
-    entries = {
-        item.state.tp: FetchPartition(
-            partition=item.state.tp.partition,
-            current_leader_epoch=item.leader.epoch,
-            fetch_offset=item.fetch_offset,
-            partition_max_bytes=config.max_partition_fetch_bytes,
-        )
-        for item in items
-    }
-    return FetchRequest(
-        max_wait_ms=wait_ms,
-        min_bytes=config.fetch_min_bytes,
-        max_bytes=max_bytes,
-        isolation_level=config.isolation.value,
-        topics=[
-            FetchTopic(topic=topic, topic_id=topic_id(topic), partitions=partitions)
-            for topic, partitions in by_topic(entries.items()).items()
-        ],
-        rack_id=config.client_rack or "",
-    )

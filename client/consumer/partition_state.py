@@ -12,20 +12,26 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.isolation import AbortedBatches, IsolationLevel, aborted_batches
-from barnabas.client.metadata import Leader
+from barnabas.client.metadata import Leader, MetadataCache
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition, by_topic
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.messages.fetch import FetchPartitionResponse
+from barnabas.protocol.messages.fetch import (
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 from barnabas.protocol.record_batch import BatchHeader, TimestampType, check_batch, iter_batches
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
@@ -53,6 +59,45 @@ class ConsumerRecord(NamedTuple):
 
 
 _record_of = partial(tuple.__new__, ConsumerRecord)
+
+
+def fetch_request(
+    cache: MetadataCache,
+    starts: Mapping[TopicPartition, tuple[int, int]],
+    partition_max_bytes: int,
+    **options: Any,
+) -> FetchRequest:
+    """One fetch of these partitions, each from an offset on and with the epoch of its leader.
+
+    The version decides whether it has the names or the ids of topics.
+    """
+    partitions = {
+        tp: FetchPartition(
+            partition=tp.partition,
+            current_leader_epoch=leader_epoch,
+            fetch_offset=offset,
+            partition_max_bytes=partition_max_bytes,
+        )
+        for tp, (offset, leader_epoch) in starts.items()
+    }
+    topics = [
+        FetchTopic(topic=topic, topic_id=cache.topic_id(topic), partitions=of_topic)
+        for topic, of_topic in by_topic(partitions.items()).items()
+    ]
+    return FetchRequest(topics=topics, **options)
+
+
+def fetch_answers(
+    cache: MetadataCache, response: FetchResponse
+) -> dict[TopicPartition, FetchPartitionResponse]:
+    """The answer for each partition; topics that newer versions name by an unknown id have no name."""
+    return {
+        TopicPartition(
+            topic.topic or cache.topic_name(TopicId(topic.topic_id)), partition.partition_index
+        ): partition
+        for topic in response.responses
+        for partition in topic.partitions
+    }
 
 
 def received_records(records: RecordsToSend) -> memoryview:
@@ -92,18 +137,16 @@ def end_for(isolation: IsolationLevel, answer: FetchPartitionResponse) -> int:
 
 @dataclass(slots=True, eq=False)
 class FetchedFrame:
-    """The frame of one answer, shared by the partitions in it; released when all of them are decoded."""
+    """The frame of one answer, shared by the partitions in it; released when all of them are decoded.
+
+    The first user is its maker, which is done when all partitions have taken their part.
+    """
 
     _frame: Frame
-    _users: int = 0
+    _users: int = 1
 
     def use(self) -> None:
         self._users += 1
-
-    def release_if_unused(self) -> None:
-        """Release the frame of an answer without records to keep."""
-        if not self._users:
-            self._frame.release()
 
     def done(self) -> None:
         invariant(self._users > 0, "a frame is released more often than it was used")

@@ -16,7 +16,12 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple, TypedDict
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
-from barnabas.client.consumer.partition_state import batches_from, out_of_range, received_records
+from barnabas.client.consumer.partition_state import (
+    batches_from,
+    fetch_request,
+    out_of_range,
+    received_records,
+)
 from barnabas.client.errors import LogTruncated
 from barnabas.client.isolation import IsolationLevel, aborted_batches
 from barnabas.client.metadata import Leader
@@ -30,7 +35,7 @@ from barnabas.protocol.errors import (
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
+from barnabas.protocol.messages.fetch import FetchPartitionResponse
 
 log = logging.getLogger(__name__)
 
@@ -131,18 +136,14 @@ async def _next_piece(
         topic_id = cluster.cache.topic_id(tp.topic)
         if NO_TOPIC_ID not in (topic_id, read_topic_id) and topic_id != read_topic_id:
             raise LogTruncated(f"{tp} was deleted and made again before offset {offset} was read", None)
-        fetch_partition = FetchPartition(
-            partition=tp.partition,
-            current_leader_epoch=leader.epoch,
-            fetch_offset=offset,
-            partition_max_bytes=max_bytes,
-        )
-        request = FetchRequest(
+        request = fetch_request(
+            cluster.cache,
+            {tp: (offset, leader.epoch)},
+            max_bytes,
             max_wait_ms=min(_MAX_WAIT_MS, left_ms),
             min_bytes=1,
             max_bytes=max_bytes,
             isolation_level=isolation_level.value,
-            topics=[FetchTopic(topic=tp.topic, topic_id=topic_id, partitions=[fetch_partition])],
         )
         try:
             answer = await cluster.ask_leader(tp, leader, request, lane=FETCH_LANE)

@@ -420,7 +420,7 @@ def test_a_frame_is_released_when_the_last_of_its_partitions_is_read_or_dropped(
     for state in (first, second):
         state.seek(0, None)
         state.add(FetchPartitionResponse(partition_index=0, error_code=0, records=batch), frame)
-    frame.release_if_unused()
+    frame.done()
     assert [record.value for record in first.take(1)] == [b"v"]
     assert not lent.is_released
     second.seek(0, None)
@@ -428,7 +428,7 @@ def test_a_frame_is_released_when_the_last_of_its_partitions_is_read_or_dropped(
     part = FetchPartitionResponse(partition_index=0, error_code=0, records=batch[:20])
     with pytest.raises(ApiError, match="20 bytes of t-0 hold no whole batch at or after offset 0"):
         second.add(part, FetchedFrame(unused))
-    FetchedFrame(unused).release_if_unused()
+    FetchedFrame(unused).done()
     assert unused.is_released
 
 
