@@ -8,7 +8,7 @@ An operation whose answer nobody waits for is cancelled, and runs neither.
 Guarantees: no event is lost, because an operation tries once more after it has begun to watch its keys.
 Checking an unwatched key costs one dict lookup and no lock. Completed operations leave the watch lists at
 once, and never fill more than half of the heap of deadlines. The numbers of waiting operations and of their
-keys are bounded: an operation beyond them expires at once (`Watched.REFUSED`).
+keys are bounded: an operation beyond them expires at once.
 
 `try_complete`, `on_complete` and `on_expiration` run on the thread of a caller, or of the reaper. No lock is
 held while the latter two run. `try_complete` never runs at the same time or later. No caller waits for a try
@@ -24,7 +24,6 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from enum import Enum
 from typing import Final
 
 from barnabas.broker.base.clocks import monotonic_ms
@@ -40,14 +39,6 @@ _SWEEP_FROM: Final = 64
 
 Cancel = Callable[[], object]
 """Ends a wait for an answer that nobody needs. It does nothing if the answer was given."""
-
-
-class Watched(Enum):
-    """The result of `Purgatory.try_complete_else_watch`."""
-
-    COMPLETED = "it could complete at once"
-    WAITING = "it waits for an event or its deadline"
-    REFUSED = "the purgatory was full; it was expired and completed"
 
 
 class DelayedOperation(ABC):
@@ -222,6 +213,12 @@ class Reaper:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
+    def call_at(self, deadline_ms: float, call: Callable[[], None]) -> DelayedCall:
+        """Make a call at a time, unless it is completed or cancelled before."""
+        timer = DelayedCall(deadline_ms, lambda: False, self.completed, call)
+        self.schedule(timer)
+        return timer
+
     def schedule(self, operation: DelayedOperation) -> None:
         """Expire the operation at its deadline unless it completes before."""
         with self._condition:
@@ -293,20 +290,18 @@ class Purgatory:
         """The number of waiting operations."""
         return len(self._waiting)
 
-    def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> Watched:
+    def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
         """Complete the operation if its condition holds, else let it wait for an event or its deadline.
 
         Raises the errors of the operation's own code.
         """
         if operation.check() or operation.is_completed:
-            return Watched.COMPLETED
-        if not self._watch(operation, tuple(keys)):
+            return
+        if self._watch(operation, tuple(keys)):
+            # An event may have come after the first try and before the operation watched its keys.
+            operation.check()
+        else:
             operation.expire()
-            return Watched.REFUSED
-        # An event may have come after the first try and before the operation watched its keys.
-        if operation.check() or operation.is_completed:
-            return Watched.COMPLETED
-        return Watched.WAITING
 
     def check_and_complete(self, key: Hashable) -> int:
         """Try every operation that watches the key; returns how many this call completed."""

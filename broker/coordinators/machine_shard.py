@@ -376,9 +376,7 @@ class MachineShard(ABC, Generic[M]):
             return
         if timer is not None:
             timer.force_complete()
-        expired = partial(self._timer_expired, hosted)
-        hosted.timer = DelayedCall(deadline_ms, lambda: False, self._reaper.completed, expired)
-        self._reaper.schedule(hosted.timer)
+        hosted.timer = self._reaper.call_at(deadline_ms, partial(self._timer_expired, hosted))
 
     def _timer_expired(self, hosted: Hosted[M]) -> None:
         if self._is_fenced():

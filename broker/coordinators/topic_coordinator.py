@@ -18,7 +18,6 @@ import itertools
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 1_000
 """The pause before a partition that could not be loaded is retried."""
-_CLOSE, _COUNT, _LOAD, _OTHER = range(4)
+_CLOSE, _COUNT, _LOAD, _OTHER, _RETRY = range(5)
 """The order of the task's work: the requests of a shard that has to be closed are answered first."""
 
 S = TypeVar("S", bound=MachineShard[Any])
@@ -98,8 +97,6 @@ class TopicCoordinator(ABC, Generic[S]):
         self._shards: dict[int, S] = {}
         self._work: list[tuple[int, int, Work]] = []
         self._work_numbers = itertools.count()
-        self._to_retry: deque[tuple[float, S]] = deque()
-        """The shards that could not be loaded, and when to try them again, the earliest first."""
         self._is_stopping = False
         self._task = Task(f"{self.CONTENTS}-coordinator", self._work_off, on_fatal=host.on_fatal)
 
@@ -258,25 +255,13 @@ class TopicCoordinator(ABC, Generic[S]):
     def _queue(self, order: int, work: Work) -> None:
         heapq.heappush(self._work, (order, next(self._work_numbers), work))
 
-    def _work_off(self) -> float | None:
-        """Do what is ready; returns the seconds until a shard must be tried again."""
-        while not self._is_stopping:
-            with self._shards_lock:
-                work = self._ready()
-                pause_ms = self._to_retry[0][0] - self._now_ms() if self._to_retry else None
-            if work is None:
-                return None if pause_ms is None else max(0.0, pause_ms) / 1000
+    def _work_off(self) -> None:
+        while not self._is_stopping and (work := self._next_work()) is not None:
             work()
-        return None
 
-    def _ready(self) -> Work | None:
-        """The most urgent work; shards are retried when there is no other."""
-        if self._work:
-            return heapq.heappop(self._work)[2]
-        if self._to_retry and self._to_retry[0][0] <= self._now_ms():
-            _, shard = self._to_retry.popleft()
-            return partial(self._load, shard)
-        return None
+    def _next_work(self) -> Work | None:
+        with self._shards_lock:
+            return heapq.heappop(self._work)[2] if self._work else None
 
     def _close(self, shard: S) -> None:
         shard.close()
@@ -328,8 +313,8 @@ class TopicCoordinator(ABC, Generic[S]):
     def _retry(self, shard: S, error: ApiError) -> None:
         if shard.state is ShardState.LOADING and not self._is_stopping:
             logger.error("%s cannot be loaded and is retried: %s", shard.partition, error)
-            with self._shards_lock:
-                self._to_retry.append((self._now_ms() + RETRY_MS, shard))
+            again = partial(self._submit, _RETRY, partial(self._load, shard))
+            self._host.reaper.call_at(self._now_ms() + RETRY_MS, again)
 
     def _note_lonely(self, shard: S, damage: CorruptLog) -> None:
         """The log is damaged, and no other replica may lead: tell the operator once."""

@@ -41,8 +41,7 @@ def subscription(*topics: str) -> bytes:
 
 def run_once(coordinator: TopicCoordinator[Any]) -> bool:
     """Do one piece of work of the coordinator's thread, which does not run; False without any work."""
-    with coordinator._shards_lock:
-        work = coordinator._ready()
+    work = coordinator._next_work()
     if work is not None:
         work()
     return work is not None

@@ -71,11 +71,12 @@ class FakeReaper:
         self.timers: list[DelayedCall] = []
         self.completed_count = 0
 
-    def schedule(self, timer: DelayedCall) -> None:
-        self.timers.append(timer)
+    def call_at(self, deadline_ms: float, call: Callable[[], None]) -> DelayedCall:
+        def completed() -> None:
+            self.completed_count += 1
 
-    def completed(self) -> None:
-        self.completed_count += 1
+        self.timers.append(DelayedCall(deadline_ms, lambda: False, completed, call))
+        return self.timers[-1]
 
     @property
     def deadlines(self) -> list[float]:

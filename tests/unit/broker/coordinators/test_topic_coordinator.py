@@ -39,7 +39,7 @@ def test_machines_are_missing_while_their_shard_is_loaded_or_doubtful(hosting: S
     assert error_of(coordinator) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert coordinator.all_machines() == ([], True)
     assert coordinator.serving() == []
-    assert coordinator._work_off() is None
+    coordinator._work_off()
     assert coordinator.serving() == [coordinator.find(0)]
 
 
@@ -53,12 +53,12 @@ def test_a_shard_that_cannot_be_loaded_is_tried_again_after_a_pause(
 
     with monkeypatch.context() as patch:
         patch.setattr(topic_coordinator, "last_records", fail)
-        assert groups._work_off() == RETRY_MS / 1000
+        groups._work_off()
     hosting.managed.pass_time(RETRY_MS - 1)
-    assert groups._work_off() == pytest.approx(0.001)
+    groups._work_off()
     assert groups.is_loading(0)
     hosting.managed.pass_time(1)
-    assert groups._work_off() is None
+    groups._work_off()
     assert groups.find(0).state is ShardState.SERVING
 
 
