@@ -156,13 +156,18 @@ class Members:
             invariant(member.instance_id not in self._static, "instance %s is taken", member.instance_id)
             self._static[member.instance_id] = member.member_id
         self._by_id[member.member_id] = member
-        self._supporters.update({protocol.name for protocol in member.protocols})
-        self.metadata_bytes += member.metadata_bytes
-        self._held_bytes += member.held_bytes
-        self.awaiting_join += member.join_token is not None
+        self._count(member, 1)
         self.pending.pop(member.member_id, None)
         if self.leader_id is None:
             self.leader_id = member.member_id
+
+    def _count(self, member: Member, sign: int) -> None:
+        self._supporters.update(dict.fromkeys((protocol.name for protocol in member.protocols), sign))
+        if sign < 0:
+            self._supporters += Counter()
+        self.metadata_bytes += sign * member.metadata_bytes
+        self._held_bytes += sign * member.held_bytes
+        self.awaiting_join += sign * (member.join_token is not None)
 
     def remove(self, member_id: str) -> None:
         """Remove a member or a pending id. The caller has answered the member's requests."""
@@ -170,11 +175,7 @@ class Members:
         member = self._by_id.pop(member_id, None)
         if member is None:
             return
-        self._supporters.subtract({protocol.name for protocol in member.protocols})
-        self._supporters += Counter()
-        self.metadata_bytes -= member.metadata_bytes
-        self._held_bytes -= member.held_bytes
-        self.awaiting_join -= member.join_token is not None
+        self._count(member, -1)
         if member.instance_id is not None:
             del self._static[member.instance_id]
         if self.leader_id == member_id:
@@ -195,16 +196,12 @@ class Members:
 
     def update(self, member: Member, source: Member) -> None:
         """Give a member the client, the protocols and the timeouts of another."""
-        self._supporters.subtract({protocol.name for protocol in member.protocols})
-        self._supporters.update({protocol.name for protocol in source.protocols})
-        self._supporters += Counter()
-        self.metadata_bytes += source.metadata_bytes - member.metadata_bytes
-        self._held_bytes -= member.held_bytes
+        self._count(member, -1)
         member.protocols = source.protocols
         member.client = source.client
         member.session_timeout_ms = source.session_timeout_ms
         member.rebalance_timeout_ms = source.rebalance_timeout_ms
-        self._held_bytes += member.held_bytes
+        self._count(member, 1)
 
     def assign(self, member: Member, assignment: bytes) -> None:
         self._held_bytes += len(assignment) - len(member.assignment)
