@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from barnabas.broker.base.limits import MAX_NEW_CONFIGS_BYTES
 from barnabas.broker.cluster.features import updated
-from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
@@ -52,17 +52,14 @@ from barnabas.protocol.messages.topics import (
     CreatableTopicConfigResult,
     CreatableTopicResult,
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
-    CreateTopicsResponse,
     DeletableTopicResult,
     DeleteTopicsRequest,
-    DeleteTopicsResponse,
     DeleteTopicState,
 )
 from barnabas.protocol.partition_entries import entries, in_topics, outcomes_in_topics, partitions_of
-from barnabas.protocol.schema import MAX_HEAD_BYTES, ApiKey, wire_fields
+from barnabas.protocol.schema import APIS, MAX_HEAD_BYTES, ApiKey, wire_fields
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity
 from barnabas.zookeeper.features import Levels, Registrations
@@ -82,12 +79,11 @@ _Result = CreatableTopicResult | CreatePartitionsTopicResult | DeletableTopicRes
 _Handle = Callable[[Services, ApiRequest], None]
 
 
-def _by_controller(response_class: type[Any], result_class: type[Any]) -> Callable[[_Handle], _Handle]:
+def _by_controller(result_class: type[Any]) -> Callable[[_Handle], _Handle]:
     """Run a handler on the slow-work thread if the active controller is in this process.
 
     Else each topic is refused; also if the answer might not fit into a native message.
     """
-    results_field = next(name for name, wire, _ in wire_fields(response_class) if wire.is_array)
 
     def decorate(work: _Handle) -> _Handle:
         def handle(services: Services, request: ApiRequest) -> None:
@@ -104,15 +100,17 @@ def _by_controller(response_class: type[Any], result_class: type[Any]) -> Callab
                 results.append(
                     result_class(name=topic.name, error_code=code, error_message=text_or_none, **named)
                 )
-            request.respond(response_class(**{results_field: results}))
+            _respond(request, results)
 
         return handle
 
     return decorate
 
 
-def _texts_beside(results: Iterable[_Result]) -> ErrorTexts:
-    return ErrorTexts(used=sum(len(result.error_message or "") for result in results))
+def _respond(request: ApiRequest, results: Sequence[_Result]) -> None:
+    response_class = APIS[request.api_key].response
+    results_field = next(name for name, wire, _ in wire_fields(response_class) if wire.is_array)
+    request.respond(response_class(**{results_field: results}))
 
 
 def _fits(topics: Collection[Any], api_key: ApiKey) -> bool:
@@ -124,76 +122,59 @@ def _fits(topics: Collection[Any], api_key: ApiKey) -> bool:
     )
 
 
-class _Expected(NamedTuple):
-    """A topic that must get a leader for each of its partitions, and its result in the answer."""
-
-    result: CreatableTopicResult | CreatePartitionsTopicResult
-    topic_id: TopicId
-    num_partitions: int
-
-
-def _answer_when_served(
+def _respond_when_done(
     services: Services,
     request: ApiRequest,
-    expected: Collection[_Expected],
-    response: CreateTopicsResponse | CreatePartitionsResponse,
-    *,
-    timeout_ms: int,
-    done: str,
+    results: Sequence[_Result],
+    awaited: Sequence[tuple[_Result, Callable[[], bool]]],
+    text: str,
 ) -> None:
-    """Answer when each of these partitions has a leader; at the deadline, with an error for the others."""
+    """Answer when the awaited topics are done; at the deadline, with an error for those that are not."""
 
-    results = response.topics if isinstance(response, CreateTopicsResponse) else response.results
-
-    def unserved() -> list[_Expected]:
-        return [topic for topic in expected if not _is_served(services.metadata, topic)]
+    def remaining() -> list[_Result]:
+        return [result for result, is_done in awaited if not is_done()]
 
     def on_deadline() -> None:
-        texts, text = _texts_beside(results), f"{done}, but not every partition has a leader yet"
-        for topic in unserved():
-            topic.result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            topic.result.error_message = texts.take(text)
+        texts = ErrorTexts(used=sum(len(result.error_message or "") for result in results))
+        for result in remaining():
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            result.error_message = texts.take(text)
 
     request.answer_when(
-        lambda: not unserved(),
-        lambda: request.respond(response),
+        lambda: not remaining(),
+        lambda: _respond(request, results),
         purgatory=services.topic_purgatory,
-        keys=[topic.result.name for topic in expected],
-        wait_ms=timeout_ms,
+        keys=[result.name or "" for result, _ in awaited],
+        wait_ms=request.body.timeout_ms,
         on_deadline=on_deadline,
     )
 
 
-def _is_served(metadata: MetadataCache, expected: _Expected) -> bool:
-    topic = metadata.current.topics.get(expected.result.name)
-    if (
-        topic is None
-        or topic.topic_id != expected.topic_id
-        or len(topic.partitions) < expected.num_partitions
-    ):
+def _is_served(services: Services, name: str, topic_id: TopicId, num_partitions: int) -> bool:
+    """Whether each of the topic's partitions has a leader."""
+    topic = services.metadata.current.topics.get(name)
+    if topic is None or topic.topic_id != topic_id or len(topic.partitions) < num_partitions:
         return False
-    return all(metadata.leader_of(tp)[0] != NO_BROKER for tp in topic.partitions.values())
+    return all(services.metadata.leader_of(tp)[0] != NO_BROKER for tp in topic.partitions.values())
 
 
 # Creating
 
 
-@_by_controller(CreateTopicsResponse, CreatableTopicResult)
+@_by_controller(CreatableTopicResult)
 def handle_create_topics(services: Services, request: ApiRequest) -> None:
     body: CreateTopicsRequest = request.body
     results = services.topics.create_topics(body.topics, validate_only=body.validate_only)
     created = [result for result in results if result.error_code == ErrorCode.NONE]
     if created:
         _describe_configs(services, body.topics, created)
-    expected = [_Expected(result, TopicId(result.topic_id), result.num_partitions) for result in created]
-    _answer_when_served(
-        services,
-        request,
-        [] if body.validate_only else expected,
-        CreateTopicsResponse(topics=results),
-        timeout_ms=body.timeout_ms,
-        done="the topic is made",
-    )
+    awaited = [
+        (result, partial(_is_served, services, result.name, TopicId(result.topic_id), result.num_partitions))
+        for result in created
+        if not body.validate_only
+    ]
+    text = "the topic is made, but not every partition has a leader yet"
+    _respond_when_done(services, request, results, awaited, text)
 
 
 def _describe_configs(
@@ -239,22 +220,20 @@ def _describe_configs(
 # Adding partitions
 
 
-@_by_controller(CreatePartitionsResponse, CreatePartitionsTopicResult)
+@_by_controller(CreatePartitionsTopicResult)
 def handle_create_partitions(services: Services, request: ApiRequest) -> None:
     body: CreatePartitionsRequest = request.body
     others = [topic for topic in body.topics if topic.name not in INTERNAL_TOPICS]
     grown = services.topics.create_partitions(others, validate_only=body.validate_only)
     internal = {topic.name: None for topic in body.topics if topic.name in INTERNAL_TOPICS}
     refused = list(map(_refused_growth, internal))
-    expected = [_Expected(*topic) for topic in grown if topic[0].error_code == ErrorCode.NONE]
-    _answer_when_served(
-        services,
-        request,
-        [] if body.validate_only else expected,
-        CreatePartitionsResponse(results=[result for result, _, _ in grown] + refused),
-        timeout_ms=body.timeout_ms,
-        done="the partitions are added",
-    )
+    awaited = [
+        (result, partial(_is_served, services, result.name, topic_id, num_partitions))
+        for result, topic_id, num_partitions in grown
+        if result.error_code == ErrorCode.NONE and not body.validate_only
+    ]
+    text = "the partitions are added, but not every partition has a leader yet"
+    _respond_when_done(services, request, [result for result, _, _ in grown] + refused, awaited, text)
 
 
 def _refused_growth(name: str) -> CreatePartitionsTopicResult:
@@ -277,42 +256,24 @@ def handle_delete_topics(services: Services, request: ApiRequest) -> None:
     _delete(services, request)
 
 
-@_by_controller(DeleteTopicsResponse, DeletableTopicResult)
+@_by_controller(DeletableTopicResult)
 def _delete(services: Services, request: ApiRequest) -> None:
     body: DeleteTopicsRequest = request.body
     results = services.topics.delete_topics(body.topics)
     for result in results:
         result.error_code = known_error(request, ErrorCode(result.error_code))
-    deleted = {
-        result.name: result
+    awaited = [
+        (result, partial(_is_gone, services, result.name, TopicId(result.topic_id)))
         for result in results
         if result.error_code == ErrorCode.NONE and result.name is not None
-    }
+    ]
+    text = "the deletion is under way; it continues when all its brokers are back"
+    _respond_when_done(services, request, results, awaited, text)
 
-    def remaining() -> list[DeletableTopicResult]:
-        current = services.metadata.current.topics
-        return [
-            result
-            for name, result in deleted.items()
-            if name in current and current[name].topic_id == TopicId(result.topic_id)
-        ]
 
-    def on_deadline() -> None:
-        texts = _texts_beside(results)
-        for result in remaining():
-            result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.error_message = texts.take(
-                "the deletion is under way; it continues when all its brokers are back"
-            )
-
-    request.answer_when(
-        lambda: not remaining(),
-        lambda: request.respond(DeleteTopicsResponse(responses=results)),
-        purgatory=services.topic_purgatory,
-        keys=deleted,
-        wait_ms=body.timeout_ms,
-        on_deadline=on_deadline,
-    )
+def _is_gone(services: Services, name: str, topic_id: TopicId) -> bool:
+    topic = services.metadata.current.topics.get(name)
+    return topic is None or topic.topic_id != topic_id
 
 
 # ---- ElectLeaders
