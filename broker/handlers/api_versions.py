@@ -14,13 +14,7 @@ from typing import Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages.api_versions import (
-    ApiVersion,
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    FinalizedFeature,
-    SupportedFeature,
-)
+from barnabas.protocol.messages import api_versions as wire
 from barnabas.protocol.schema import APIS, ApiKey
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -36,7 +30,7 @@ def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
     for_kafka = [version for version in native if not APIS[version.api_key].is_native_only]
 
     def handle(services: Services, request: ApiRequest) -> None:
-        body: ApiVersionsRequest = request.body
+        body: wire.ApiVersionsRequest = request.body
         version = request.api_version
         error = ErrorCode.NONE
         if version is not None and version >= _NAMES_ITS_SOFTWARE_FROM and not _is_valid(body):
@@ -45,17 +39,17 @@ def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
             error = ErrorCode.REBOOTSTRAP_REQUIRED
         names = [] if error else for_kafka if version is not None else native
         finalized = services.features.current
-        response = ApiVersionsResponse(
+        response = wire.ApiVersionsResponse(
             error_code=error,
             api_keys=names,
             supported_features=[
-                SupportedFeature(name=name, min_version=levels.lowest, max_version=levels.highest)
+                wire.SupportedFeature(name=name, min_version=levels.lowest, max_version=levels.highest)
                 for name, levels in services.features.supported.items()
                 if levels.lowest or request.is_since(_LEVEL_0_FROM)
             ],
             finalized_features_epoch=finalized.epoch,
             finalized_features=[
-                FinalizedFeature(name=name, max_version_level=level, min_version_level=level)
+                wire.FinalizedFeature(name=name, max_version_level=level, min_version_level=level)
                 for name, level in finalized.levels.items()
             ],
         )
@@ -64,30 +58,32 @@ def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
     return handle
 
 
-def unsupported(served_from: int, served_to: int) -> ApiVersionsResponse:
+def unsupported(served_from: int, served_to: int) -> wire.ApiVersionsResponse:
     """The answer to an ApiVersions request in an unknown version: the versions to ask again in.
 
     It is sent in version 0, which any client reads (KIP-511).
     """
-    return ApiVersionsResponse(
+    return wire.ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=served_from, max_version=served_to)],
+        api_keys=[
+            wire.ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=served_from, max_version=served_to)
+        ],
     )
 
 
-def _version(key: ApiKey) -> ApiVersion:
+def _version(key: ApiKey) -> wire.ApiVersion:
     first, last = APIS[key].versions
-    return ApiVersion(api_key=key, min_version=first, max_version=last)
+    return wire.ApiVersion(api_key=key, min_version=first, max_version=last)
 
 
-def _is_misrouted(services: Services, body: ApiVersionsRequest) -> bool:
+def _is_misrouted(services: Services, body: wire.ApiVersionsRequest) -> bool:
     """Whether the client means another broker: one that names no cluster, as older versions, accepts any."""
     return body.cluster_id is not None and (
         body.cluster_id != services.cluster_id or body.node_id != services.config.broker_id
     )
 
 
-def _is_valid(body: ApiVersionsRequest) -> bool:
+def _is_valid(body: wire.ApiVersionsRequest) -> bool:
     return all(
         _SOFTWARE.fullmatch(text) for text in (body.client_software_name, body.client_software_version)
     )

@@ -19,35 +19,23 @@ from barnabas.broker.config.dynamic import PER_BROKER, ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
-from barnabas.protocol.messages.configs import (
-    AlterConfigsRequest,
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
-    ConfigResourceType,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-)
+from barnabas.protocol.messages import configs as wire
 from barnabas.protocol.topic_names import validate_topic_name
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity, EntityKind
 
 logger = logging.getLogger(__name__)
 
 Settings = Mapping[str, str]
-Edit = Callable[[ConfigResourceType, Settings, ConfigLayers], Settings]
+Edit = Callable[[wire.ConfigResourceType, Settings, ConfigLayers], Settings]
 """Makes a resource's new settings from its current ones; raises ApiError."""
 
 
-def _replace(resource: AlterConfigsResource) -> Edit:
+def _replace(resource: wire.AlterConfigsResource) -> Edit:
     entries = [(entry.name, entry.value) for entry in resource.configs]
     return lambda kind, current, layers: config_rules.replacing(kind, entries, current, layers)
 
 
-def _alter(resource: IncrementalAlterConfigsResource) -> Edit:
+def _alter(resource: wire.IncrementalAlterConfigsResource) -> Edit:
     changes = [Alteration(entry.name, entry.config_operation, entry.value) for entry in resource.configs]
     return lambda kind, current, layers: config_rules.altered(kind, current, changes, layers)
 
@@ -57,12 +45,12 @@ def _alter(resource: IncrementalAlterConfigsResource) -> Edit:
 
 def _entity(services: Services, kind: int, name: str) -> Entity:
     """The resource of a request. Raises INVALID_REQUEST, or for topics as Metadata does."""
-    if kind == ConfigResourceType.TOPIC:
+    if kind == wire.ConfigResourceType.TOPIC:
         validate_topic_name(name)
         if name not in services.metadata.current.topics:
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {name!r} does not exist")
         return Entity.topic(name)
-    if kind != ConfigResourceType.BROKER:
+    if kind != wire.ConfigResourceType.BROKER:
         raise api_error(ErrorCode.INVALID_REQUEST, f"resource type {kind}; expected 2 (topic) or 4 (broker)")
     own = str(services.config.broker_id)
     if name not in ("", own):
@@ -88,7 +76,7 @@ def _own(services: Services) -> Entity:
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
-    body: DescribeConfigsRequest = request.body
+    body: wire.DescribeConfigsRequest = request.body
     # Each resource once, as named last: otherwise few bytes could request gigabytes.
     resources = {(resource.resource_type, resource.resource_name): resource for resource in body.resources}
     entities: dict[tuple[int, str], Entity | ApiError] = {}
@@ -107,7 +95,7 @@ def handle_describe(services: Services, request: ApiRequest) -> None:
     results = []
     texts = ErrorTexts()
     for (kind, name), resource in resources.items():
-        result = DescribeConfigsResult(error_code=ErrorCode.NONE, resource_type=kind, resource_name=name)
+        result = wire.DescribeConfigsResult(error_code=ErrorCode.NONE, resource_type=kind, resource_name=name)
         entity = entities[kind, name]
         if isinstance(entity, ApiError):
             result.error_code, result.error_message = entity.code, texts.of(entity)
@@ -120,12 +108,15 @@ def handle_describe(services: Services, request: ApiRequest) -> None:
                 documentation=body.include_documentation,
             )
         results.append(result)
-    request.respond(DescribeConfigsResponse(results=results))
+    request.respond(wire.DescribeConfigsResponse(results=results))
 
 
 def _described(
-    services: Services, resource: DescribeConfigsResource, entity: Entity, stored: Mapping[Entity, Settings]
-) -> list[DescribeConfigsResourceResult]:
+    services: Services,
+    resource: wire.DescribeConfigsResource,
+    entity: Entity,
+    stored: Mapping[Entity, Settings],
+) -> list[wire.DescribeConfigsResourceResult]:
     # An empty list of names requests all, as Kafka's older clients mean it. Each setting is looked for in a
     # set: a request may name a hundred thousand.
     names = frozenset(resource.configuration_keys or ()) or None
@@ -149,13 +140,13 @@ def handle_incremental_alter(services: Services, request: ApiRequest) -> None:
 
 
 def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[Any], Edit]) -> None:
-    body: AlterConfigsRequest | IncrementalAlterConfigsRequest = request.body
+    body: wire.AlterConfigsRequest | wire.IncrementalAlterConfigsRequest = request.body
     counts = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
     responses = []
     texts = ErrorTexts()
     for resource in body.resources:
         kind, name = resource.resource_type, resource.resource_name
-        response = AlterConfigsResourceResponse(
+        response = wire.AlterConfigsResourceResponse(
             error_code=ErrorCode.NONE, resource_type=kind, resource_name=name
         )
         try:
@@ -168,7 +159,7 @@ def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[An
                     ErrorCode.INVALID_REQUEST,
                     f"Cannot update these configs at default cluster level: {', '.join(refused)}",
                 )
-            _change(services, ConfigResourceType(kind), entity, make_edit(resource), body.validate_only)
+            _change(services, wire.ConfigResourceType(kind), entity, make_edit(resource), body.validate_only)
         except ApiError as error:
             response.error_code, response.error_message = error.code, texts.of(error)
         responses.append(response)
@@ -176,7 +167,7 @@ def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[An
 
 
 def _change(
-    services: Services, kind: ConfigResourceType, entity: Entity, edit: Edit, validate_only: bool
+    services: Services, kind: wire.ConfigResourceType, entity: Entity, edit: Edit, validate_only: bool
 ) -> None:
     stored = services.configs.values({entity, _own(services), ALL_BROKERS})
     layers = _layers(services, stored)

@@ -26,38 +26,8 @@ from barnabas.broker.handlers.known_errors import known_error
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import NO_BROKER, TopicId, TopicPartition
-from barnabas.protocol.messages.elections import (
-    ElectionType,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ReplicaElectionResult,
-)
-from barnabas.protocol.messages.features import (
-    UpdatableFeatureResult,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
-    UpgradeType,
-)
-from barnabas.protocol.messages.reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingPartitionReassignment,
-    OngoingTopicReassignment,
-    ReassignableTopicResponse,
-)
-from barnabas.protocol.messages.topics import (
-    CreatableTopic,
-    CreatableTopicConfigResult,
-    CreatableTopicResult,
-    CreatePartitionsRequest,
-    CreatePartitionsTopicResult,
-    CreateTopicsRequest,
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicState,
-)
+from barnabas.protocol.messages import elections, features, reassignments
+from barnabas.protocol.messages import topics as wire
 from barnabas.protocol.partition_entries import entries, in_topics, outcomes_in_topics, partitions_of
 from barnabas.protocol.schema import APIS, MAX_HEAD_BYTES, ApiKey, wire_fields
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
@@ -75,7 +45,7 @@ _RESULT_BYTES: Final = 60
 _CONFIG_BYTES: Final = 12
 _UTF8_BYTES: Final = 4
 """The most that a character takes."""
-_Result = CreatableTopicResult | CreatePartitionsTopicResult | DeletableTopicResult
+_Result = wire.CreatableTopicResult | wire.CreatePartitionsTopicResult | wire.DeletableTopicResult
 _Handle = Callable[[Services, ApiRequest], None]
 
 
@@ -95,7 +65,7 @@ def _by_controller(result_class: type[Any]) -> Callable[[_Handle], _Handle]:
                 code, text = ErrorCode.POLICY_VIOLATION, _TOO_LONG
             texts, results = ErrorTexts(), []
             for topic in request.body.topics:
-                named = {"topic_id": topic.topic_id} if isinstance(topic, DeleteTopicState) else {}
+                named = {"topic_id": topic.topic_id} if isinstance(topic, wire.DeleteTopicState) else {}
                 text_or_none = texts.take(text)
                 results.append(
                     result_class(name=topic.name, error_code=code, error_message=text_or_none, **named)
@@ -161,9 +131,9 @@ def _is_served(services: Services, name: str, topic_id: TopicId, num_partitions:
 # Creating
 
 
-@_by_controller(CreatableTopicResult)
+@_by_controller(wire.CreatableTopicResult)
 def handle_create_topics(services: Services, request: ApiRequest) -> None:
-    body: CreateTopicsRequest = request.body
+    body: wire.CreateTopicsRequest = request.body
     results = services.topics.create_topics(body.topics, validate_only=body.validate_only)
     created = [result for result in results if result.error_code == ErrorCode.NONE]
     if created:
@@ -178,7 +148,9 @@ def handle_create_topics(services: Services, request: ApiRequest) -> None:
 
 
 def _describe_configs(
-    services: Services, topics: Collection[CreatableTopic], created: Collection[CreatableTopicResult]
+    services: Services,
+    topics: Collection[wire.CreatableTopic],
+    created: Collection[wire.CreatableTopicResult],
 ) -> None:
     """Add the settings of the new topics to their results (KIP-525), or the error that hides them."""
     own = Entity.broker(services.config.broker_id)
@@ -199,7 +171,7 @@ def _describe_configs(
             config.name: config.value for config in configs.get(result.name, ()) if config.value is not None
         }
         described = [
-            CreatableTopicConfigResult(
+            wire.CreatableTopicConfigResult(
                 name=config.name,
                 value=config.value,
                 read_only=config.read_only,
@@ -220,9 +192,9 @@ def _describe_configs(
 # Adding partitions
 
 
-@_by_controller(CreatePartitionsTopicResult)
+@_by_controller(wire.CreatePartitionsTopicResult)
 def handle_create_partitions(services: Services, request: ApiRequest) -> None:
-    body: CreatePartitionsRequest = request.body
+    body: wire.CreatePartitionsRequest = request.body
     others = [topic for topic in body.topics if topic.name not in INTERNAL_TOPICS]
     grown = services.topics.create_partitions(others, validate_only=body.validate_only)
     internal = {topic.name: None for topic in body.topics if topic.name in INTERNAL_TOPICS}
@@ -236,9 +208,9 @@ def handle_create_partitions(services: Services, request: ApiRequest) -> None:
     _respond_when_done(services, request, [result for result, _, _ in grown] + refused, awaited, text)
 
 
-def _refused_growth(name: str) -> CreatePartitionsTopicResult:
+def _refused_growth(name: str) -> wire.CreatePartitionsTopicResult:
     """Apache Kafka lets internal topics grow, and after the next restart looks for groups in wrong places."""
-    return CreatePartitionsTopicResult(
+    return wire.CreatePartitionsTopicResult(
         name=name,
         error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
         error_message=f"{name} cannot grow: the number of its partitions decides where every group is, and "
@@ -250,15 +222,15 @@ def _refused_growth(name: str) -> CreatePartitionsTopicResult:
 
 
 def handle_delete_topics(services: Services, request: ApiRequest) -> None:
-    body: DeleteTopicsRequest = request.body
+    body: wire.DeleteTopicsRequest = request.body
     # Older versions have only names.
-    body.topics += [DeleteTopicState(name=name) for name in body.topic_names]
+    body.topics += [wire.DeleteTopicState(name=name) for name in body.topic_names]
     _delete(services, request)
 
 
-@_by_controller(DeletableTopicResult)
+@_by_controller(wire.DeletableTopicResult)
 def _delete(services: Services, request: ApiRequest) -> None:
-    body: DeleteTopicsRequest = request.body
+    body: wire.DeleteTopicsRequest = request.body
     results = services.topics.delete_topics(body.topics)
     for result in results:
         result.error_code = known_error(request, ErrorCode(result.error_code))
@@ -280,21 +252,21 @@ def _is_gone(services: Services, name: str, topic_id: TopicId) -> bool:
 
 
 def handle_elect_leaders(services: Services, request: ApiRequest) -> None:
-    body: ElectLeadersRequest = request.body
+    body: elections.ElectLeadersRequest = request.body
     partitions = None if body.topic_partitions is None else partitions_of(body.topic_partitions)
 
     def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
         if code != ErrorCode.NONE:
             # Version 0 has no error of the whole request.
             outcomes = dict.fromkeys(partitions or (), api_error(code))
-        results = outcomes_in_topics(ReplicaElectionResult, outcomes)
-        request.respond(ElectLeadersResponse(error_code=code, replica_election_results=results))
+        results = outcomes_in_topics(elections.ReplicaElectionResult, outcomes)
+        request.respond(elections.ElectLeadersResponse(error_code=code, replica_election_results=results))
 
-    if body.election_type not in set(ElectionType):
+    if body.election_type not in set(elections.ElectionType):
         answer(ErrorCode.INVALID_REQUEST, {})
         return
     services.controller.elect_leaders(
-        partitions, is_unclean=body.election_type == ElectionType.UNCLEAN, done=answer
+        partitions, is_unclean=body.election_type == elections.ElectionType.UNCLEAN, done=answer
     )
 
 
@@ -302,7 +274,7 @@ def handle_elect_leaders(services: Services, request: ApiRequest) -> None:
 
 
 def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
-    body: AlterPartitionReassignmentsRequest = request.body
+    body: reassignments.AlterPartitionReassignmentsRequest = request.body
     targets: dict[TopicPartition, Sequence[int] | None] = {
         tp: entry.replicas for tp, entry in entries(body.topics)
     }
@@ -313,9 +285,9 @@ def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
         del targets[tp]
 
     def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
-        results = outcomes_in_topics(ReassignableTopicResponse, {**outcomes, **doubled})
+        results = outcomes_in_topics(reassignments.ReassignableTopicResponse, {**outcomes, **doubled})
         request.respond(
-            AlterPartitionReassignmentsResponse(
+            reassignments.AlterPartitionReassignmentsResponse(
                 allow_replication_factor_change=body.allow_replication_factor_change,
                 error_code=code,
                 error_message=_text(code),
@@ -329,7 +301,7 @@ def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
 
 
 def handle_list_reassignments(services: Services, request: ApiRequest) -> None:
-    body: ListPartitionReassignmentsRequest = request.body
+    body: reassignments.ListPartitionReassignmentsRequest = request.body
     requested = None if body.topics is None else set(partitions_of(body.topics))
 
     def answer(code: ErrorCode, under_way: Mapping[TopicPartition, ReplicaAssignment]) -> None:
@@ -339,18 +311,18 @@ def handle_list_reassignments(services: Services, request: ApiRequest) -> None:
             if requested is None or tp in requested
         )
         request.respond(
-            ListPartitionReassignmentsResponse(
+            reassignments.ListPartitionReassignmentsResponse(
                 error_code=code,
                 error_message=_text(code),
-                topics=in_topics(OngoingTopicReassignment, listed),
+                topics=in_topics(reassignments.OngoingTopicReassignment, listed),
             )
         )
 
     services.controller.list_reassignments(answer)
 
 
-def _ongoing(tp: TopicPartition, assignment: ReplicaAssignment) -> OngoingPartitionReassignment:
-    return OngoingPartitionReassignment(
+def _ongoing(tp: TopicPartition, assignment: ReplicaAssignment) -> reassignments.OngoingPartitionReassignment:
+    return reassignments.OngoingPartitionReassignment(
         partition_index=tp.partition,
         replicas=list(assignment.replicas),
         adding_replicas=list(assignment.adding),
@@ -371,11 +343,11 @@ def handle_update_features(services: Services, request: ApiRequest) -> None:
     All updates of a request take effect, or none. The answering broker knows the new levels before it
     answers; the others learn of them from ZooKeeper within milliseconds.
     """
-    body: UpdateFeaturesRequest = request.body
+    body: features.UpdateFeaturesRequest = request.body
     for update in body.feature_updates:
         # Version 0 has a flag in place of the type.
         if update.allow_downgrade:
-            update.upgrade_type = UpgradeType.SAFE_DOWNGRADE.value
+            update.upgrade_type = features.UpgradeType.SAFE_DOWNGRADE.value
 
     def edit(levels: Levels, registrations: Registrations) -> Levels:
         result = updated(levels, body.feature_updates, registrations)
@@ -384,10 +356,10 @@ def handle_update_features(services: Services, request: ApiRequest) -> None:
     try:
         services.features.change(edit)
     except ApiError as error:
-        request.respond(UpdateFeaturesResponse(error_code=error.code, error_message=error.text))
+        request.respond(features.UpdateFeaturesResponse(error_code=error.code, error_message=error.text))
         return
     if not body.validate_only:
         levels = {update.feature: update.max_version_level for update in body.feature_updates}
         logger.info("%s changed the levels of features: %s", request, levels)
-    results = [UpdatableFeatureResult(feature=update.feature) for update in body.feature_updates]
-    request.respond(UpdateFeaturesResponse(results=results))
+    results = [features.UpdatableFeatureResult(feature=update.feature) for update in body.feature_updates]
+    request.respond(features.UpdateFeaturesResponse(results=results))

@@ -16,18 +16,7 @@ from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.producer_state import ProducerState
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.describe_transactions import (
-    ActiveProducer,
-    DescribedTransaction,
-    DescribeProducersPartitionResponse,
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeProducersTopicResponse,
-    DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
-    ListTransactionsRequest,
-    ListTransactionsResponse,
-)
+from barnabas.protocol.messages import describe_transactions as wire
 from barnabas.protocol.partition_entries import in_topics, named_once
 from barnabas.protocol.topic_names import validate_topic_name
 
@@ -35,14 +24,14 @@ _STATES: Final = {state.value: state for state in TransactionState}
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:
-    body: DescribeTransactionsRequest = request.body
+    body: wire.DescribeTransactionsRequest = request.body
     # Each once: an answer has the partitions of its transaction.
     ids = dict.fromkeys(body.transactional_ids)
     described = [_describe(services, transactional_id) for transactional_id in ids]
-    request.respond(DescribeTransactionsResponse(transaction_states=described))
+    request.respond(wire.DescribeTransactionsResponse(transaction_states=described))
 
 
-def _describe(services: Services, transactional_id: str) -> DescribedTransaction:
+def _describe(services: Services, transactional_id: str) -> wire.DescribedTransaction:
     code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     try:
         described = services.transactions.describe(transactional_id)
@@ -51,7 +40,7 @@ def _describe(services: Services, transactional_id: str) -> DescribedTransaction
     if described is not None and described.error_code == ErrorCode.NONE:
         return described
     # As in Kafka: zeros, since there are clients that cannot decode -1 here.
-    return DescribedTransaction(
+    return wire.DescribedTransaction(
         error_code=code,
         transactional_id=transactional_id,
         transaction_start_time_ms=0,
@@ -62,10 +51,10 @@ def _describe(services: Services, transactional_id: str) -> DescribedTransaction
 
 def handle_list(services: Services, request: ApiRequest) -> None:
     """Fails while ids are missing: a partial list would pass for a complete one."""
-    body: ListTransactionsRequest = request.body
+    body: wire.ListTransactionsRequest = request.body
     transactions, is_partial = services.transactions.all_machines()
     if is_partial:
-        request.respond(ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        request.respond(wire.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         return
     states = {_STATES[name] for name in body.state_filters if name in _STATES}
     unknown = [name for name in body.state_filters if name not in _STATES]
@@ -85,7 +74,7 @@ def handle_list(services: Services, request: ApiRequest) -> None:
         )
 
     request.respond(
-        ListTransactionsResponse(
+        wire.ListTransactionsResponse(
             unknown_state_filters=unknown,
             transaction_states=[
                 transaction.listed() for transaction in transactions if is_listed(transaction)
@@ -102,34 +91,36 @@ _PIECE: Final = 500
 
 
 def handle_describe_producers(services: Services, request: ApiRequest) -> None:
-    body: DescribeProducersRequest = request.body
+    body: wire.DescribeProducersRequest = request.body
     texts = ErrorTexts()
     described = ((tp, _describe_producers(services, tp, texts)) for tp in named_once(body.topics))
-    request.respond(DescribeProducersResponse(topics=in_topics(DescribeProducersTopicResponse, described)))
+    request.respond(
+        wire.DescribeProducersResponse(topics=in_topics(wire.DescribeProducersTopicResponse, described))
+    )
 
 
 def _describe_producers(
     services: Services, tp: TopicPartition, texts: ErrorTexts
-) -> DescribeProducersPartitionResponse:
+) -> wire.DescribeProducersPartitionResponse:
     try:
         validate_topic_name(tp.topic)
         log = services.replicas.partition(tp).log
     except ApiError as error:
-        return DescribeProducersPartitionResponse(
+        return wire.DescribeProducersPartitionResponse(
             partition_index=tp.partition, error_code=error.code, error_message=texts.of(error)
         )
     with log.lock:
         states = list(log.producers)
-    producers: list[ActiveProducer] = []
+    producers: list[wire.ActiveProducer] = []
     for start in range(0, len(states), _PIECE):
         # The lock keeps each state consistent; appends need it too.
         with log.lock:
             producers += map(_active, states[start : start + _PIECE])
-    return DescribeProducersPartitionResponse(partition_index=tp.partition, active_producers=producers)
+    return wire.DescribeProducersPartitionResponse(partition_index=tp.partition, active_producers=producers)
 
 
-def _active(state: ProducerState) -> ActiveProducer:
-    return ActiveProducer(
+def _active(state: ProducerState) -> wire.ActiveProducer:
+    return wire.ActiveProducer(
         producer_id=state.producer_id,
         producer_epoch=state.epoch,
         last_sequence=state.last_sequence,

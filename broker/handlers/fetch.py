@@ -32,16 +32,7 @@ from barnabas.broker.replication.partition import Isolation, PartitionRead
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition
-from barnabas.protocol.messages.fetch import (
-    INITIAL_EPOCH,
-    NO_SESSION,
-    AbortedTransaction,
-    EpochEndOffset,
-    FetchPartitionResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchTopicResponse,
-)
+from barnabas.protocol.messages import fetch as wire
 from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
 from barnabas.protocol.schema import ApiKey
 
@@ -60,7 +51,7 @@ _MAX_WAIT_MS: Final = 600_000
 
 def handle(services: Services, request: ApiRequest) -> None:
     """Run on the network thread unless the fetch looks at many partitions, of its session for example."""
-    body: FetchRequest = request.body
+    body: wire.FetchRequest = request.body
     version = request.api_version
     replica_id = body.replica_id
     if version is not None and version >= _FIRST_WITH_REPLICA_STATE:
@@ -98,11 +89,11 @@ def handle(services: Services, request: ApiRequest) -> None:
     request.raw.release_frame()
 
 
-def _refuse(request: ApiRequest, code: ErrorCode, session_id: int = NO_SESSION) -> None:
-    request.respond(FetchResponse(error_code=int(code), session_id=session_id, responses=[]))
+def _refuse(request: ApiRequest, code: ErrorCode, session_id: int = wire.NO_SESSION) -> None:
+    request.respond(wire.FetchResponse(error_code=int(code), session_id=session_id, responses=[]))
 
 
-def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list[FetchItem]:
+def _items(services: Services, body: wire.FetchRequest, uses_topic_ids: bool) -> list[FetchItem]:
     """The partitions that a request names; a topic of an unknown id has an empty name.
 
     As in Kafka, the last entry of a partition counts, so an entry costs nothing beyond its request.
@@ -129,7 +120,7 @@ def _items(services: Services, body: FetchRequest, uses_topic_ids: bool) -> list
     return list(items.values())
 
 
-def _forgotten(body: FetchRequest, uses_topic_ids: bool) -> list[SessionKey]:
+def _forgotten(body: wire.FetchRequest, uses_topic_ids: bool) -> list[SessionKey]:
     return [
         (topic.topic_id, index) if uses_topic_ids else TopicPartition(topic.topic, index)
         for topic in body.forgotten_topics_data
@@ -143,7 +134,7 @@ class _Fetch:
     __slots__ = ("_params", "_replicas", "_request", "_services", "_session", "_session_request", "_sessions")
 
     def __init__(self, services: Services, request: ApiRequest, params: FetchParams) -> None:
-        body: FetchRequest = request.body
+        body: wire.FetchRequest = request.body
         version = request.api_version
         uses_topic_ids = version is not None and version >= _FIRST_WITH_TOPIC_IDS
         self._services, self._request, self._params = services, request, params
@@ -183,7 +174,7 @@ class _Fetch:
         if not self._request.is_since(_FIRST_WITH_ZSTD):
             outcomes = [self._without_zstd(outcome) for outcome in outcomes]
         session, epoch = self._session, self._session_request.epoch
-        session_id = NO_SESSION
+        session_id = wire.NO_SESSION
         if session is not None:
             session_id = session.id
             news = session.answer(epoch, outcomes)
@@ -191,7 +182,7 @@ class _Fetch:
                 _refuse(self._request, ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id)
                 return
             outcomes = news
-        elif epoch == INITIAL_EPOCH:
+        elif epoch == wire.INITIAL_EPOCH:
             session_id = self._sessions.open(self._session_request, outcomes)
         self._request.respond(self._response(session_id, outcomes))
 
@@ -206,8 +197,8 @@ class _Fetch:
             return outcome
         return FetchOutcome(outcome.item, PartitionRead.failed(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
 
-    def _response(self, session_id: int, outcomes: Iterable[FetchOutcome]) -> FetchResponse:
-        topics: dict[uuid.UUID | str, FetchTopicResponse] = {}
+    def _response(self, session_id: int, outcomes: Iterable[FetchOutcome]) -> wire.FetchResponse:
+        topics: dict[uuid.UUID | str, wire.FetchTopicResponse] = {}
         version, hints = self._request.api_version, None
         if version is not None and version >= _FIRST_WITH_HINTS:
             hints = LeaderHints(self._services, self._request.peer.listener_name)
@@ -215,21 +206,21 @@ class _Fetch:
             key = item.topic_id or item.partition.topic
             topic = topics.get(key)
             if topic is None:
-                topic = topics[key] = FetchTopicResponse(
+                topic = topics[key] = wire.FetchTopicResponse(
                     topic=item.partition.topic, topic_id=item.topic_id or NO_TOPIC_ID, partitions=[]
                 )
             answer = _partition(item, read)
             if hints is not None and read.error in _HINTED:
                 answer.current_leader = hints.find(item.partition, item.current_leader_epoch)
             topic.partitions.append(answer)
-        response = FetchResponse(session_id=session_id, responses=list(topics.values()))
+        response = wire.FetchResponse(session_id=session_id, responses=list(topics.values()))
         if hints is not None:
             response.node_endpoints = hints.endpoints
         return response
 
 
-def _partition(item: FetchItem, read: PartitionRead) -> FetchPartitionResponse:
-    answer = FetchPartitionResponse(
+def _partition(item: FetchItem, read: PartitionRead) -> wire.FetchPartitionResponse:
+    answer = wire.FetchPartitionResponse(
         partition_index=item.partition.partition,
         error_code=int(read.error),
         high_watermark=read.high_watermark,
@@ -240,11 +231,11 @@ def _partition(item: FetchItem, read: PartitionRead) -> FetchPartitionResponse:
     )
     if read.aborted_transactions is not None:
         answer.aborted_transactions = [
-            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+            wire.AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
             for aborted in read.aborted_transactions
         ]
     if read.diverging is not None:
-        answer.diverging_epoch = EpochEndOffset(
+        answer.diverging_epoch = wire.EpochEndOffset(
             epoch=read.diverging.epoch, end_offset=read.diverging.end_offset
         )
     return answer

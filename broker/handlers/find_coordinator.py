@@ -12,18 +12,13 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts
-from barnabas.protocol.messages.find_coordinator import (
-    Coordinator,
-    CoordinatorType,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
+from barnabas.protocol.messages import find_coordinator as wire
 
 _SEVERAL_SINCE: Final = 4
 
 
 def handle(services: Services, request: ApiRequest) -> None:
-    body: FindCoordinatorRequest = request.body
+    body: wire.FindCoordinatorRequest = request.body
     topic = _topic_of(services, body.key_type)
     if topic is None:
         _answer(services, request)
@@ -35,22 +30,22 @@ def handle(services: Services, request: ApiRequest) -> None:
 
 def _topic_of(services: Services, key_type: int) -> InternalTopic | None:
     """The topic of the coordinators of a type; None for an unknown type."""
-    if key_type == CoordinatorType.GROUP:
+    if key_type == wire.CoordinatorType.GROUP:
         return services.groups.topic
-    return services.transactions.topic if key_type == CoordinatorType.TRANSACTION else None
+    return services.transactions.topic if key_type == wire.CoordinatorType.TRANSACTION else None
 
 
 def _answer(services: Services, request: ApiRequest) -> None:
-    body: FindCoordinatorRequest = request.body
+    body: wire.FindCoordinatorRequest = request.body
     if request.is_since(_SEVERAL_SINCE):
         keys = dict.fromkeys(body.coordinator_keys)
         texts = ErrorTexts()
         coordinators = [_find(services, request, body.key_type, key, texts) for key in keys]
-        request.respond(FindCoordinatorResponse(coordinators=coordinators))
+        request.respond(wire.FindCoordinatorResponse(coordinators=coordinators))
         return
     coordinator = _find(services, request, body.key_type, body.key, ErrorTexts())
     request.respond(
-        FindCoordinatorResponse(
+        wire.FindCoordinatorResponse(
             error_code=coordinator.error_code,
             error_message=coordinator.error_message,
             node_id=coordinator.node_id,
@@ -60,7 +55,9 @@ def _answer(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _find(services: Services, request: ApiRequest, key_type: int, key: str, texts: ErrorTexts) -> Coordinator:
+def _find(
+    services: Services, request: ApiRequest, key_type: int, key: str, texts: ErrorTexts
+) -> wire.Coordinator:
     topic = _topic_of(services, key_type)
     if topic is None:
         message = f"coordinators of type {key_type} are unknown; expected 0 (group) or 1 (transaction)"
@@ -69,8 +66,8 @@ def _find(services: Services, request: ApiRequest, key_type: int, key: str, text
         broker_id, endpoint = topic.coordinator_of(key, request.peer.listener_name)
     except ApiError as error:
         return _not_found(key, error.code, texts.of(error))
-    return Coordinator(key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port)
+    return wire.Coordinator(key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port)
 
 
-def _not_found(key: str, code: int, message: str | None) -> Coordinator:
-    return Coordinator(key=key, error_code=code, error_message=message)
+def _not_found(key: str, code: int, message: str | None) -> wire.Coordinator:
+    return wire.Coordinator(key=key, error_code=code, error_message=message)

@@ -23,25 +23,7 @@ from barnabas.broker.handlers.known_errors import known_error, respond_code
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.messages.groups import (
-    DeletableGroupResult,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribedGroup,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from barnabas.protocol.messages import groups as wire
 from barnabas.protocol.messages.metadata import GROUP_OPERATIONS
 
 _MEMBER_ID_REQUIRED_SINCE: Final = 4
@@ -62,13 +44,13 @@ def shard_of(services: Services, group_id: str) -> GroupShard:
 
 
 def handle_join(services: Services, request: ApiRequest) -> None:
-    body: JoinGroupRequest = request.take_body()
+    body: wire.JoinGroupRequest = request.take_body()
     options = JoinOptions(
         request.is_since(_MEMBER_ID_REQUIRED_SINCE), request.is_since(_SKIP_ASSIGNMENT_SINCE)
     )
     client = Client(request.client_id, f"/{request.peer.host}")
 
-    def answer(response: JoinGroupResponse) -> None:
+    def answer(response: wire.JoinGroupResponse) -> None:
         if response.protocol_name is None and not request.is_since(_NULL_PROTOCOL_SINCE):
             response.protocol_name = ""
         request.respond(response)
@@ -79,11 +61,11 @@ def handle_join(services: Services, request: ApiRequest) -> None:
     try:
         shard_of(services, body.group_id).apply(body.group_id, join)
     except ApiError as error:
-        answer(JoinGroupResponse(error_code=error.code, protocol_name=None, member_id=body.member_id))
+        answer(wire.JoinGroupResponse(error_code=error.code, protocol_name=None, member_id=body.member_id))
 
 
 def handle_sync(services: Services, request: ApiRequest) -> None:
-    body: SyncGroupRequest = request.take_body()
+    body: wire.SyncGroupRequest = request.take_body()
 
     def sync(group: Group, now: Moment) -> Effects:
         return group.sync(body, request.respond, now)
@@ -91,26 +73,26 @@ def handle_sync(services: Services, request: ApiRequest) -> None:
     try:
         shard_of(services, body.group_id).apply(body.group_id, sync)
     except ApiError as error:
-        request.respond(SyncGroupResponse(error_code=known_error(request, error.code)))
+        request.respond(wire.SyncGroupResponse(error_code=known_error(request, error.code)))
 
 
 def handle_heartbeat(services: Services, request: ApiRequest) -> None:
-    body: HeartbeatRequest = request.body
+    body: wire.HeartbeatRequest = request.body
     code: int | None
     try:
         shard = shard_of(services, body.group_id)
         code = shard.read(body.group_id, lambda group, now: group.heartbeat(body, now))
     except ApiError as error:
         code = known_error(request, error.code)
-    request.respond(HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID if code is None else code))
+    request.respond(wire.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID if code is None else code))
 
 
 def handle_leave(services: Services, request: ApiRequest) -> None:
-    body: LeaveGroupRequest = request.body
+    body: wire.LeaveGroupRequest = request.body
     has_several = request.is_since(_LEAVE_SEVERAL_SINCE)
-    leaving = body.members if has_several else [MemberIdentity(member_id=body.member_id)]
+    leaving = body.members if has_several else [wire.MemberIdentity(member_id=body.member_id)]
 
-    def answer(response: LeaveGroupResponse) -> None:
+    def answer(response: wire.LeaveGroupResponse) -> None:
         if not has_several and response.members:
             response.error_code = response.error_code or response.members[0].error_code
         request.respond(response)
@@ -133,26 +115,26 @@ def handle_describe(services: Services, request: ApiRequest) -> None:
 
 
 def _answer_describe(services: Services, request: ApiRequest) -> None:
-    body: DescribeGroupsRequest = request.body
+    body: wire.DescribeGroupsRequest = request.body
     # Each group once: a short request could ask for gigabytes otherwise.
     groups = [_describe(services, group_id) for group_id in dict.fromkeys(body.groups)]
     if body.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:
                 group.authorized_operations = GROUP_OPERATIONS
-    request.respond(DescribeGroupsResponse(groups=groups))
+    request.respond(wire.DescribeGroupsResponse(groups=groups))
 
 
-def _describe(services: Services, group_id: str) -> DescribedGroup:
+def _describe(services: Services, group_id: str) -> wire.DescribedGroup:
     try:
         described = services.groups.shard_of(group_id).read(group_id, lambda group, now: group.describe())
     except ApiError as error:
-        return DescribedGroup(error_code=error.code, group_id=group_id)
-    return described or DescribedGroup(group_id=group_id, group_state=_DEAD)
+        return wire.DescribedGroup(error_code=error.code, group_id=group_id)
+    return described or wire.DescribedGroup(group_id=group_id, group_state=_DEAD)
 
 
 def handle_list(services: Services, request: ApiRequest) -> None:
-    body: ListGroupsRequest = request.body
+    body: wire.ListGroupsRequest = request.body
     states = {state.lower() for state in body.states_filter}
     types = {kind.lower() for kind in body.types_filter}
     groups, is_partial = services.groups.all_machines()
@@ -163,7 +145,7 @@ def handle_list(services: Services, request: ApiRequest) -> None:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     listed = [group.listed() for group in groups]
     request.respond(
-        ListGroupsResponse(
+        wire.ListGroupsResponse(
             error_code=code,
             groups=[
                 group
@@ -178,15 +160,15 @@ def handle_list(services: Services, request: ApiRequest) -> None:
 
 def handle_delete(services: Services, request: ApiRequest) -> None:
     """Answered when the tombstones of all groups that could be deleted are replicated, or have failed."""
-    body: DeleteGroupsRequest = request.body
+    body: wire.DeleteGroupsRequest = request.body
     results = {
-        group_id: DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)
+        group_id: wire.DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)
         for group_id in body.groups_names
     }
     lock = threading.Lock()
     unanswered = len(results)
 
-    def deleted(result: DeletableGroupResult, error: ErrorCode) -> None:
+    def deleted(result: wire.DeletableGroupResult, error: ErrorCode) -> None:
         nonlocal unanswered
         if error != ErrorCode.NONE:
             result.error_code = append_error(error)
@@ -194,15 +176,17 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
             unanswered -= 1
             is_last = not unanswered
         if is_last:
-            request.respond(DeleteGroupsResponse(results=list(results.values())))
+            request.respond(wire.DeleteGroupsResponse(results=list(results.values())))
 
     if not results:
-        request.respond(DeleteGroupsResponse(results=[]))
+        request.respond(wire.DeleteGroupsResponse(results=[]))
     for result in results.values():
         _delete(services, result, partial(deleted, result))
 
 
-def _delete(services: Services, result: DeletableGroupResult, deleted: Callable[[ErrorCode], None]) -> None:
+def _delete(
+    services: Services, result: wire.DeletableGroupResult, deleted: Callable[[ErrorCode], None]
+) -> None:
     """Calls ``deleted`` with the outcome of the tombstones, NONE without tombstones."""
     group_id = result.group_id
 

@@ -12,23 +12,13 @@ from barnabas.broker.handlers.services import Services
 from barnabas.broker.replication.become_leader_or_follower import UnconfirmedController
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicPartition
-from barnabas.protocol.messages.inter_broker import (
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    RemainingPartition,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataRequest,
-    UpdateMetadataResponse,
-)
+from barnabas.protocol.messages import inter_broker as wire
 
 logger = logging.getLogger(__name__)
 
 
 def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
-    def apply(body: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    def apply(body: wire.LeaderAndIsrRequest) -> wire.LeaderAndIsrResponse:
         # First: clients of a deposed leader ask here for the new one. If it fails, the UpdateMetadata that
         # follows has the same leaders.
         contained(
@@ -39,25 +29,27 @@ def handle_leader_and_isr(services: Services, request: ApiRequest) -> None:
             # The controller knows this registration and has sent its roles: the broker may lead again. An
             # empty request only probes a suspect broker.
             services.replicas.fence.confirmed(BrokerEpoch(body.broker_epoch))
-        return LeaderAndIsrResponse(error_code=0, partition_errors=errors)
+        return wire.LeaderAndIsrResponse(error_code=0, partition_errors=errors)
 
     _apply_in_order(services, request, apply)
 
 
 def handle_stop_replica(services: Services, request: ApiRequest) -> None:
-    def apply(body: StopReplicaRequest) -> StopReplicaResponse:
-        return StopReplicaResponse(error_code=0, partition_errors=services.replicas.roles.stop_replicas(body))
+    def apply(body: wire.StopReplicaRequest) -> wire.StopReplicaResponse:
+        return wire.StopReplicaResponse(
+            error_code=0, partition_errors=services.replicas.roles.stop_replicas(body)
+        )
 
     _apply_in_order(services, request, apply)
 
 
 def handle_update_metadata(services: Services, request: ApiRequest) -> None:
-    def apply(body: UpdateMetadataRequest) -> UpdateMetadataResponse:
+    def apply(body: wire.UpdateMetadataRequest) -> wire.UpdateMetadataResponse:
         # If the connection were closed, the controller would resend only this request, again and again.
         failure = f"an UpdateMetadata of {len(body.topic_states)} topics was not applied"
         is_applied = contained(failure, services.metadata.update, body)
         code = ErrorCode.NONE if is_applied else ErrorCode.UNKNOWN_SERVER_ERROR
-        return UpdateMetadataResponse(error_code=code)
+        return wire.UpdateMetadataResponse(error_code=code)
 
     _apply_in_order(services, request, apply)
 
@@ -86,14 +78,14 @@ def _apply_in_order(services: Services, request: ApiRequest, apply: Callable[[An
 
 
 def handle_controlled_shutdown(services: Services, request: ApiRequest) -> None:
-    body: ControlledShutdownRequest = request.body
+    body: wire.ControlledShutdownRequest = request.body
 
     def answer(code: ErrorCode, remaining: Collection[TopicPartition]) -> None:
         request.respond(
-            ControlledShutdownResponse(
+            wire.ControlledShutdownResponse(
                 error_code=int(code),
                 remaining_partitions=[
-                    RemainingPartition(topic_name=name.topic, partition_index=name.partition)
+                    wire.RemainingPartition(topic_name=name.topic, partition_index=name.partition)
                     for name in remaining
                 ],
             )

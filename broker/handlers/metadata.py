@@ -15,23 +15,8 @@ from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import after_first_update
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
+from barnabas.protocol.messages import metadata as wire
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
-from barnabas.protocol.messages.metadata import (
-    BROKER_ENDPOINTS,
-    CLUSTER_OPERATIONS,
-    CONTROLLER_ENDPOINTS,
-    OPERATIONS_UNKNOWN,
-    TOPIC_OPERATIONS,
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    MetadataBroker,
-    MetadataPartition,
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataTopic,
-)
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 
 _NULL_NAME_SINCE: Final = 12
@@ -56,7 +41,7 @@ def _answer_soon(services: Services, request: ApiRequest) -> None:
     again only by its timer, a second later. So a request on a connection of some age waits for a moment; if a
     leader is dead or suspected, it also waits for the new leader. On a new connection it is answered at once.
     """
-    body: MetadataRequest = request.body
+    body: wire.MetadataRequest = request.body
     if body.topics is not None:
         # As in Apache Kafka, each once: otherwise an answer could be many times as long as its request.
         body.topics = list({_key(topic): topic for topic in body.topics}.values())
@@ -74,7 +59,7 @@ def _answer_soon(services: Services, request: ApiRequest) -> None:
         )
 
 
-def _key(topic: MetadataRequestTopic) -> Hashable:
+def _key(topic: wire.MetadataRequestTopic) -> Hashable:
     """The id of the topic or, without one, its name: a request finds the topic by this."""
     return topic.name if topic.topic_id == NO_TOPIC_ID else topic.topic_id
 
@@ -93,7 +78,7 @@ def _answer_when_settled(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _moving(services: Services, body: MetadataRequest) -> list[str]:
+def _moving(services: Services, body: wire.MetadataRequest) -> list[str]:
     """The requested topics that have a partition whose leader is gone and not yet replaced."""
     moving = services.metadata.moving_topics()
     if not moving or body.topics is None:
@@ -122,7 +107,7 @@ def _answer(services: Services, request: ApiRequest) -> None:
 
 
 def _ask_to_create(
-    services: Services, body: MetadataRequest, current: ClusterMetadata
+    services: Services, body: wire.MetadataRequest, current: ClusterMetadata
 ) -> Mapping[str, ErrorCode]:
     """Have the unknown topics created that a request names, if it may; the error codes to answer for them."""
     if not (body.topics and body.allow_auto_topic_creation and services.auto_topics.is_enabled):
@@ -134,7 +119,7 @@ def _ask_to_create(
 
 def _question(request: ApiRequest) -> tuple[Hashable, ...]:
     """All that decides an answer, but for the metadata and the error codes of topics to be created."""
-    body: MetadataRequest = request.body
+    body: wire.MetadataRequest = request.body
     return (
         None if body.topics is None else tuple((topic.topic_id, topic.name) for topic in body.topics),
         request.peer.listener_name,
@@ -146,8 +131,8 @@ def _question(request: ApiRequest) -> tuple[Hashable, ...]:
 
 def _build(
     services: Services, request: ApiRequest, current: ClusterMetadata, codes: Mapping[str, ErrorCode]
-) -> MetadataResponse:
-    body: MetadataRequest = request.body
+) -> wire.MetadataResponse:
+    body: wire.MetadataRequest = request.body
     cache = services.metadata
     # In version 0, which has no null, an empty list asks for all topics.
     if body.topics is None or (request.api_version == 0 and not body.topics):
@@ -157,25 +142,29 @@ def _build(
     if not request.is_since(_NULL_NAME_SINCE):
         for topic in topics:
             topic.name = topic.name or ""
-    operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_UNKNOWN
+    operations = (
+        wire.TOPIC_OPERATIONS if body.include_topic_authorized_operations else wire.OPERATIONS_UNKNOWN
+    )
     for topic in topics:
         topic.topic_authorized_operations = operations
-    return MetadataResponse(
+    return wire.MetadataResponse(
         brokers=live_brokers(cache, current, request.peer.listener_name),
         cluster_id=services.cluster_id,
         controller_id=named_controller(cache, current),
         topics=topics,
-        cluster_authorized_operations=CLUSTER_OPERATIONS
+        cluster_authorized_operations=wire.CLUSTER_OPERATIONS
         if body.include_cluster_authorized_operations
-        else OPERATIONS_UNKNOWN,
+        else wire.OPERATIONS_UNKNOWN,
     )
 
 
-def live_brokers(cache: MetadataCache, current: ClusterMetadata, listener_name: str) -> list[MetadataBroker]:
+def live_brokers(
+    cache: MetadataCache, current: ClusterMetadata, listener_name: str
+) -> list[wire.MetadataBroker]:
     """The live brokers that have this listener, without suspects."""
     suspects = cache.suspects
     return [
-        MetadataBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        wire.MetadataBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
         for broker_id, broker in current.brokers.items()
         if broker_id not in suspects and (endpoint := current.endpoint(broker_id, listener_name)) is not None
     ]
@@ -190,15 +179,15 @@ def named_controller(cache: MetadataCache, current: ClusterMetadata) -> BrokerId
 def _find(
     cache: MetadataCache,
     current: ClusterMetadata,
-    requested: MetadataRequestTopic,
+    requested: wire.MetadataRequestTopic,
     codes: Mapping[str, ErrorCode],
-) -> MetadataTopic:
+) -> wire.MetadataTopic:
     """A topic by its id if the request has one, else by its name."""
     name = requested.name or ""
     if requested.topic_id != NO_TOPIC_ID:
         name_of_id = current.topic_names.get(TopicId(requested.topic_id))
         if name_of_id is None:
-            return MetadataTopic(
+            return wire.MetadataTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                 name=requested.name,
                 topic_id=requested.topic_id,
@@ -208,7 +197,7 @@ def _find(
     if name in current.topics:
         return _topic(cache, current, name)
     code = codes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return MetadataTopic(error_code=_invalidity(name) or code, name=name, partitions=[])
+    return wire.MetadataTopic(error_code=_invalidity(name) or code, name=name, partitions=[])
 
 
 def _invalidity(name: str) -> ErrorCode | None:
@@ -220,9 +209,9 @@ def _invalidity(name: str) -> ErrorCode | None:
     return None
 
 
-def _topic(cache: MetadataCache, current: ClusterMetadata, name: str) -> MetadataTopic:
+def _topic(cache: MetadataCache, current: ClusterMetadata, name: str) -> wire.MetadataTopic:
     topic = current.topics[name]
-    return MetadataTopic(
+    return wire.MetadataTopic(
         error_code=ErrorCode.NONE,
         name=name,
         topic_id=topic.topic_id,
@@ -235,10 +224,10 @@ def _topic(cache: MetadataCache, current: ClusterMetadata, name: str) -> Metadat
 
 def _partition(
     cache: MetadataCache, current: ClusterMetadata, state: UpdateMetadataPartition
-) -> MetadataPartition:
+) -> wire.MetadataPartition:
     leader, leader_epoch = cache.leader_of(state)
     alive = current.brokers
-    return MetadataPartition(
+    return wire.MetadataPartition(
         error_code=ErrorCode.NONE if leader != NO_BROKER else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=state.partition_index,
         leader_id=leader,
@@ -257,13 +246,13 @@ def _partition(
 
 
 def handle_describe_cluster(services: Services, request: ApiRequest) -> None:
-    body: DescribeClusterRequest = request.body
-    if body.endpoint_type != BROKER_ENDPOINTS:
+    body: wire.DescribeClusterRequest = request.body
+    if body.endpoint_type != wire.BROKER_ENDPOINTS:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
-        if body.endpoint_type == CONTROLLER_ENDPOINTS:
+        if body.endpoint_type == wire.CONTROLLER_ENDPOINTS:
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         request.respond(
-            DescribeClusterResponse(
+            wire.DescribeClusterResponse(
                 error_code=code,
                 error_message=f"endpoint type {body.endpoint_type}; expected 1 (brokers)",
                 cluster_id=services.cluster_id,
@@ -275,21 +264,21 @@ def handle_describe_cluster(services: Services, request: ApiRequest) -> None:
 
 
 def _describe_cluster(services: Services, request: ApiRequest) -> None:
-    body: DescribeClusterRequest = request.body
+    body: wire.DescribeClusterRequest = request.body
     cache, current = services.metadata, services.metadata.current
     request.respond(
-        DescribeClusterResponse(
+        wire.DescribeClusterResponse(
             error_code=ErrorCode.NONE,
             cluster_id=services.cluster_id,
             controller_id=named_controller(cache, current),
             brokers=[
-                DescribeClusterBroker(
+                wire.DescribeClusterBroker(
                     broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
                 )
                 for broker in live_brokers(cache, current, request.peer.listener_name)
             ],
-            cluster_authorized_operations=CLUSTER_OPERATIONS
+            cluster_authorized_operations=wire.CLUSTER_OPERATIONS
             if body.include_cluster_authorized_operations
-            else OPERATIONS_UNKNOWN,
+            else wire.OPERATIONS_UNKNOWN,
         )
     )

@@ -19,22 +19,7 @@ from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
-from barnabas.protocol.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponseTopic,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetDeleteResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopic,
-)
+from barnabas.protocol.messages import offsets as wire
 from barnabas.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
@@ -69,7 +54,7 @@ def _unknown(services: Services, partitions: Iterable[TopicPartition]) -> dict[T
 
 
 def _in_other_topics(
-    services: Services, topics: Iterable[OffsetCommitRequestTopic]
+    services: Services, topics: Iterable[wire.OffsetCommitRequestTopic]
 ) -> dict[TopicPartition, ErrorCode]:
     """The errors of offsets in a topic with another id than the one that has its name now."""
     existing = services.metadata.current.topics
@@ -82,14 +67,14 @@ def _in_other_topics(
 
 
 def handle_commit(services: Services, request: ApiRequest) -> None:
-    body: OffsetCommitRequest = request.body
+    body: wire.OffsetCommitRequest = request.body
     partitions = named_once(body.topics)
     refused = {**_in_other_topics(services, body.topics), **_unknown(services, partitions)}
 
     @request.answering
     def answer(outcome: CommitResponse) -> None:
-        results = outcomes_per_partition(body.topics, OffsetCommitResponseTopic, {**outcome, **refused})
-        request.respond(OffsetCommitResponse(topics=results))
+        results = outcomes_per_partition(body.topics, wire.OffsetCommitResponseTopic, {**outcome, **refused})
+        request.respond(wire.OffsetCommitResponse(topics=results))
 
     def commit(group: Group, now: Moment) -> Effects:
         expires_ms = _expiry_ms(now.wall_ms, body.retention_time_ms)
@@ -119,7 +104,7 @@ def _expiry_ms(now_ms: int, retention_ms: int) -> int | None:
 
 def _offsets_to_commit(
     services: Services,
-    topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
+    topics: Iterable[wire.OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
     refused: Container[TopicPartition],
     now_ms: int,
     expires_ms: int | None = None,
@@ -149,43 +134,45 @@ def handle_fetch(services: Services, request: ApiRequest) -> None:
 
 
 def _answer_fetch(services: Services, request: ApiRequest) -> None:
-    body: OffsetFetchRequest = request.body
+    body: wire.OffsetFetchRequest = request.body
     if request.is_since(_SEVERAL_GROUPS_SINCE):
         # Each group once, by its last entry: a short request could ask for gigabytes otherwise.
         by_id = {group.group_id: group for group in body.groups}
         groups = [_fetch(services, group, body.require_stable) for group in by_id.values()]
-        request.respond(OffsetFetchResponse(groups=groups))
+        request.respond(wire.OffsetFetchResponse(groups=groups))
         return
-    entry = OffsetFetchRequestGroup(group_id=body.group_id, topics=body.topics)
+    entry = wire.OffsetFetchRequestGroup(group_id=body.group_id, topics=body.topics)
     fetched = _fetch(services, entry, body.require_stable)
     if fetched.error_code and not request.is_since(_ERROR_OF_GROUP_SINCE):
         fetched.topics = _without_offsets(body.topics or [], fetched.error_code)
-    request.respond(OffsetFetchResponse(topics=fetched.topics, error_code=fetched.error_code))
+    request.respond(wire.OffsetFetchResponse(topics=fetched.topics, error_code=fetched.error_code))
 
 
 def _fetch(
-    services: Services, entry: OffsetFetchRequestGroup, require_stable: bool
-) -> OffsetFetchResponseGroup:
+    services: Services, entry: wire.OffsetFetchRequestGroup, require_stable: bool
+) -> wire.OffsetFetchResponseGroup:
     partitions = None if entry.topics is None else partitions_of(entry.topics)
     try:
         shard = services.groups.shard_of(entry.group_id)
         fetched = shard.read(entry.group_id, lambda group, now: group.fetch(partitions, require_stable))
     except ApiError as error:
-        return OffsetFetchResponseGroup(group_id=entry.group_id, error_code=error.code)
+        return wire.OffsetFetchResponseGroup(group_id=entry.group_id, error_code=error.code)
     if fetched is None:
         topics_without = _without_offsets(entry.topics or [], ErrorCode.NONE)
-        return OffsetFetchResponseGroup(group_id=entry.group_id, topics=topics_without)
-    return OffsetFetchResponseGroup(
+        return wire.OffsetFetchResponseGroup(group_id=entry.group_id, topics=topics_without)
+    return wire.OffsetFetchResponseGroup(
         group_id=entry.group_id,
-        topics=in_topics(OffsetFetchResponseTopic, fetched.items()),
+        topics=in_topics(wire.OffsetFetchResponseTopic, fetched.items()),
     )
 
 
-def _without_offsets(topics: list[OffsetFetchRequestTopic], code: int) -> list[OffsetFetchResponseTopic]:
-    def answer(tp: TopicPartition, _: int) -> OffsetFetchResponsePartition:
-        return OffsetFetchResponsePartition(partition_index=tp.partition, error_code=code)
+def _without_offsets(
+    topics: list[wire.OffsetFetchRequestTopic], code: int
+) -> list[wire.OffsetFetchResponseTopic]:
+    def answer(tp: TopicPartition, _: int) -> wire.OffsetFetchResponsePartition:
+        return wire.OffsetFetchResponsePartition(partition_index=tp.partition, error_code=code)
 
-    return per_partition(topics, OffsetFetchResponseTopic, answer)
+    return per_partition(topics, wire.OffsetFetchResponseTopic, answer)
 
 
 # ---- OffsetDelete
@@ -193,7 +180,7 @@ def _without_offsets(topics: list[OffsetFetchRequestTopic], code: int) -> list[O
 
 def handle_delete(services: Services, request: ApiRequest) -> None:
     """Answered when the tombstones are replicated, or have failed."""
-    body: OffsetDeleteRequest = request.body
+    body: wire.OffsetDeleteRequest = request.body
     partitions = named_once(body.topics)
     outcomes: dict[TopicPartition, int] = {**_unknown(services, partitions)}
     existing = [tp for tp in partitions if tp not in outcomes]
@@ -209,21 +196,23 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
     @request.answering
     def removed(error: ErrorCode) -> None:
         if refusal != ErrorCode.NONE:
-            request.respond(OffsetDeleteResponse(error_code=refusal))
+            request.respond(wire.OffsetDeleteResponse(error_code=refusal))
             return
         if error != ErrorCode.NONE:
             deleted = [tp for tp in existing if outcomes[tp] == ErrorCode.NONE]
             outcomes.update(dict.fromkeys(deleted, append_error(error)))
-        request.respond(OffsetDeleteResponse(topics=outcomes_in_topics(OffsetDeleteResponseTopic, outcomes)))
+        request.respond(
+            wire.OffsetDeleteResponse(topics=outcomes_in_topics(wire.OffsetDeleteResponseTopic, outcomes))
+        )
 
     try:
         if not body.group_id:
             raise api_error(ErrorCode.INVALID_GROUP_ID, "a group id may not be empty")
         shard = services.groups.shard_of(body.group_id)
         if not shard.apply(body.group_id, delete, create=False, removed=removed):
-            request.respond(OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            request.respond(wire.OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
     except ApiError as error:
-        request.respond(OffsetDeleteResponse(error_code=error.code))
+        request.respond(wire.OffsetDeleteResponse(error_code=error.code))
 
 
 # ---- TxnOffsetCommit

@@ -22,13 +22,7 @@ from barnabas.broker.network.request import Lane
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.produce import (
-    NOT_YET_CONFIRMED,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceResponse,
-)
+from barnabas.protocol.messages import produce as wire
 from barnabas.protocol.record_batch import COMPRESSION_MASK, TRANSACTIONAL_MASK
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
@@ -43,7 +37,7 @@ _ADDS_PARTITIONS_SINCE: Final = 12
 """From this version on, the brokers add the partitions of a transaction, not the client (KIP-890)."""
 
 Named = tuple[TopicPartition, ProducedBatches]
-Refusals = Mapping[TopicPartition, PartitionProduceResponse]
+Refusals = Mapping[TopicPartition, wire.PartitionProduceResponse]
 Guards = Mapping[TopicPartition, VerificationGuards]
 _NO_REFUSALS: Final[Refusals] = {}
 _NO_GUARDS: Final[Guards] = {}
@@ -55,7 +49,7 @@ class _Producer(NamedTuple):
 
 
 def handle(services: Services, request: ApiRequest) -> None:
-    body: ProduceRequest = request.body
+    body: wire.ProduceRequest = request.body
     if sum([len(topic.partition_data) for topic in body.topic_data]) > MAX_ON_NETWORK_THREAD:
         request.raw.continue_in(Lane.GENERAL, lambda: _produce(services, request, body))
     elif request.api_version is None and _has_many_batches(body):
@@ -64,9 +58,9 @@ def handle(services: Services, request: ApiRequest) -> None:
         _produce(services, request, body)
 
 
-def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> None:
+def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest) -> None:
     tps: list[TopicPartition] = []
-    refused: list[PartitionProduceResponse | None] = []
+    refused: list[wire.PartitionProduceResponse | None] = []
     batches: list[Named] = []
     is_transactional, texts = 0, ErrorTexts()
     for topic in body.topic_data:
@@ -84,7 +78,7 @@ def _produce(services: Services, request: ApiRequest, body: ProduceRequest) -> N
                 is_transactional |= header.attributes & TRANSACTIONAL_MASK
 
     @request.answering
-    def answer(appended: list[PartitionProduceResponse]) -> None:
+    def answer(appended: list[wire.PartitionProduceResponse]) -> None:
         rest = iter(appended)
         responses = [response or next(rest) for response in refused]
         if body.acks != 0:
@@ -138,8 +132,8 @@ def _lane_for(services: Services, batches: Iterable[Named]) -> Lane | None:
     return None if are_quickly_prepared(prepared) else Lane.RECORDS
 
 
-def _refusal(tp: TopicPartition, error: ApiError, texts: ErrorTexts) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
+def _refusal(tp: TopicPartition, error: ApiError, texts: ErrorTexts) -> wire.PartitionProduceResponse:
+    return wire.PartitionProduceResponse(
         index=tp.partition, error_code=int(error.code), error_message=texts.of(error)
     )
 
@@ -258,7 +252,7 @@ def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:
         code = ErrorCode.INVALID_TXN_STATE
     elif error is ErrorCode.CONCURRENT_TRANSACTIONS and request.is_since(_ADDS_PARTITIONS_SINCE):
         code = error
-    elif error is ErrorCode.OPERATION_NOT_ATTEMPTED or (error in NOT_YET_CONFIRMED and not is_native):
+    elif error is ErrorCode.OPERATION_NOT_ATTEMPTED or (error in wire.NOT_YET_CONFIRMED and not is_native):
         code = ErrorCode.NOT_ENOUGH_REPLICAS
     else:
         code = error
@@ -268,7 +262,7 @@ def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:
 # The request
 
 
-def _has_many_batches(body: ProduceRequest) -> bool:
+def _has_many_batches(body: wire.ProduceRequest) -> bool:
     left = MAX_ON_NETWORK_THREAD
     for topic in body.topic_data:
         for data in topic.partition_data:
@@ -312,15 +306,15 @@ def _response(
     services: Services,
     request: ApiRequest,
     tps: list[TopicPartition],
-    responses: list[PartitionProduceResponse],
-) -> ProduceResponse:
-    topics: dict[str, TopicProduceResponse] = {}
+    responses: list[wire.PartitionProduceResponse],
+) -> wire.ProduceResponse:
+    topics: dict[str, wire.TopicProduceResponse] = {}
     for tp, response in zip(tps, responses, strict=True):
         topic = topics.get(tp.topic)
         if topic is None:
-            topic = topics[tp.topic] = TopicProduceResponse(name=tp.topic, partition_responses=[])
+            topic = topics[tp.topic] = wire.TopicProduceResponse(name=tp.topic, partition_responses=[])
         topic.partition_responses.append(response)
-    answer = ProduceResponse(responses=list(topics.values()))
+    answer = wire.ProduceResponse(responses=list(topics.values()))
     if request.api_version is not None and request.api_version >= _FIRST_WITH_HINTS:
         hints = LeaderHints(services, request.peer.listener_name)
         for tp, response in zip(tps, responses, strict=True):

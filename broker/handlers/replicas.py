@@ -18,22 +18,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.replication.partition import Partition, Role
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.replicas import (
-    UNKNOWN_VOLUME_BYTES,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirsResponse,
-    AlterReplicaLogDirTopicResult,
-    CleanerDescription,
-    DescribeLogDirsPartition,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    DescribeLogDirsResult,
-    DescribeLogDirsTopic,
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
-    ReplicaDescription,
-    TopicReplicas,
-)
+from barnabas.protocol.messages import replicas as wire
 from barnabas.protocol.partition_entries import in_topics, outcomes_in_topics, partitions_of
 
 logger = logging.getLogger(__name__)
@@ -42,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def handle_describe_replicas(services: Services, request: ApiRequest) -> None:
-    body: DescribeReplicasRequest = request.body
+    body: wire.DescribeReplicasRequest = request.body
     replicas = services.replicas
     topics = None if body.topics is None else set(body.topics)
     failures = replicas.roles.failed.reasons()
@@ -59,19 +44,19 @@ def handle_describe_replicas(services: Services, request: ApiRequest) -> None:
     described += [(each, _describe_offline(each, None, text)) for each, text in sorted(failures.items())]
     requested = (named for named in described if topics is None or named[0].topic in topics)
     request.respond(
-        DescribeReplicasResponse(
+        wire.DescribeReplicasResponse(
             error_code=ErrorCode.NONE,
             broker_id=services.config.broker_id,
-            topics=in_topics(TopicReplicas, requested),
+            topics=in_topics(wire.TopicReplicas, requested),
             strays=[str(stray.folder) for stray in replicas.logs.strays.all()],
             cleaner=_describe_cleaner(services.cleaner),
         )
     )
 
 
-def _describe_replica(replica: Partition, failure: str) -> ReplicaDescription:
+def _describe_replica(replica: Partition, failure: str) -> wire.ReplicaDescription:
     view = replica.view()
-    return ReplicaDescription(
+    return wire.ReplicaDescription(
         partition_index=view.partition.partition,
         leader_id=view.leader,
         leader_epoch=view.leader_epoch,
@@ -90,11 +75,11 @@ def _describe_replica(replica: Partition, failure: str) -> ReplicaDescription:
     )
 
 
-def _describe_cleaner(cleaner: LogCleaner | None) -> CleanerDescription:
+def _describe_cleaner(cleaner: LogCleaner | None) -> wire.CleanerDescription:
     if cleaner is None:
-        return CleanerDescription()
+        return wire.CleanerDescription()
     figures = cleaner.figures()
-    return CleanerDescription(
+    return wire.CleanerDescription(
         threads=cleaner.settings.threads,
         dead_threads=figures.dead_threads,
         max_dirty_percent=int(100 * figures.max_dirty_ratio),
@@ -112,9 +97,9 @@ def _describe_cleaner(cleaner: LogCleaner | None) -> CleanerDescription:
     )
 
 
-def _describe_offline(tp: TopicPartition, log_dir: Path | None, failure: str) -> ReplicaDescription:
+def _describe_offline(tp: TopicPartition, log_dir: Path | None, failure: str) -> wire.ReplicaDescription:
     """A replica whose disk failed, or that could not be created; at most its log dir is known."""
-    return ReplicaDescription(
+    return wire.ReplicaDescription(
         partition_index=tp.partition,
         log_dir="" if log_dir is None else str(log_dir),
         is_offline=True,
@@ -129,7 +114,7 @@ _UNKNOWN_LAG = -1
 
 
 def handle_alter_log_dirs(services: Services, request: ApiRequest) -> None:
-    body: AlterReplicaLogDirsRequest = request.body
+    body: wire.AlterReplicaLogDirsRequest = request.body
     # As in Kafka, the last dir of a replica that is named more than once counts.
     paths = {tp: Path(each.path) for each in body.dirs for tp in partitions_of(each.topics)}
     refusals = {tp: _begin_move(services, tp, path) for tp, path in paths.items()}
@@ -137,8 +122,8 @@ def handle_alter_log_dirs(services: Services, request: ApiRequest) -> None:
     if refused:
         # A request may name a hundred thousand replicas, so they share a line.
         logger.info("%d replicas are not moved; the first is %s", len(refused), refused[0])
-    results = outcomes_in_topics(AlterReplicaLogDirTopicResult, refusals)
-    request.respond(AlterReplicaLogDirsResponse(results=results))
+    results = outcomes_in_topics(wire.AlterReplicaLogDirTopicResult, refusals)
+    request.respond(wire.AlterReplicaLogDirsResponse(results=results))
 
 
 def _begin_move(services: Services, tp: TopicPartition, path: Path) -> ApiError | None:
@@ -153,9 +138,9 @@ def _begin_move(services: Services, tp: TopicPartition, path: Path) -> ApiError 
 
 
 def handle_describe_log_dirs(services: Services, request: ApiRequest) -> None:
-    body: DescribeLogDirsRequest = request.body
+    body: wire.DescribeLogDirsRequest = request.body
     requested = None if body.topics is None else set(partitions_of(body.topics))
-    by_dir: dict[Path, list[tuple[TopicPartition, DescribeLogDirsPartition]]] = {}
+    by_dir: dict[Path, list[tuple[TopicPartition, wire.DescribeLogDirsPartition]]] = {}
     logs = services.replicas.logs
     described = [(log, _describe_log(services, log)) for log in logs.all_logs()]
     described += [(future.log, _describe_future(future)) for future in logs.futures.all()]
@@ -163,10 +148,10 @@ def handle_describe_log_dirs(services: Services, request: ApiRequest) -> None:
         if requested is None or log.topic_partition in requested:
             by_dir.setdefault(log.folder.parent, []).append((log.topic_partition, description))
     request.respond(
-        DescribeLogDirsResponse(
+        wire.DescribeLogDirsResponse(
             results=[
                 _log_dir_result(
-                    path, failure is not None, in_topics(DescribeLogDirsTopic, by_dir.get(path, ()))
+                    path, failure is not None, in_topics(wire.DescribeLogDirsTopic, by_dir.get(path, ()))
                 )
                 for path, failure in logs.dirs.items()
             ]
@@ -174,20 +159,20 @@ def handle_describe_log_dirs(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _describe_log(services: Services, log: Log) -> DescribeLogDirsPartition:
+def _describe_log(services: Services, log: Log) -> wire.DescribeLogDirsPartition:
     try:
         high_watermark = services.replicas.partition(log.topic_partition).high_watermark
         lag = max(0, high_watermark - log.log_end_offset)
     except ApiError:
         # The controller has not given it a role yet.
         lag = _UNKNOWN_LAG
-    return DescribeLogDirsPartition(
+    return wire.DescribeLogDirsPartition(
         partition_index=log.topic_partition.partition, partition_size=log.size_bytes, offset_lag=lag
     )
 
 
-def _describe_future(future: FutureLog) -> DescribeLogDirsPartition:
-    return DescribeLogDirsPartition(
+def _describe_future(future: FutureLog) -> wire.DescribeLogDirsPartition:
+    return wire.DescribeLogDirsPartition(
         partition_index=future.log.topic_partition.partition,
         partition_size=future.log.size_bytes,
         offset_lag=future.offset_lag,
@@ -196,19 +181,19 @@ def _describe_future(future: FutureLog) -> DescribeLogDirsPartition:
 
 
 def _log_dir_result(
-    path: Path, is_offline: bool, topics: list[DescribeLogDirsTopic]
-) -> DescribeLogDirsResult:
+    path: Path, is_offline: bool, topics: list[wire.DescribeLogDirsTopic]
+) -> wire.DescribeLogDirsResult:
     if is_offline:
-        return DescribeLogDirsResult(
+        return wire.DescribeLogDirsResult(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()), topics=[]
         )
-    total_bytes = usable_bytes = UNKNOWN_VOLUME_BYTES
+    total_bytes = usable_bytes = wire.UNKNOWN_VOLUME_BYTES
     try:
         total_bytes, _, usable_bytes = shutil.disk_usage(path)
     except OSError as error:
         # The other fields are right, and an append or the next check finds the fault.
         logger.warning("the size of the volume of %s cannot be read: %s", path, error)
-    return DescribeLogDirsResult(
+    return wire.DescribeLogDirsResult(
         error_code=ErrorCode.NONE,
         log_dir=str(path.absolute()),
         topics=topics,

@@ -25,23 +25,9 @@ from barnabas.broker.handlers.waiting import when_known
 from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import ProducerId, TopicPartition
+from barnabas.protocol.messages import transactions as wire
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
 from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
-from barnabas.protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopicResult,
-    AddPartitionsToTxnTransaction,
-    EndTxnRequest,
-    EndTxnResponse,
-    WritableTxnMarker,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
 from barnabas.protocol.partition_entries import named_once, outcomes_in_topics, partitions_of
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 
@@ -59,7 +45,7 @@ def _send(services: Services, request: ApiRequest, transactional_id: str, event:
     """Have the coordinator of an id answer."""
 
     @request.answering
-    def answer(response: InitProducerIdResponse | EndTxnResponse | ErrorCode) -> None:
+    def answer(response: InitProducerIdResponse | wire.EndTxnResponse | ErrorCode) -> None:
         if isinstance(response, ErrorCode):
             respond_code(request, response)
             return
@@ -110,12 +96,12 @@ def handle_init_producer_id(services: Services, request: ApiRequest) -> None:
 
 def handle_add_partitions(services: Services, request: ApiRequest) -> None:
     """For one transaction of a client, or for several from a broker (version 4), which may only verify."""
-    body: AddPartitionsToTxnRequest = request.body
+    body: wire.AddPartitionsToTxnRequest = request.body
     if request.is_since(_ADDS_SEVERAL_SINCE):
         # Each id once, by its last entry: each entry is an event of its coordinator.
         transactions = {transaction.transactional_id: transaction for transaction in body.transactions}
     else:
-        only = AddPartitionsToTxnTransaction(
+        only = wire.AddPartitionsToTxnTransaction(
             transactional_id=body.v3_and_below_transactional_id,
             producer_id=body.v3_and_below_producer_id,
             producer_epoch=body.v3_and_below_producer_epoch,
@@ -141,7 +127,7 @@ def handle_add_partitions(services: Services, request: ApiRequest) -> None:
 def _add(
     services: Services,
     request: ApiRequest,
-    transaction: AddPartitionsToTxnTransaction,
+    transaction: wire.AddPartitionsToTxnTransaction,
     answer: Callable[[Errors], None],
 ) -> None:
     """Answer with the errors of a transaction's partitions; the answer may come on another thread."""
@@ -165,16 +151,18 @@ def _add(
 
 def _answer_addition(request: ApiRequest, outcomes: Sequence[tuple[str, Errors]]) -> None:
     results = [
-        AddPartitionsToTxnResult(
+        wire.AddPartitionsToTxnResult(
             transactional_id=transactional_id,
-            topic_results=outcomes_in_topics(AddPartitionsToTxnTopicResult, errors),
+            topic_results=outcomes_in_topics(wire.AddPartitionsToTxnTopicResult, errors),
         )
         for transactional_id, errors in outcomes
     ]
     if request.is_since(_ADDS_SEVERAL_SINCE):
-        request.respond(AddPartitionsToTxnResponse(results_by_transaction=results))
+        request.respond(wire.AddPartitionsToTxnResponse(results_by_transaction=results))
     else:
-        request.respond(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results))
+        request.respond(
+            wire.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
+        )
 
 
 def _refused(services: Services, request: ApiRequest, partitions: Sequence[TopicPartition]) -> Errors:
@@ -198,7 +186,7 @@ def _refused(services: Services, request: ApiRequest, partitions: Sequence[Topic
 
 def handle_add_offsets(services: Services, request: ApiRequest) -> None:
     """Adds the partition of the offsets topic that has the offsets of a group."""
-    body: AddOffsetsToTxnRequest = request.body
+    body: wire.AddOffsetsToTxnRequest = request.body
 
     def add() -> None:
         topic = services.groups.topic
@@ -224,7 +212,7 @@ def handle_add_offsets(services: Services, request: ApiRequest) -> None:
 
 
 def handle_end(services: Services, request: ApiRequest) -> None:
-    body: EndTxnRequest = request.body
+    body: wire.EndTxnRequest = request.body
     version = EPOCH_PER_TRANSACTION if request.is_since(_EPOCH_PER_TRANSACTION_SINCE) else 0
     end = EndTransaction(body.producer_id, body.producer_epoch, body.committed, version)
     _send(services, request, body.transactional_id, end)
@@ -251,7 +239,7 @@ def handle_write_markers(services: Services, request: ApiRequest) -> None:
     above all leader epochs that this broker knows of the transaction topic is refused: written, it would
     fence the real coordinators for ever. A coordinator that has just moved sends its marker again.
     """
-    body: WriteTxnMarkersRequest = request.body
+    body: wire.WriteTxnMarkersRequest = request.body
     markers = [_marker(marker) for marker in body.markers]
     last_epoch = _last_coordinator_epoch(services)
     possible = [marker for marker in markers if marker.coordinator_epoch <= last_epoch]
@@ -264,9 +252,9 @@ def handle_write_markers(services: Services, request: ApiRequest) -> None:
             outcome: MarkerOutcome = dict.fromkeys(marker.partitions, ErrorCode.UNKNOWN_LEADER_EPOCH)
             if marker.coordinator_epoch <= last_epoch:
                 outcome = next(written)
-            topics = outcomes_in_topics(WritableTxnMarkerTopicResult, outcome)
-            results.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
-        request.respond(WriteTxnMarkersResponse(markers=results))
+            topics = outcomes_in_topics(wire.WritableTxnMarkerTopicResult, outcome)
+            results.append(wire.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+        request.respond(wire.WriteTxnMarkersResponse(markers=results))
 
     services.replicas.markers.write(possible, TIMEOUT_MS, answer)
 
@@ -277,7 +265,7 @@ def _last_coordinator_epoch(services: Services) -> int:
     return max((state.leader_epoch for state in partitions.values()), default=_ANY_EPOCH)
 
 
-def _marker(marker: WritableTxnMarker) -> TransactionMarker:
+def _marker(marker: wire.WritableTxnMarker) -> TransactionMarker:
     return TransactionMarker(
         marker.producer_id,
         marker.producer_epoch,

@@ -34,20 +34,7 @@ from barnabas.broker.coordinators.state_machine import Effects, Moment, Outbox, 
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.groups import (
-    NO_MEMBER,
-    DescribedGroup,
-    DescribedGroupMember,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    LeaveGroupResponse,
-    ListedGroup,
-    MemberIdentity,
-    MemberResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from barnabas.protocol.messages import groups as wire
 from barnabas.protocol.messages.offsets import OffsetFetchResponsePartition
 
 GROUP_BYTES: Final = 3_000
@@ -187,17 +174,17 @@ class Group:
     def next_deadline_ms(self) -> float:
         return self._rebalance.next_deadline_ms
 
-    def describe(self) -> DescribedGroup:
+    def describe(self) -> wire.DescribedGroup:
         """The answer of DescribeGroups; metadata and assignments only while Stable."""
         rebalance = self._rebalance
         protocol = rebalance.protocol_name if rebalance.state is GroupState.STABLE else None
-        return DescribedGroup(
+        return wire.DescribedGroup(
             group_id=self.group_id,
             group_state=rebalance.state.value,
             protocol_type=rebalance.protocol_type or "",
             protocol_data=protocol or "",
             members=[
-                DescribedGroupMember(
+                wire.DescribedGroupMember(
                     member_id=member.member_id,
                     group_instance_id=member.instance_id,
                     client_id=member.client.client_id,
@@ -209,8 +196,8 @@ class Group:
             ],
         )
 
-    def listed(self) -> ListedGroup:
-        return ListedGroup(
+    def listed(self) -> wire.ListedGroup:
+        return wire.ListedGroup(
             group_id=self.group_id,
             protocol_type=self._rebalance.protocol_type or "",
             group_state=self._rebalance.state.value,
@@ -221,7 +208,7 @@ class Group:
 
     def join(
         self,
-        request: JoinGroupRequest,
+        request: wire.JoinGroupRequest,
         client: Client,
         token: Token,
         now: Moment,
@@ -243,10 +230,10 @@ class Group:
         error = self._join_error(candidate, request.protocol_type)
         if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
             self._turn_away(candidate.member_id, now)
-            self._outbox.answer(token, join_refused(error, NO_MEMBER))
+            self._outbox.answer(token, join_refused(error, wire.NO_MEMBER))
         elif error is not ErrorCode.NONE:
             self._outbox.answer(token, join_refused(error, candidate.member_id))
-        elif candidate.member_id != NO_MEMBER:
+        elif candidate.member_id != wire.NO_MEMBER:
             self._join_again(candidate, request.protocol_type, now)
         elif candidate.instance_id is not None:
             self._join_static(candidate, candidate.instance_id, request.protocol_type, options, now)
@@ -285,8 +272,8 @@ class Group:
 
     def _former(self, candidate: Member) -> Member | None:
         former_id = candidate.member_id
-        if former_id == NO_MEMBER and candidate.instance_id is not None:
-            former_id = self._members.id_of_instance(candidate.instance_id) or NO_MEMBER
+        if former_id == wire.NO_MEMBER and candidate.instance_id is not None:
+            former_id = self._members.id_of_instance(candidate.instance_id) or wire.NO_MEMBER
         return self._members.find(former_id)
 
     def _has_room_for(self, member_id: str) -> bool:
@@ -308,7 +295,7 @@ class Group:
         else:
             self._members.remove(member_id)
 
-    def _supports(self, protocol_type: str, protocols: list[JoinGroupRequestProtocol]) -> bool:
+    def _supports(self, protocol_type: str, protocols: list[wire.JoinGroupRequestProtocol]) -> bool:
         if self.state is GroupState.EMPTY:
             return protocol_type != "" and len(protocols) > 0
         return self._rebalance.protocol_type == protocol_type and self._members.support_one_of(protocols)
@@ -364,16 +351,16 @@ class Group:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
-    def sync(self, request: SyncGroupRequest, token: Token, now: Moment) -> Effects:
+    def sync(self, request: wire.SyncGroupRequest, token: Token, now: Moment) -> Effects:
         error = self._sync_error(request)
         if error is not ErrorCode.NONE:
-            self._outbox.answer(token, SyncGroupResponse(error_code=error))
+            self._outbox.answer(token, wire.SyncGroupResponse(error_code=error))
         else:
             assignments = {entry.member_id: entry.assignment for entry in request.assignments}
             self._rebalance.sync(self._members[request.member_id], assignments, token, now)
         return self._outbox.take()
 
-    def _sync_error(self, request: SyncGroupRequest) -> ErrorCode:
+    def _sync_error(self, request: wire.SyncGroupRequest) -> ErrorCode:
         rebalance = self._rebalance
         error = self._caller_error(request.member_id, request.group_instance_id, request.generation_id)
         if error is not ErrorCode.NONE:
@@ -391,7 +378,7 @@ class Group:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
-    def heartbeat(self, request: HeartbeatRequest, now: Moment) -> ErrorCode:
+    def heartbeat(self, request: wire.HeartbeatRequest, now: Moment) -> ErrorCode:
         """Keep a member alive; REBALANCE_IN_PROGRESS tells it to join again."""
         error = self._caller_error(request.member_id, request.group_instance_id, request.generation_id)
         if error is not ErrorCode.NONE:
@@ -408,28 +395,28 @@ class Group:
         self._members.find_deadline()
         return self._outbox.take()
 
-    def leave(self, leaving: Sequence[MemberIdentity], token: Token, now: Moment) -> Effects:
+    def leave(self, leaving: Sequence[wire.MemberIdentity], token: Token, now: Moment) -> Effects:
         """Answered by a LeaveGroupResponse with one entry for each leaving member."""
         if self.is_dead:
-            response = LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            response = wire.LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
             members = [
-                MemberResponse(
+                wire.MemberResponse(
                     member_id=identity.member_id,
                     group_instance_id=identity.group_instance_id,
                     error_code=self._leave(identity, now),
                 )
                 for identity in leaving
             ]
-            response = LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
+            response = wire.LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
         self._outbox.answer(token, response)
         return self._outbox.take()
 
-    def _leave(self, identity: MemberIdentity, now: Moment) -> ErrorCode:
+    def _leave(self, identity: wire.MemberIdentity, now: Moment) -> ErrorCode:
         member_id, instance_id = identity.member_id, identity.group_instance_id
-        if member_id == NO_MEMBER and instance_id is not None:
+        if member_id == wire.NO_MEMBER and instance_id is not None:
             # An operator removes a static member without knowing its member id.
-            member_id = self._members.id_of_instance(instance_id) or NO_MEMBER
+            member_id = self._members.id_of_instance(instance_id) or wire.NO_MEMBER
         elif member_id in self._members.pending:
             self._rebalance.remove_pending(member_id, now)
             return ErrorCode.NONE
@@ -470,7 +457,7 @@ class Group:
 
     def _commit_error(self, commit: Commit) -> ErrorCode:
         in_transaction = commit.producer is not None
-        is_unnamed = commit.member_id == NO_MEMBER and commit.instance_id is None
+        is_unnamed = commit.member_id == wire.NO_MEMBER and commit.instance_id is None
         may_be_unnamed = self.state is GroupState.EMPTY or (in_transaction and is_unnamed)
         if commit.generation_id < 0 and may_be_unnamed and not self.is_dead:
             return ErrorCode.NONE

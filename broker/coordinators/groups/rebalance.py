@@ -35,13 +35,7 @@ from barnabas.broker.coordinators.state_machine import Moment, Outbox, Settled, 
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation, invariant
-from barnabas.protocol.messages.groups import (
-    NO_MEMBER,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-    SyncGroupResponse,
-)
+from barnabas.protocol.messages import groups as wire
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +93,8 @@ def moved(group_id: str, state: GroupState, target: GroupState) -> GroupState:
     return target
 
 
-def join_refused(error: ErrorCode, member_id: str) -> JoinGroupResponse:
-    return JoinGroupResponse(error_code=error, protocol_name=None, member_id=member_id)
+def join_refused(error: ErrorCode, member_id: str) -> wire.JoinGroupResponse:
+    return wire.JoinGroupResponse(error_code=error, protocol_name=None, member_id=member_id)
 
 
 class _Replacement(NamedTuple):
@@ -158,7 +152,9 @@ class Rebalance:
                 member_id=saved.member_id,
                 instance_id=saved.group_instance_id,
                 client=Client(saved.client_id, saved.client_host),
-                protocols=[JoinGroupRequestProtocol(name=stored.protocol or "", metadata=saved.subscription)],
+                protocols=[
+                    wire.JoinGroupRequestProtocol(name=stored.protocol or "", metadata=saved.subscription)
+                ],
                 session_timeout_ms=saved.session_timeout_ms,
                 rebalance_timeout_ms=saved.rebalance_timeout_ms,
                 assignment=saved.assignment,
@@ -211,9 +207,9 @@ class Rebalance:
         token = self._members.set_join_token(member, None)
         if token is not None:
             self._outbox.answer(token, join_refused(error, member_id))
-        self._answer_sync(member, SyncGroupResponse(error_code=error))
+        self._answer_sync(member, wire.SyncGroupResponse(error_code=error))
 
-    def _answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
+    def _answer_sync(self, member: Member, response: wire.SyncGroupResponse) -> bool:
         token, member.sync_token = member.sync_token, None
         if token is not None:
             self._outbox.answer(token, response)
@@ -221,26 +217,26 @@ class Rebalance:
 
     def joined(
         self, member: Member, leader_id: str | None = None, skip_assignment: bool = False
-    ) -> JoinGroupResponse:
+    ) -> wire.JoinGroupResponse:
         """The answer to a member of this generation; only the leader sees the other members."""
         if leader_id is None:
             leader_id = self._members.leader_id
-        members: list[JoinGroupResponseMember] = []
+        members: list[wire.JoinGroupResponseMember] = []
         if leader_id == member.member_id:
             members = self._members.for_leader(self.protocol_name or "")
-        return JoinGroupResponse(
+        return wire.JoinGroupResponse(
             error_code=ErrorCode.NONE,
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
-            leader=leader_id or NO_MEMBER,
+            leader=leader_id or wire.NO_MEMBER,
             skip_assignment=skip_assignment,
             member_id=member.member_id,
             members=members,
         )
 
-    def _synced(self, member: Member) -> SyncGroupResponse:
-        return SyncGroupResponse(
+    def _synced(self, member: Member) -> wire.SyncGroupResponse:
+        return wire.SyncGroupResponse(
             error_code=ErrorCode.NONE,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
@@ -276,7 +272,7 @@ class Rebalance:
 
     def drop(self, member: Member) -> None:
         """Remove a member and refuse its waiting requests; the caller decides about the rebalance."""
-        self._refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, NO_MEMBER)
+        self._refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, wire.NO_MEMBER)
         self._members.remove(member.member_id)
         self._has_synced(member)
 
@@ -461,7 +457,7 @@ class Rebalance:
             )
             self._rename(member, former.member_id)
             self._members.update(member, former)
-            self._outbox.answer(token, join_refused(append_error(error, _GENERATION_ERRORS), NO_MEMBER))
+            self._outbox.answer(token, join_refused(append_error(error, _GENERATION_ERRORS), wire.NO_MEMBER))
         elif replacement.can_skip_assignment:
             is_leader = self._members.leader_id == member.member_id
             self._outbox.answer(token, self.joined(member, skip_assignment=is_leader))
@@ -479,7 +475,7 @@ class Rebalance:
             self.keep_alive(member, now)
             self._outbox.answer(token, self._synced(member))
             return
-        self._answer_sync(member, SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+        self._answer_sync(member, wire.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_token = token
         # A leader may retry before it gets its answer: its first assignment is in the log already.
         if self._members.leader_id == member.member_id and not self.is_assigned:
@@ -559,7 +555,7 @@ class Rebalance:
         self.is_assigned = False
         for member in self._members:
             self._members.assign(member, b"")
-            if self._answer_sync(member, SyncGroupResponse(error_code=error)):
+            if self._answer_sync(member, wire.SyncGroupResponse(error_code=error)):
                 self.keep_alive(member, now)
 
     def _sync_deadline_passed(self, now: Moment) -> None:

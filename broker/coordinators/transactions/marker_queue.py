@@ -31,12 +31,7 @@ from barnabas.broker.replication.marker_writer import MarkerOutcome, Transaction
 from barnabas.common.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, LocalError, known_code
 from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition
-from barnabas.protocol.messages.transactions import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from barnabas.protocol.messages import transactions as wire
 from barnabas.protocol.partition_entries import entries, numbers_in_topics
 
 logger = logging.getLogger(__name__)
@@ -194,7 +189,7 @@ class MarkerQueue:
     # ---- outcomes
 
     def _answered(
-        self, broker_id: BrokerId, parts: Sequence[_Part], answer: WriteTxnMarkersResponse | LocalError
+        self, broker_id: BrokerId, parts: Sequence[_Part], answer: wire.WriteTxnMarkersResponse | LocalError
     ) -> None:
         outcomes: list[MarkerOutcome] = []
         missing = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -271,16 +266,16 @@ def _take_wanted(waiting: deque[_Part]) -> list[_Part]:
     return parts
 
 
-def _make_request(parts: Sequence[_Part]) -> WriteTxnMarkersRequest:
-    return WriteTxnMarkersRequest(markers=[_to_message(part.marker()) for part in parts])
+def _make_request(parts: Sequence[_Part]) -> wire.WriteTxnMarkersRequest:
+    return wire.WriteTxnMarkersRequest(markers=[_to_message(part.marker()) for part in parts])
 
 
-def _to_message(marker: TransactionMarker) -> WritableTxnMarker:
-    return WritableTxnMarker(
+def _to_message(marker: TransactionMarker) -> wire.WritableTxnMarker:
+    return wire.WritableTxnMarker(
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         transaction_result=marker.committed,
-        topics=numbers_in_topics(WritableTxnMarkerTopic, marker.partitions),
+        topics=numbers_in_topics(wire.WritableTxnMarkerTopic, marker.partitions),
         coordinator_epoch=marker.coordinator_epoch,
         transaction_version=marker.transaction_version,
     )

@@ -40,11 +40,7 @@ from barnabas.broker.coordinators.transactions.state import DECIDED, Transaction
 from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, LeaderEpoch, ProducerId, TopicPartition
-from barnabas.protocol.messages.describe_transactions import (
-    DescribedTransaction,
-    ListedTransaction,
-    TransactionTopicData,
-)
+from barnabas.protocol.messages import describe_transactions as wire
 
 logger = logging.getLogger(__name__)
 
@@ -168,29 +164,29 @@ class Transaction:
             return True
         return self._stored is BLANK and self._change is None and not self._waiting
 
-    def describe(self) -> DescribedTransaction:
+    def describe(self) -> wire.DescribedTransaction:
         """The answer of DescribeTransactions; TRANSACTIONAL_ID_NOT_FOUND if the log does not have the id."""
         stored = self._stored
         if stored.producer_id == NO_PRODUCER_ID or stored.state is TransactionState.DEAD:
-            return DescribedTransaction(
+            return wire.DescribedTransaction(
                 error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=self.transactional_id
             )
         topics: dict[str, list[int]] = {}
         for topic, partition in sorted(stored.partitions):
             topics.setdefault(topic, []).append(partition)
-        return DescribedTransaction(
+        return wire.DescribedTransaction(
             transactional_id=self.transactional_id,
             transaction_state=stored.state.value,
             transaction_timeout_ms=stored.timeout_ms,
             transaction_start_time_ms=stored.start_timestamp_ms,
             producer_id=stored.producer_id,
             producer_epoch=stored.producer_epoch,
-            topics=[TransactionTopicData(topic=name, partitions=ids) for name, ids in topics.items()],
+            topics=[wire.TransactionTopicData(topic=name, partitions=ids) for name, ids in topics.items()],
             is_prepared=stored.is_prepared,
         )
 
-    def listed(self) -> ListedTransaction:
-        return ListedTransaction(
+    def listed(self) -> wire.ListedTransaction:
+        return wire.ListedTransaction(
             transactional_id=self.transactional_id,
             producer_id=self._stored.producer_id,
             transaction_state=self._stored.state.value,

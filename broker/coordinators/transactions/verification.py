@@ -36,12 +36,7 @@ from barnabas.broker.coordinators.transactions.requests import (
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, known_code
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.transactions import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
+from barnabas.protocol.messages import transactions as wire
 from barnabas.protocol.partition_entries import entries, numbers_in_topics
 from barnabas.protocol.schema import MAX_INNER_ELEMENTS
 
@@ -188,22 +183,22 @@ def _length(question: Question) -> int:
     return len(question.transactional_id) + sum(len(name.topic) + 1 for name in question.partitions)
 
 
-def _make_request(batch: Sequence[_Asked]) -> AddPartitionsToTxnRequest:
-    return AddPartitionsToTxnRequest(transactions=[_transaction(asked.question) for asked in batch])
+def _make_request(batch: Sequence[_Asked]) -> wire.AddPartitionsToTxnRequest:
+    return wire.AddPartitionsToTxnRequest(transactions=[_transaction(asked.question) for asked in batch])
 
 
-def _transaction(question: Question) -> AddPartitionsToTxnTransaction:
-    return AddPartitionsToTxnTransaction(
+def _transaction(question: Question) -> wire.AddPartitionsToTxnTransaction:
+    return wire.AddPartitionsToTxnTransaction(
         transactional_id=question.transactional_id,
         producer_id=question.producer_id,
         producer_epoch=question.producer_epoch,
         verify_only=not question.adds,
-        topics=numbers_in_topics(AddPartitionsToTxnTopic, sorted(question.partitions)),
+        topics=numbers_in_topics(wire.AddPartitionsToTxnTopic, sorted(question.partitions)),
     )
 
 
 def _answered(
-    broker_id: BrokerId, batch: Sequence[_Asked], response: AddPartitionsToTxnResponse | LocalError
+    broker_id: BrokerId, batch: Sequence[_Asked], response: wire.AddPartitionsToTxnResponse | LocalError
 ) -> None:
     """Give each question its outcome; a partition without a result counts as not confirmed."""
     codes: dict[str, dict[TopicPartition, ErrorCode]] = {}
