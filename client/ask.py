@@ -62,6 +62,9 @@ class Route(ABC):
     cluster: Cluster
     subject: str | Callable[[int], str] = ""
     """The subject that errors name; it may depend on the code. If empty, the caller judges the codes."""
+    _: KW_ONLY
+    is_wanted: Callable[[], bool] = lambda: True
+    """When the answer is not wanted any more, the last error is raised."""
 
     @abstractmethod
     async def find(self, retries: Retries) -> BrokerId:
@@ -89,6 +92,8 @@ class Route(ABC):
 
     async def before_next(self, error: BarnabasError, retries: Retries) -> None:
         """Wait before the next attempt. Raises the error if it is permanent, or after the deadline."""
+        if not self.is_wanted():
+            raise error
         await self.cluster.refresh_after(error, retries)
 
 
@@ -174,8 +179,6 @@ class ToCoordinator(Route):
     """The last version of Kafka's protocol that the request may have."""
     unanswered: Callable[[], None] = lambda: None
     """Called if the request may have been carried out without an answer."""
-    is_wanted: Callable[[], bool] = lambda: True
-    """When the answer is not wanted any more, the last error is raised."""
 
     def __post_init__(self) -> None:
         self.cluster = self.link.cluster
@@ -222,17 +225,6 @@ async def for_each(keys: Iterable[K], work: Callable[[K], Coroutine[Any, Any, R]
             task.cancel()
 
 
-class _Gone(Exception):
-    """The broker is not alive any more."""
-
-
-class _ToOneOfAll(ToBroker):
-    async def before_next(self, error: BarnabasError, retries: Retries) -> None:
-        if error.retriable and self.node_id not in self.cluster.nodes and not retries.is_over:
-            raise _Gone
-        await super().before_next(error, retries)
-
-
 async def ask_all(cluster: Cluster, message: RequestOf[R], what: str, timeout_ms: int) -> dict[BrokerId, R]:
     """The answers of all live brokers to a request for a list of what they have.
 
@@ -241,10 +233,15 @@ async def ask_all(cluster: Cluster, message: RequestOf[R], what: str, timeout_ms
     retries = cluster.config.make_retries(timeout_ms)
 
     async def ask_one(node_id: BrokerId) -> R | None:
-        route = _ToOneOfAll(cluster, f"broker {node_id} did not list {what}", node_id)
+        def is_wanted() -> bool:
+            return node_id in cluster.nodes or retries.is_over
+
+        route = ToBroker(cluster, f"broker {node_id} did not list {what}", node_id, is_wanted=is_wanted)
         try:
             return (await ask(route, message, retries)).response
-        except _Gone:
+        except BarnabasError as error:
+            if is_wanted() or not error.retriable:
+                raise
             return None
 
     answers = await for_each(cluster.nodes, ask_one)
