@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack
 
 from barnabas.client.arguments import limit_ms
@@ -12,7 +12,7 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.config import AdminConfig, AdminSettings
 from barnabas.client.errors import ClientClosed, TopicErrors
 from barnabas.common.backoff import Retries
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.schema import RequestOf
 
 R = TypeVar("R")
@@ -61,9 +61,14 @@ def error_of(result: Any, text: str) -> ApiError | None:
     return api_error(result.error_code, getattr(result, "error_message", None) or text)
 
 
-def raise_errors(errors: Mapping[str, ApiError], results: Mapping[str, object], count: int) -> None:
-    """Raise the one error of a call about one thing, else TopicErrors if any of several failed."""
+def raise_errors(
+    errors: Mapping[str, BarnabasError],
+    results: Mapping[str, object],
+    count: int,
+    of_several: Callable[..., BarnabasError] = TopicErrors,
+) -> None:
+    """Raise the one error of a call about one thing, else the error ``of_several`` if any of them failed."""
     if errors and count == 1:
         raise next(iter(errors.values()))
     if errors:
-        raise TopicErrors(errors, results)
+        raise of_several(errors, results)

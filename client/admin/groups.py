@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from barnabas.client.admin.base import AdminBase
+from barnabas.client.admin.base import AdminBase, raise_errors
 from barnabas.client.arguments import check_text, several
 from barnabas.client.ask import Answered, ToCoordinator, ask_all, for_each
 from barnabas.client.consumer.group_membership import Membership, Timing
@@ -151,10 +151,7 @@ class GroupAdmin(AdminBase):
 
         outcomes = await for_each(several("group_ids", group_ids, str), delete)
         errors = {group_id: error for group_id, error in outcomes.items() if error is not None}
-        if errors and len(outcomes) == 1:
-            raise errors.popitem()[1]
-        if errors:
-            raise GroupErrors(errors, dict.fromkeys(outcomes.keys() - errors.keys()))
+        raise_errors(errors, dict.fromkeys(outcomes.keys() - errors.keys()), len(outcomes), GroupErrors)
 
     async def remove_members(
         self, group_id: str, group_instance_ids: Iterable[str] | str, *, timeout_ms: int | None = None

@@ -40,8 +40,6 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicState,
 )
 
-Topics = Mapping[str, MetadataTopic]
-
 _POLL_S: Final = 0.01
 _POLL_TIMEOUT_MS: Final = 2_000
 _DELETION_S: Final = 10.0
@@ -122,14 +120,11 @@ class TopicAdmin(ConfigAdmin):
             for name in leaving:
                 del errors[name]
         if not validate_only:
-
-            def is_visible(visible: Topics) -> bool:
-                return all(
-                    name in visible and visible[name].topic_id == topic.topic_id
-                    for name, topic in created.items()
-                )
-
-            await self._wait_until_everywhere(created, is_visible, limit_ms)
+            await self._wait_until_everywhere(
+                created,
+                lambda name, topic: topic is not None and topic.topic_id == created[name].topic_id,
+                limit_ms,
+            )
         raise_errors(errors, created, len(new_topics))
         return created
 
@@ -193,13 +188,11 @@ class TopicAdmin(ConfigAdmin):
                 errors[name] = error
             else:
                 deleted[name] = TopicId(result.topic_id)
-
-        def is_visible(visible: Topics) -> bool:
-            return not any(
-                name in visible and visible[name].topic_id == topic_id for name, topic_id in deleted.items()
-            )
-
-        await self._wait_until_everywhere(deleted, is_visible, self._timeout(timeout_ms))
+        await self._wait_until_everywhere(
+            deleted,
+            lambda name, topic: topic is None or topic.topic_id != deleted[name],
+            self._timeout(timeout_ms),
+        )
         raise_errors(errors, dict.fromkeys(deleted), len(topic_names))
 
     async def create_partitions(
@@ -233,24 +226,24 @@ class TopicAdmin(ConfigAdmin):
                 errors[name] = error
         grown = {name: more.total_count for name, more in growth.items() if name not in errors}
         if not validate_only:
-
-            def is_visible(visible: Topics) -> bool:
-                return all(
-                    name in visible and len(visible[name].partitions) >= count
-                    for name, count in grown.items()
-                )
-
-            await self._wait_until_everywhere(grown, is_visible, self._timeout(timeout_ms))
+            await self._wait_until_everywhere(
+                grown,
+                lambda name, topic: topic is not None and len(topic.partitions) >= grown[name],
+                self._timeout(timeout_ms),
+            )
         raise_errors(errors, dict.fromkeys(grown), len(growth))
 
     async def _wait_until_everywhere(
-        self, names: Collection[str], is_visible: Callable[[Topics], bool], timeout_ms: int
+        self,
+        names: Collection[str],
+        is_visible: Callable[[str, MetadataTopic | None], bool],
+        timeout_ms: int,
     ) -> None:
         """Wait until the metadata of every broker has a change, so that later requests to any see it.
 
-        ``is_visible`` gets the named topics that a broker has. The controller has answered already and the
-        others learn of it within milliseconds. A broker that does not answer, or lacks the change at the
-        deadline, is skipped, because the change is made all the same.
+        ``is_visible`` gets the name of a topic, and the topic if the broker has it. The controller has
+        answered already and the others learn of it within milliseconds. A broker that does not answer, or
+        lacks the change at the deadline, is skipped, because the change is made all the same.
         """
         cluster, deadline = self._open(), time.monotonic() + timeout_ms / 1000
         for node_id in list(cluster.nodes) if names else ():
@@ -260,8 +253,8 @@ class TopicAdmin(ConfigAdmin):
                     answer = await cluster.request(node_id, _about(names), timeout_ms=limit_ms)
                 except BarnabasError:
                     break
-                topics = [topic for topic in answer.topics if topic.error_code == ErrorCode.NONE]
-                if is_visible({topic.name or "": topic for topic in topics}):
+                topics = {topic.name: topic for topic in answer.topics if topic.error_code == ErrorCode.NONE}
+                if all(is_visible(name, topics.get(name)) for name in names):
                     break
                 await asyncio.sleep(_POLL_S)
 
