@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from barnabas.client.ask import ToCoordinator, ask
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.group_membership import Identity, Membership, MemberState
@@ -213,53 +214,31 @@ class CommittedOffsets:
         """
         if partitions is not None and not partitions:
             return {}
-        retries = self._cluster.config.make_retries(timeout_ms)
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
+        topics = None if partitions is None else numbers_in_topics(OffsetFetchRequestTopic, partitions)
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=self._link.key, topics=topics)],
+            require_stable=require_stable,
+        )
+        of_group = f"of group {self._link.key!r}"
+        where = ", ".join(topic.name for topic in topics or ()) or "all topics"
+        subject = f"the committed offsets {of_group} in {where} could not be fetched"
+        route = ToCoordinator(subject, link=self._link, api=Api.OFFSETS)
         try:
-            while True:
-                try:
-                    limit_ms = retries.left_ms(self._request_timeout_ms)
-                    return await self._fetch_once(partitions, limit_ms, require_stable)
-                except BarnabasError as error:
-                    await retries.wait_after(error)
+            answered = await ask(route, request, self._cluster.config.make_retries(timeout_ms))
         except BarnabasError as error:
             if not error.retriable:
                 raise
-            raise RequestTimedOutLocally(
-                f"the offsets of group {self._link.key!r} were not found in {timeout_ms} ms: {error}"
-            ) from error
-
-    async def _fetch_once(
-        self, partitions: Collection[TopicPartition] | None, timeout_ms: int, require_stable: bool
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        requested = numbers_in_topics(OffsetFetchRequestTopic, partitions or ())
-        request = OffsetFetchRequest(
-            groups=[
-                OffsetFetchRequestGroup(
-                    group_id=self._link.key, topics=None if partitions is None else requested
-                )
-            ],
-            require_stable=require_stable,
-        )
-        response = await self._link.ask(request, timeout_ms=timeout_ms)
-        if not response.groups:
+            text = f"the offsets {of_group} were not found in {timeout_ms} ms: {error}"
+            raise RequestTimedOutLocally(text) from error
+        if not answered.response.groups:
             raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer of the coordinator lacks the group")
-        group = response.groups[0]
-        self._check_fetched(group.error_code, f"of group {self._link.key!r}")
-        offsets: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
-        for tp, answer in entries(group.topics):
-            self._check_fetched(answer.error_code, f"of {tp}")
+        for tp, answer in entries(answered.response.groups[0].topics):
             if answer.committed_offset >= 0 and (partitions is None or tp in offsets):
                 offsets[tp] = OffsetAndMetadata(
                     answer.committed_offset, answer.metadata or "", answer.committed_leader_epoch
                 )
         return offsets
-
-    def _check_fetched(self, code: int, of_what: str) -> None:
-        if code == ErrorCode.NONE:
-            return
-        if reaction_to(Api.OFFSETS, code) is Reaction.FIND_COORDINATOR:
-            self._member.coordinator_lost()
-        raise api_error(code, f"the committed offsets {of_what} could not be fetched")
 
 
 class GroupCommits:
