@@ -306,13 +306,12 @@ class TransactionSession:
         )
         try:
             answer = await self._ask(self._to(Api.INIT_PRODUCER_ID, concerns_prepared=keep_prepared), request)
-        except BarnabasError as error:
-            if (reaction := reaction_to(Api.INIT_PRODUCER_ID, error)) in (Reaction.FENCED, Reaction.FAIL):
-                machine.failed(reaction, error)
-                raise machine.failure() from error
-            machine.not_initialized()
-            raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, BarnabasError):
+                reaction = reaction_to(Api.INIT_PRODUCER_ID, error)
+                if reaction in (Reaction.FENCED, Reaction.FAIL):
+                    machine.failed(reaction, error)
+                    raise machine.failure() from error
             machine.not_initialized()
             raise
         prepared = None
@@ -335,7 +334,12 @@ class TransactionSession:
             identity = self._identity()
             wanted = sorted(machine.wanted)
             machine.is_started = True
-            request = _add_partitions_request(machine.transactional_id, identity, wanted)
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=machine.transactional_id,
+                v3_and_below_producer_id=identity.producer_id,
+                v3_and_below_producer_epoch=identity.epoch,
+                v3_and_below_topics=numbers_in_topics(AddPartitionsToTxnTopic, wanted),
+            )
             route = self._to(Api.ADD_PARTITIONS)
             route.last_version, route.is_wanted = LAST_ADD_PARTITIONS_OF_CLIENTS, lambda: machine.is_sending
             await self._ask(route, request)
@@ -370,7 +374,22 @@ class TransactionSession:
         link = self._group_link
         if link is None or link.key != group.group_id:
             link = self._group_link = CoordinatorLink(self._cluster, CoordinatorType.GROUP, group.group_id)
-        request = _commit_offsets_request(machine.transactional_id, identity, offsets, group)
+        committed = {
+            tp: TxnOffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=to_commit.offset,
+                committed_leader_epoch=to_commit.leader_epoch,
+                committed_metadata=to_commit.metadata,
+            )
+            for tp, to_commit in offsets.items()
+        }
+        request = TxnOffsetCommitRequest(
+            transactional_id=machine.transactional_id,
+            **group._asdict(),
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            topics=in_topics(TxnOffsetCommitRequestTopic, committed.items()),
+        )
         machine.is_started = True
         route = self._to(Api.COMMIT_OFFSETS, link)
         if not machine.uses_new_protocol:
@@ -505,42 +524,4 @@ def _unless_unknown(api: Api, error: BarnabasError, transactional_id: str) -> Ba
     return TransactionOutcomeUnknown(
         f"the coordinator of transactional id {transactional_id!r} did not answer {api.value} in time; "
         f"call again for the outcome: {error}"
-    )
-
-
-def _add_partitions_request(
-    transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
-) -> AddPartitionsToTxnRequest:
-    return AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=transactional_id,
-        v3_and_below_producer_id=identity.producer_id,
-        v3_and_below_producer_epoch=identity.epoch,
-        v3_and_below_topics=numbers_in_topics(AddPartitionsToTxnTopic, partitions),
-    )
-
-
-def _commit_offsets_request(
-    transactional_id: str,
-    identity: ProducerIdentity,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    group: GroupMetadata,
-) -> TxnOffsetCommitRequest:
-    committed = {
-        tp: TxnOffsetCommitRequestPartition(
-            partition_index=tp.partition,
-            committed_offset=to_commit.offset,
-            committed_leader_epoch=to_commit.leader_epoch,
-            committed_metadata=to_commit.metadata,
-        )
-        for tp, to_commit in offsets.items()
-    }
-    return TxnOffsetCommitRequest(
-        transactional_id=transactional_id,
-        group_id=group.group_id,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.epoch,
-        generation_id=group.generation_id,
-        member_id=group.member_id,
-        group_instance_id=group.group_instance_id,
-        topics=in_topics(TxnOffsetCommitRequestTopic, committed.items()),
     )
