@@ -159,6 +159,7 @@ class Assignment:
         self._leave_current(state)
         state.seek(offset, reset)
         state.taken_topic_id = NO_TOPIC_ID
+        self._changed()
 
     def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue from earlier offsets, as those that the blocking facade polled but did not hand out.
@@ -180,6 +181,7 @@ class Assignment:
         firsts = first_offsets(self.held_back)
         self.held_back.clear()
         self.rewind(firsts)
+        self._changed()
 
     def _forget_held_back(self, tp: TopicPartition) -> None:
         if self.held_back:

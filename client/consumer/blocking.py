@@ -163,7 +163,8 @@ class Consumer(BlockingClient[_Consumer]):
             if polled.set_running_or_notify_cancel():
                 polled.set_result(records)
             else:
-                self._client._rewind(first_offsets(records))
+                self._assignment.rewind(first_offsets(records))
+                self._client._can_go_on()
                 self._in_hand.firsts = {}
 
         try:
@@ -254,7 +255,7 @@ class Consumer(BlockingClient[_Consumer]):
 
     def _give_back(self) -> None:
         if self._assignment.held_back:
-            self._thread.call_plain(self._client._give_back)
+            self._thread.call_plain(self._assignment.give_back)
 
 
 class _ListenerCalls:

@@ -230,19 +230,16 @@ class Consumer(Client):
         """Continue from an offset; records fetched ahead are dropped. Raises NotAssigned and ValueError."""
         check_offset(offset)
         self._assignment.seek(self._state(partition), offset, None)
-        self._parts()[1].wake()
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
         """Continue from the first offset of the log, in these partitions or in all."""
         for state in self._states(partitions or self._assignment.states):
             self._assignment.seek(state, None, Reset.EARLIEST)
-        self._parts()[1].wake()
 
     def seek_to_end(self, *partitions: Partition) -> None:
         """Continue from the end (see `end_offsets`), in these partitions or in all."""
         for state in self._states(partitions or self._assignment.states):
             self._assignment.seek(state, None, Reset.LATEST)
-        self._parts()[1].wake()
 
     def pause(self, *partitions: Partition) -> None:
         """Return no records of these partitions from `poll` until `resume`; they keep their positions."""
@@ -489,16 +486,6 @@ class Consumer(Client):
         self._arrived.set()
         if self._fetcher is not None:
             self._fetcher.wake()
-
-    def _rewind(self, offsets: dict[TopicPartition, int]) -> None:
-        """Continue from offsets that the blocking facade polled but did not hand out."""
-        self._assignment.rewind(offsets)
-        self._parts()[1].wake()
-
-    def _give_back(self) -> None:
-        """Continue from the first records that the blocking facade holds back."""
-        self._assignment.give_back()
-        self._parts()[1].wake()
 
     def _rebalance_is_due(self) -> bool:
         """Whether the group needs a poll. The facade calls this, which counts as a poll, for each record."""

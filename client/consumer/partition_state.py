@@ -348,17 +348,15 @@ class PartitionState:
             self.fetch_offset = self.taken_offset
             self.fetch_epoch = self.position_epoch
 
-    def truncate(self, end_offset: int, epoch: int) -> bool:
-        """Drop the fetched records from an offset on; False, without change, if the user may have some.
+    def truncate(self, end_offset: int, epoch: int) -> None:
+        """Drop the fetched records from an offset on, of which the user has none.
 
         ``epoch`` is the epoch of the last record before the offset.
         """
-        if self.taken_offset > end_offset:
-            return False
+        invariant(self.taken_offset <= end_offset, "%s: records that were taken are truncated", self.tp)
         self.drop_buffered()
         if self.taken_offset == end_offset:
             self.fetch_epoch = self.position_epoch = epoch
-        return True
 
     def add(self, answer: FetchPartitionResponse, frame: FetchedFrame) -> bool:
         """Add the records of a fetch at ``fetch_offset``; False without records.

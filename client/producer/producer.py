@@ -166,7 +166,7 @@ class Producer(Client):
         index = queue.append(key, value, headers, timestamp_ms)
         batch = queue.open
         if index is None or batch is None:
-            accumulator, sender = self._parts()
+            _, accumulator, sender = self._parts()
             if batch is not None:
                 # Let the full batch be sent even if the caller sends without ever waiting.
                 batch.is_full = True
@@ -221,15 +221,14 @@ class Producer(Client):
         encoded = as_flat_buffer("encoded", encoded)
         header = check_produced_batch(encoded)
         queues = self._topics.get(topic) or await self._open_topic(topic)
-        accumulator, _ = self._parts()
+        _, accumulator, _ = self._parts()
         queue = accumulator.queue_for(queues, None, partition)
         batch = await accumulator.when_free(lambda: accumulator.add_encoded(queue, encoded, is_ours=is_ours))
         return batch, header.base_timestamp
 
     async def flush(self) -> None:
         """Return when all records sent before are delivered or have failed; ends their linger time."""
-        _, sender = self._parts()
-        await sender.flush()
+        await self._parts()[2].flush()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
@@ -320,10 +319,8 @@ class Producer(Client):
         if session is not None and session.machine.prepared == prepared:
             await (session.commit() if commit else session.abort())
             return
-        self._parts()
-        if self._cluster is not None:
-            limit_ms = self.config.max_block_ms
-            await complete_prepared(self._cluster, prepared, commit=commit, timeout_ms=limit_ms)
+        cluster, limit_ms = self._parts()[0], self.config.max_block_ms
+        await complete_prepared(cluster, prepared, commit=commit, timeout_ms=limit_ms)
 
     def close(self, timeout_ms: int | None = None) -> Coroutine[Any, Any, None]:
         """Flush, for at most ``timeout_ms``, then fail the rest and disconnect. Idempotent.
@@ -375,17 +372,11 @@ class Producer(Client):
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic by the last metadata. Raises UNKNOWN_TOPIC_OR_PARTITION."""
-        self._parts()
-        cluster = self._cluster
-        if cluster is None:
-            raise ClientClosed("the producer is not started")
+        cluster, _, _ = self._parts()
         return list((await cluster.topic(topic, self.config.max_block_ms)).partitions)
 
     async def _open_topic(self, topic: str) -> TopicQueues:
-        accumulator, _ = self._parts()
-        cluster = self._cluster
-        if cluster is None:
-            raise ClientClosed("the producer is closed")
+        cluster, accumulator, _ = self._parts()
         accumulator.check_accepting()
         info = await cluster.topic(topic, self.config.max_block_ms, watches=True)
         with accumulator.lock:
@@ -420,12 +411,12 @@ class Producer(Client):
         if self._sender is not None:
             self._sender.wake()
 
-    def _parts(self) -> tuple[Accumulator, Sender]:
-        if self._accumulator is None or self._sender is None:
+    def _parts(self) -> tuple[Cluster, Accumulator, Sender]:
+        if self._cluster is None or self._accumulator is None or self._sender is None:
             state = "not started; use `async with Producer(…)`" if self._cluster is None else "closed"
             raise ClientClosed(f"the producer is {state}")
         self._check_loop()
-        return self._accumulator, self._sender
+        return self._cluster, self._accumulator, self._sender
 
 
 def check_timestamp(timestamp_ms: int) -> None:

@@ -152,8 +152,8 @@ class Sender:
                 leader = self._cluster.leader_for(queue.tp)
                 if leader is not None:
                     self._reclaim(queue, leader.node_id)
-                if transactions is not None and (dropped := self._dropped(transactions, queue)) is not None:
-                    self._drop(transactions, queue, dropped)
+                if transactions is not None:
+                    self._drop_aborted(transactions, queue)
                 next_at = min(next_at, self._expire(queue, present))
                 batch, ready_at = self._candidate(queue, lingers=lingers)
                 if batch is None or ready_at > present:
@@ -233,16 +233,14 @@ class Sender:
             queue.pipeline.identify(identity)
         return True
 
-    def _dropped(self, transactions: TransactionMachine, queue: PartitionQueue) -> BarnabasError | None:
-        """Why the batches of a partition are not sent; None if they may be."""
+    def _drop_aborted(self, transactions: TransactionMachine, queue: PartitionQueue) -> None:
+        """Fail the batches that are not in flight, if their transaction can only be aborted."""
         is_present = transactions.is_sending and queue.pipeline.identity == transactions.identity
         if is_present and queue.pipeline.is_broken:
             gap = api_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{queue.tp}: a batch is missing")
             self._fail_transaction(gap)
-        return transactions.dropped()
-
-    def _drop(self, transactions: TransactionMachine, queue: PartitionQueue, error: BarnabasError) -> None:
-        """Fail the batches that are not in flight."""
+        if (error := transactions.dropped()) is None:
+            return
         for batch in [*queue.pipeline.batches, *queue.batches]:
             if batch.state in (BatchState.OPEN, BatchState.CLOSED):
                 if batch.flight:
@@ -522,5 +520,6 @@ class Sender:
 def _log_failed(queue: PartitionQueue, batches: Iterable[ProducerBatch], error: BarnabasError) -> None:
     for batch in batches:
         if not batch.is_done:
-            count = batch.record_count or (batch.builder.record_count if batch.builder is not None else 0)
+            # The builder of an open batch counts its records.
+            count = (batch.builder or batch).record_count
             log.warning("%d records for %s were not delivered: %s", count, queue.tp, error)

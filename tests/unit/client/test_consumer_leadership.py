@@ -274,7 +274,8 @@ async def test_a_position_that_is_given_back_after_a_topic_was_made_again_skips_
         cluster.add_topic("t")
         fill(cluster.partition("t"), 1_000, 1_060)
         assert await read(consumer, 10, 10) == values(1_000, 1_010)
-        consumer._rewind({T0: 25})
+        consumer._assignment.rewind({T0: 25})
+        consumer._can_go_on()
         assert await read(consumer, 50) == values(1_010, 1_060)
 
 
