@@ -21,7 +21,7 @@ from barnabas.cli.action import Action, Argument, arg, flag, repeated
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import progress
 from barnabas.client.config import ClientConfig
-from barnabas.common.settings import INT_MAX, Double, Integer, parse_key_values
+from barnabas.common.settings import INT_MAX, Double, Integer, Kind, parse_key_values
 from barnabas.common.threads import new_event_loop
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
@@ -38,7 +38,6 @@ BOOTSTRAP_VARIABLE: Final = "BARNABAS_BOOTSTRAP"
 DIR_VARIABLE: Final = "BARNABAS_DIR"
 
 SHORT_MAX: Final = 2**15 - 1
-_SECONDS: Final = Double()
 
 _CONNECTION_SETTINGS: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
 _LOOK_S: Final = 0.2
@@ -55,11 +54,10 @@ def not_empty(text: str) -> str:
     return text
 
 
-def number(at_least: int, at_most: int = INT_MAX) -> Callable[[str], int]:
-    """A type for argparse: a whole number within these bounds, which are those of the protocol."""
-    kind = Integer(at_least, at_most)
+def _type_of(kind: Kind) -> Callable[[str], Any]:
+    """A type for argparse."""
 
-    def parse(text: str) -> int:
+    def parse(text: str) -> Any:
         try:
             return kind.parse(text)
         except ValueError:
@@ -68,12 +66,13 @@ def number(at_least: int, at_most: int = INT_MAX) -> Callable[[str], int]:
     return parse
 
 
-def seconds(text: str) -> float:
-    """A type for argparse: a finite time."""
-    try:
-        return _SECONDS.parse(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {_SECONDS.expected}") from None
+def number(at_least: int, at_most: int = INT_MAX) -> Callable[[str], int]:
+    """A type for argparse: a whole number within these bounds, which are those of the protocol."""
+    return _type_of(Integer(at_least, at_most))
+
+
+seconds: Final[Callable[[str], float]] = _type_of(Double())
+"""A type for argparse: a finite time."""
 
 
 def _directory(text: str) -> Path:

@@ -254,16 +254,13 @@ async def _new_offsets(
         return first
     if options.to_latest:
         return end
-    if from_file is not None:
-        return {tp: within(tp, from_file[tp], first[tp], end[tp]) for tp in partitions}
+    named = from_file
     if options.to_offset is not None:
-        return {tp: within(tp, options.to_offset, first[tp], end[tp]) for tp in partitions}
-    if options.shift_by is not None:
-        return {
-            tp: within(tp, before[tp] + options.shift_by, first[tp], end[tp])
-            for tp in partitions
-            if tp in before
-        }
+        named = dict.fromkeys(partitions, options.to_offset)
+    elif options.shift_by is not None:
+        named = {tp: offset + options.shift_by for tp, offset in before.items()}
+    if named is not None:
+        return {tp: within(tp, named[tp], first[tp], end[tp]) for tp in partitions if tp in named}
     if options.to_datetime is not None:
         since = time_ms(options.to_datetime)
     else:

@@ -16,7 +16,8 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -207,20 +208,34 @@ def _report(options: argparse.Namespace, tally: _Tally, seconds: float) -> int:
 async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
     """The lines without their ends, as many at a time as are available; the last may lack its end.
 
-    Raises CommandError for a line longer than `MAX_LINE_BYTES`, and OSError as reading does.
+    A thread reads, at most `_MAX_CHUNKS` ahead. Raises CommandError for a line longer than `MAX_LINE_BYTES`,
+    and OSError as reading does.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
-    reader = _Reader(source, lambda chunk: loop.call_soon_threadsafe(chunks.put_nowait, chunk))
+    room = threading.Semaphore(_MAX_CHUNKS)
+    is_over = threading.Event()
+    read: Any = source.read1 if isinstance(source, io.BufferedReader) else source.read
+
+    def feed() -> None:
+        # Once the command has ended, the source is closed (ValueError) or the loop (RuntimeError).
+        with suppress(ValueError, RuntimeError):
+            while room.acquire() and not is_over.is_set():
+                try:
+                    chunk: bytes | OSError = read(_CHUNK_BYTES)
+                except OSError as error:
+                    chunk = error
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+                if not chunk or isinstance(chunk, OSError):
+                    return
+
+    threading.Thread(target=feed, name="line-source", daemon=True).start()
     rest = b""
     try:
-        while True:
-            chunk = await chunks.get()
-            reader.taken()
+        while chunk := await chunks.get():
+            room.release()
             if isinstance(chunk, OSError):
                 raise chunk
-            if not chunk:
-                break
             *lines, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE_BYTES:
                 raise CommandError(f"a line of the input is longer than {MAX_LINE_BYTES:,} bytes")
@@ -229,45 +244,9 @@ async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
         if rest:
             yield [rest.removesuffix(b"\r")]
     finally:
-        reader.stop()
-
-
-class _Reader:
-    """The thread that reads, and hands over at most `_MAX_CHUNKS` before one is taken."""
-
-    def __init__(self, source: BinaryIO, hand_over: Callable[[bytes | OSError], object]) -> None:
-        self._read: Any = source.read1 if isinstance(source, io.BufferedReader) else source.read
-        self._hand_over = hand_over
-        self._room = threading.Semaphore(_MAX_CHUNKS)
-        self._stopped = False
-        threading.Thread(target=self._run, name="line-source", daemon=True).start()
-
-    def taken(self) -> None:
-        """One chunk was taken, so there is room for another."""
-        self._room.release()
-
-    def stop(self) -> None:
-        """Read no more; does not wait for the present read."""
-        self._stopped = True
-        self._room.release()
-
-    def _run(self) -> None:
-        while True:
-            self._room.acquire()
-            if self._stopped:
-                return
-            try:
-                chunk: bytes | OSError = self._read(_CHUNK_BYTES)
-            except OSError as error:
-                chunk = error
-            except ValueError:
-                return  # closed under the read: the command has ended
-            try:
-                self._hand_over(chunk)
-            except RuntimeError:
-                return  # the loop is closed: the command has ended
-            if not chunk or isinstance(chunk, OSError):
-                return
+        # The thread reads no more; its present read is not waited for.
+        is_over.set()
+        room.release()
 
 
 add_arguments = command(

@@ -19,7 +19,6 @@ from barnabas.cli.arguments import chosen_bootstrap, cluster_options, run_async,
 from barnabas.cli.cluster_view import ClusterView, PartitionView, look
 from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
 from barnabas.cli.output import count, make_console, make_table, print_json
-from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.messages.replicas import ReplicaDescription
 
@@ -178,10 +177,6 @@ def _is_held_back(replica: ReplicaDescription) -> bool:
     return 0 <= replica.last_stable_offset < replica.high_watermark
 
 
-def _process_state(process: LocalBroker) -> str:
-    return "down" if process.state == "gone" else process.state
-
-
 def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
     processes = {int(process.id): process for process in view.processes}
     rows: list[tuple[object, ...]] = []
@@ -194,9 +189,10 @@ def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
         pid = process.process.pid if process is not None and process.process else None
         role = "controller" if id == view.controller_id else ""
         rows.append((id, endpoint, rack, state, pid, role))
-    for broker_id, process in sorted(processes.items()):
-        rows.append((broker_id, process.endpoint, None, _red(_process_state(process)), None, ""))
-    rows.sort(key=_broker_of_row)
+    for broker_id, process in processes.items():
+        named = "down" if process.state == "gone" else process.state
+        rows.append((broker_id, process.endpoint, None, _red(named), None, ""))
+    rows.sort(key=lambda row: int(str(row[0])))
     zookeeper = view.zookeeper
     if zookeeper is not None:
         state = {"running": "up", "gone": _red("down"), "silent": _red("does not answer")}.get(
@@ -204,10 +200,6 @@ def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
         )
         rows.append(("zookeeper", zookeeper.endpoint, None, state, zookeeper.pid, ""))
     return rows
-
-
-def _broker_of_row(row: tuple[object, ...]) -> int:
-    return int(str(row[0]))
 
 
 def _red(text: str) -> Text:
