@@ -6,7 +6,7 @@ Source: KIP-133, KIP-226, KIP-339, KIP-569, and what Apache Kafka 3.9 answers in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, PER_BROKER, ConfigLayers, Layer
@@ -89,19 +89,6 @@ def describe_all_brokers(
     ]
 
 
-def trimmed(
-    described: Iterable[DescribeConfigsResourceResult], *, synonyms: bool, documentation: bool
-) -> list[DescribeConfigsResourceResult]:
-    """Remove the parts that the request does not ask for."""
-    results = list(described)
-    for result in results:
-        if not synonyms:
-            result.synonyms = []
-        if not documentation:
-            result.documentation = None
-    return results
-
-
 def _described(
     name: str, declared: Setting, value: str | None, layers: Sequence[Layer], *, read_only: bool
 ) -> DescribeConfigsResourceResult:
@@ -126,33 +113,15 @@ def altered(
     current: Mapping[str, str],
     alterations: Sequence[Alteration],
     layers: ConfigLayers,
+    *,
+    replaces: bool = False,
 ) -> dict[str, str]:
-    """The settings after these changes of the current ones.
+    """The settings after these changes of the current ones; with ``replaces`` the others are removed.
 
     Raises INVALID_CONFIG with the first unknown setting, or with each invalid value, and INVALID_REQUEST if
     the request contradicts itself or names a setting that is not dynamic.
     """
-    return _applied(kind, current, dict(current), alterations, layers)
-
-
-def replacing(
-    kind: ConfigResourceType,
-    settings: Sequence[tuple[str, str | None]],
-    current: Mapping[str, str],
-    layers: ConfigLayers,
-) -> dict[str, str]:
-    """The settings of an AlterConfigs, which replace the current ones. Raises as `altered`."""
-    alterations = [Alteration(name, ConfigOperation.SET, value) for name, value in settings]
-    return _applied(kind, current, {}, alterations, layers)
-
-
-def _applied(
-    kind: ConfigResourceType,
-    current: Mapping[str, str],
-    result: dict[str, str],
-    alterations: Sequence[Alteration],
-    layers: ConfigLayers,
-) -> dict[str, str]:
+    result = {} if replaces else dict(current)
     _check_request(alterations)
     for alteration in alterations:
         name, operation = alteration.name, ConfigOperation(alteration.operation)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
 from barnabas.broker.config import describe as config_rules
-from barnabas.broker.config.describe import Alteration
 from barnabas.broker.config.dynamic import PER_BROKER, ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
@@ -26,18 +25,6 @@ from barnabas.zookeeper.configs import ALL_BROKERS, Entity, EntityKind
 logger = logging.getLogger(__name__)
 
 Settings = Mapping[str, str]
-Edit = Callable[[wire.ConfigResourceType, Settings, ConfigLayers], Settings]
-"""Makes a resource's new settings from its current ones; raises ApiError."""
-
-
-def _replace(resource: wire.AlterConfigsResource) -> Edit:
-    entries = [(entry.name, entry.value) for entry in resource.configs]
-    return lambda kind, current, layers: config_rules.replacing(kind, entries, current, layers)
-
-
-def _alter(resource: wire.IncrementalAlterConfigsResource) -> Edit:
-    changes = [Alteration(entry.name, entry.config_operation, entry.value) for entry in resource.configs]
-    return lambda kind, current, layers: config_rules.altered(kind, current, changes, layers)
 
 
 # Which resource
@@ -102,11 +89,10 @@ def handle_describe(services: Services, request: ApiRequest) -> None:
         elif isinstance(stored, ApiError):
             result.error_code, result.error_message = stored.code, texts.of(stored)
         else:
-            result.configs = config_rules.trimmed(
-                _described(services, resource, entity, stored),
-                synonyms=body.include_synonyms,
-                documentation=body.include_documentation,
-            )
+            result.configs = _described(services, resource, entity, stored)
+            for setting in result.configs:
+                setting.synonyms = setting.synonyms if body.include_synonyms else []
+                setting.documentation = setting.documentation if body.include_documentation else None
         results.append(result)
     request.respond(wire.DescribeConfigsResponse(results=results))
 
@@ -132,14 +118,7 @@ def _described(
 
 
 def handle_alter(services: Services, request: ApiRequest) -> None:
-    _change_all(services, request, _replace)
-
-
-def handle_incremental_alter(services: Services, request: ApiRequest) -> None:
-    _change_all(services, request, _alter)
-
-
-def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[Any], Edit]) -> None:
+    """AlterConfigs and IncrementalAlterConfigs."""
     body: wire.AlterConfigsRequest | wire.IncrementalAlterConfigsRequest = request.body
     counts = Counter((resource.resource_type, resource.resource_name) for resource in body.resources)
     responses = []
@@ -159,7 +138,7 @@ def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[An
                     ErrorCode.INVALID_REQUEST,
                     f"Cannot update these configs at default cluster level: {', '.join(refused)}",
                 )
-            _change(services, wire.ConfigResourceType(kind), entity, make_edit(resource), body.validate_only)
+            _change(services, entity, resource, validate_only=body.validate_only)
         except ApiError as error:
             response.error_code, response.error_message = error.code, texts.of(error)
         responses.append(response)
@@ -167,12 +146,27 @@ def _change_all(services: Services, request: ApiRequest, make_edit: Callable[[An
 
 
 def _change(
-    services: Services, kind: wire.ConfigResourceType, entity: Entity, edit: Edit, validate_only: bool
+    services: Services,
+    entity: Entity,
+    resource: wire.AlterConfigsResource | wire.IncrementalAlterConfigsResource,
+    *,
+    validate_only: bool,
 ) -> None:
     stored = services.configs.values({entity, _own(services), ALL_BROKERS})
-    layers = _layers(services, stored)
+    edit = partial(
+        config_rules.altered,
+        wire.ConfigResourceType(resource.resource_type),
+        alterations=[
+            config_rules.Alteration(
+                entry.name, getattr(entry, "config_operation", wire.ConfigOperation.SET), entry.value
+            )
+            for entry in resource.configs
+        ],
+        layers=_layers(services, stored),
+        replaces=isinstance(resource, wire.AlterConfigsResource),
+    )
     if validate_only:
-        edit(kind, stored[entity], layers)
+        edit(stored[entity])
         return
-    services.configs.change(entity, lambda current: edit(kind, current, layers))
+    services.configs.change(entity, edit)
     logger.info("settings of %s were changed", entity.path)

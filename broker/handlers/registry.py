@@ -89,7 +89,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.CREATE_PARTITIONS: Handler(controller_requests.handle_create_partitions),
     ApiKey.DELETE_GROUPS: Handler(groups.handle_delete),
     ApiKey.ELECT_LEADERS: Handler(controller_requests.handle_elect_leaders),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Handler(_slowly(configs.handle_incremental_alter)),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Handler(_slowly(configs.handle_alter)),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Handler(controller_requests.handle_alter_reassignments),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Handler(controller_requests.handle_list_reassignments),
     ApiKey.OFFSET_DELETE: Handler(offsets.handle_delete),

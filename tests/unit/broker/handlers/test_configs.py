@@ -87,6 +87,20 @@ def test_a_topic_shows_its_settings_and_their_sources(hosting: Serving, version:
     assert settings["compression.type"] == ("producer", ConfigSource.DEFAULT_CONFIG)
 
 
+@pytest.mark.parametrize("synonyms", [True, False])
+@pytest.mark.parametrize("documentation", [True, False])
+def test_only_the_requested_parts_are_described(
+    hosting: Serving, synonyms: bool, documentation: bool
+) -> None:
+    resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="topic")
+    request = DescribeConfigsRequest(
+        resources=[resource], include_synonyms=synonyms, include_documentation=documentation
+    )
+    (topic,) = hosting.call(request).results
+    (retention,) = (config for config in topic.configs if config.name == "retention.ms")
+    assert (bool(retention.synonyms), retention.documentation is not None) == (synonyms, documentation)
+
+
 def test_a_resource_that_is_named_often_is_described_once(hosting: Serving) -> None:
     """Otherwise a few bytes could request gigabytes."""
     resources = [
