@@ -29,17 +29,12 @@ _LEAST_FLUSH_CHECK_MS: Final = 10
 """How often flush.ms is checked, at the least and at the most; a check costs about a microsecond a log."""
 
 
-class Scheduler:
+class Scheduler(Workers):
     """Runs named tasks periodically, on a bounded number of threads.
 
     A task that raises is logged and runs again at its next turn; only a broken invariant ends the broker. A
     task never runs twice at the same time. A slow task delays the others only if all threads are busy.
     """
-
-    def __init__(
-        self, *, on_fatal: Callable[[BaseException], None], threads: int = 1, name: str = "scheduler"
-    ) -> None:
-        self._workers = Workers(name, threads=threads, on_fatal=on_fatal)
 
     def every(self, interval_ms: float | Callable[[], float], name: str, work: Callable[[], object]) -> None:
         """Run the work each ``interval_ms``, first after one interval; a function gives the next interval."""
@@ -53,16 +48,9 @@ class Scheduler:
             except Exception:
                 logger.exception("%s failed; it runs again in %.1f s", name, next_ms() / 1000)
             with suppress(WorkRefused):
-                self._workers.submit(turn, after_s=next_ms() / 1000)
+                self.submit(turn, after_s=next_ms() / 1000)
 
-        self._workers.submit(turn, after_s=next_ms() / 1000)
-
-    def start(self) -> None:
-        self._workers.start()
-
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """End each thread after its current task."""
-        self._workers.stop(timeout_s)
+        self.submit(turn, after_s=next_ms() / 1000)
 
 
 class BackgroundWork:
@@ -123,9 +111,11 @@ class BackgroundWork:
             ),
         ]
         due = [task for task in tasks if task[0] <= _LONGEST_INTERVAL_MS]
-        self._isr_check = Scheduler(on_fatal=on_fatal, name="isr-check")
+        self._isr_check = Scheduler("isr-check", on_fatal=on_fatal)
         self._isr_check.every(config.replica_lag_time_max_ms / 2, "ISR check", self._check_isrs)
-        self._scheduler = Scheduler(on_fatal=on_fatal, threads=min(config.background_threads, len(due) + 1))
+        self._scheduler = Scheduler(
+            "scheduler", on_fatal=on_fatal, threads=min(config.background_threads, len(due) + 1)
+        )
         self._scheduler.every(flush_interval_ms, "flush", lambda: logs.flush_pass(wall_clock_ms()))
         for interval_ms, name, work in due:
             self._scheduler.every(interval_ms, name, work)

@@ -34,7 +34,7 @@ def fatal() -> Fatal:
 
 @pytest.fixture
 def scheduler(fatal: Fatal) -> Iterator[Scheduler]:
-    scheduler = Scheduler(on_fatal=fatal)
+    scheduler = Scheduler("scheduler", on_fatal=fatal)
     scheduler.start()
     yield scheduler
     scheduler.stop()
@@ -84,7 +84,9 @@ def test_a_task_runs_an_interval_after_its_last_end(fatal: Fatal, monkeypatch: p
     )
     intervals_ms = iter([10_000, 20_000])
     ran: list[int] = []
-    Scheduler(on_fatal=fatal).every(lambda: next(intervals_ms), "work", lambda: ran.append(len(submitted)))
+    Scheduler("scheduler", on_fatal=fatal).every(
+        lambda: next(intervals_ms), "work", lambda: ran.append(len(submitted))
+    )
     turn, first_s = submitted[0]
     turn()
     assert (ran, first_s, submitted[1:]) == ([1], 10.0, [(turn, 20.0)])
@@ -106,7 +108,7 @@ def test_a_stopped_scheduler_runs_no_task(scheduler: Scheduler) -> None:
 
 
 def test_a_slow_task_delays_no_other_while_a_thread_is_free(fatal: Fatal) -> None:
-    scheduler = Scheduler(on_fatal=fatal, threads=2)
+    scheduler = Scheduler("scheduler", on_fatal=fatal, threads=2)
     is_slow, released = threading.Event(), threading.Event()
     overlaps: list[bool] = []
 
@@ -251,7 +253,7 @@ planned: dict[str, "Planned"] = {}
 class Planned:
     """A scheduler that notes what it would do."""
 
-    def __init__(self, *, on_fatal: object, threads: int = 1, name: str = "scheduler") -> None:
+    def __init__(self, name: str, *, on_fatal: object, threads: int = 1) -> None:
         self.threads = threads
         self.intervals_ms: dict[str, object] = {}
         self.has_ended = False
