@@ -103,8 +103,8 @@ async def _write(options: argparse.Namespace, producer: Producer, value: bytes) 
         send = producer.send
         for number in range(total):
             if number % sample_every == 0:
-                if rate is not None:
-                    await _wait_for_turn(started, number, rate)
+                if rate is not None and (ahead_s := started + number / rate - time.perf_counter()) > 0:
+                    await asyncio.sleep(ahead_s)
                 await send(topic, value, on_delivery=latencies.callback())
             else:
                 await send(topic, value)
@@ -118,12 +118,6 @@ async def _write(options: argparse.Namespace, producer: Producer, value: bytes) 
         raise latencies.error
     figures = _figures(total, total * options.size, seconds)
     return figures | {f"latency_p{p:g}_ms": latencies.percentile_ms(p) for p in (50, 99, 99.9)}
-
-
-async def _wait_for_turn(started: float, number: int, rate: int) -> None:
-    ahead = started + number / rate - time.perf_counter()
-    if ahead > 0:
-        await asyncio.sleep(ahead)
 
 
 async def _consume(options: argparse.Namespace, bootstrap: str) -> dict[str, Any]:

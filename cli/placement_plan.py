@@ -53,6 +53,14 @@ class _Board:
         self.replicas[tp].remove(broker)
         self.counts[broker] -= 1
 
+    def may_move(self, tp: TopicPartition, source: BrokerId, target: BrokerId) -> bool:
+        """Whether a replica can move there without sharing a rack that it does not share now."""
+        replicas = self.replicas[tp]
+        if source not in replicas or target in replicas:
+            return False
+        moved = [target if broker == source else broker for broker in replicas]
+        return self.shared_racks(moved) <= self.shared_racks(replicas)
+
     def shared_racks(self, replicas: Iterable[BrokerId]) -> int:
         """How many replicas have a rack that an earlier one has, too."""
         named = [rack for broker in replicas if (rack := self.racks.get(broker)) is not None]
@@ -127,10 +135,9 @@ def _balance(board: _Board, placements: Mapping[TopicPartition, Placement]) -> N
         if step is None:
             return
         tp, source, target = step
-        index = board.replicas[tp].index(source)
-        board.remove(tp, source)
-        board.add(tp, target)
-        board.replicas[tp].insert(index, board.replicas[tp].pop())
+        board.replicas[tp][board.replicas[tp].index(source)] = target
+        board.counts[source] -= 1
+        board.counts[target] += 1
 
 
 def _balancing_step(
@@ -143,21 +150,10 @@ def _balancing_step(
         for target in order:
             if board.counts[source] - board.counts[target] < 2:
                 break
-            best: tuple[bool, int] | None = None
-            chosen = None
-            for position, tp in enumerate(by_size):
-                replicas = board.replicas[tp]
-                if source not in replicas or target in replicas:
-                    continue
-                moved = [target if broker == source else broker for broker in replicas]
-                if board.shared_racks(moved) > board.shared_racks(replicas):
-                    continue
+            movable = [tp for tp in by_size if board.may_move(tp, source, target)]
+            if movable:
                 # A replica that is added in any case moves without further bytes.
-                rank = (source in placements[tp].replicas, position)
-                if best is None or rank < best:
-                    best, chosen = rank, tp
-            if chosen is not None:
-                return chosen, source, target
+                return min(movable, key=lambda tp: source in placements[tp].replicas), source, target
     return None
 
 
