@@ -33,10 +33,7 @@ class LocalServer:
         """The output of the process."""
         self.process = process
         self.die_with_parent = die_with_parent
-        self._listen_on(*ports)
         self._output_start = 0
-
-    def _listen_on(self, *ports: ReservedPort | int | None) -> None:
         self._reserved = [port for port in ports if isinstance(port, ReservedPort)]
         self._ports = [number_of(port) for port in ports if port is not None]
 

@@ -38,6 +38,7 @@ _JARS: Final = ("zookeeper-3", "zookeeper-jute-3", "slf4j-api-", "metrics-core-"
 _PINNED: Final = Path(__file__).with_name("zookeeper_jars.sha256")
 _LOGGING_JARS: Final = ("log4j-api-2", "log4j-core-2", "log4j-slf4j2-impl-2")
 _DIAGNOSIS_TIMEOUT_S: Final = 20.0
+_PROBE_TIMEOUT_S: Final = 0.5
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JVM_FLAGS: Final = ("-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 _LOG4J: Final = """\
@@ -55,22 +56,17 @@ def connect_string_from_environment() -> str | None:
     return os.environ.get(ENVIRONMENT_VARIABLE) or None
 
 
-def four_letter_word(endpoint: Endpoint, word: bytes = b"srvr", timeout_s: float = 0.5) -> str:
-    """Ask a ZooKeeper server with one of its four letter commands; raises OSError if it does not answer."""
-    with socket.create_connection(endpoint, timeout=timeout_s) as connection:
-        connection.sendall(word)
-        answer = bytearray()
-        while part := connection.recv(4096):
-            answer += part
-    return answer.decode("utf-8", "replace")
-
-
 def is_serving(endpoint: Endpoint) -> bool:
-    """Whether a ZooKeeper that accepts requests answers there."""
+    """Whether a ZooKeeper that accepts requests answers ``srvr`` there."""
+    answer = bytearray()
     try:
-        return four_letter_word(endpoint).startswith("Zookeeper version")
+        with socket.create_connection(endpoint, timeout=_PROBE_TIMEOUT_S) as connection:
+            connection.sendall(b"srvr")
+            while part := connection.recv(4096):
+                answer += part
     except OSError:
         return False
+    return answer.startswith(b"Zookeeper version")
 
 
 def find_java() -> str:
@@ -177,7 +173,6 @@ class ZooKeeper(LocalServer):
         before they are acknowledged; without it they survive the crash of a process, but not a power cut.
         `log_level`: ``info``, ``debug``… turns on ZooKeeper's own log, in the same file (0.2 s and 16 MB).
         """
-        self._picks_port = port is None
         port = ReservedPort.pick(host) if port is None else port
         super().__init__(
             "ZooKeeper",
@@ -231,25 +226,9 @@ class ZooKeeper(LocalServer):
             raise DeployError(self._why_it_ended(process.exit_code))
 
     def start(self, timeout_s: float = 20.0) -> None:
-        """Start it and wait until it accepts requests.
-
-        If we picked the port and another program took it meanwhile, another one is tried, twice. Raises
-        DeployError otherwise.
-        """
-        for attempts_left in (2, 1, 0):
-            try:
-                self.launch()
-                self.wait_ready(timeout_s)
-                self._picks_port = False
-                return
-            except DeployError:
-                # A port that is free again was not the reason for the failure.
-                if not attempts_left or not self._picks_port or is_free(self.port, self.host):
-                    raise
-                self.release_ports()
-                picked = ReservedPort.pick(self.host)
-                self._listen_on(picked)
-                self.port = picked.port
+        """Start it and wait until it accepts requests. Raises as `launch` and `wait_ready`."""
+        self.launch()
+        self.wait_ready(timeout_s)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End it (SIGTERM, then SIGKILL); nothing to do if it does not run."""

@@ -1,6 +1,5 @@
 """The bundled ZooKeeper: up, down, killed, paused, refused, and ended with its starter."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, is_serving
 from barnabas.protocol.ids import Endpoint
@@ -80,20 +78,6 @@ def test_a_given_port_that_is_taken_is_refused_by_name(server: ZooKeeper, tmp_pa
     with pytest.raises(DeployError, match=rf"{server.connect}: the port is in use"):
         second.start()
     serves(server.endpoint)
-
-
-def test_a_picked_port_that_is_taken_meanwhile_is_replaced(
-    server: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    picked = [ReservedPort(server.endpoint.port, os.open(os.devnull, os.O_RDONLY)), ReservedPort.pick()]
-    monkeypatch.setattr(ReservedPort, "pick", lambda host: picked.pop(0))
-    second = ZooKeeper(tmp_path / "second")
-    try:
-        second.start()
-        assert second.endpoint.port != server.endpoint.port
-        serves(second.endpoint)
-    finally:
-        second.stop()
 
 
 def test_the_error_of_a_server_that_ends_at_start_has_its_last_words(tmp_path: Path) -> None:
