@@ -21,7 +21,7 @@ from barnabas.protocol.invariants import InvariantViolation
 
 logger = logging.getLogger(__name__)
 
-_REMOVE_DELETED_INTERVAL_MS: Final = 1_000
+_REMOVAL_INTERVAL_MS: Final = 1_000
 _LONGEST_INTERVAL_MS: Final = 24 * 3_600_000
 """A task with a longer interval never runs."""
 _FLUSH_CHECK_MS: Final = 1_000
@@ -104,11 +104,7 @@ class BackgroundWork:
                 "expiration of transactional ids",
                 expire_transactional_ids,
             ),
-            (
-                _REMOVE_DELETED_INTERVAL_MS,
-                "removal of deleted logs",
-                lambda: logs.remove_deleted(wall_clock_ms()),
-            ),
+            (_REMOVAL_INTERVAL_MS, "removal of deleted logs", lambda: logs.remove_deleted(wall_clock_ms())),
         ]
         due = [task for task in tasks if task[0] <= _LONGEST_INTERVAL_MS]
         self._isr_check = Scheduler("isr-check", on_fatal=on_fatal)
