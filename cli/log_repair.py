@@ -46,8 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _chosen(log_dir: LogDir, names: Sequence[str]) -> list[ScannedLog]:
     """The named logs, or without names all damaged ones."""
-    scan = scan_to_verify(log_dir)
-    logs = [*scan.logs, *scan.futures]
+    logs = scan_to_verify(log_dir).logs
     unknown = sorted(set(names) - {str(log.key) for log in logs})
     if unknown:
         raise CommandError(f"not in {log_dir.path}: {', '.join(unknown)}", NOT_FOUND)

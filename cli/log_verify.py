@@ -8,13 +8,13 @@ moves into the dir, is verified by the same rules: the move ends with its use.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from barnabas.broker.log.file_system import parse_partition_name
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import count, print_json, progress
@@ -22,7 +22,6 @@ from barnabas.logtools.index_check import Finding, Severity
 from barnabas.logtools.replica_comparison import Replica, compare_replicas
 from barnabas.logtools.verification import (
     LogVerdict,
-    is_log_folder,
     scan_to_verify,
     verify_checkpoints,
     verify_logs,
@@ -35,7 +34,6 @@ class VerifiedDir(NamedTuple):
 
     root: Path
     verdicts: list[LogVerdict]
-    """On the logs, then on the future logs."""
     replicas: dict[TopicPartition, Replica]
     findings: list[Finding]
     """Of the dir and its logs."""
@@ -65,16 +63,14 @@ def _verify_dir(stack: ExitStack, path: Path, options: argparse.Namespace) -> Ve
     root, only = log_dir_of(path)
     log_dir = stack.enter_context(locked(root))
     scan = scan_to_verify(log_dir)
-    logs, futures = (
-        [log for log in found if only is None or log.folder == only] for found in (scan.logs, scan.futures)
-    )
+    logs = [log for log in scan.logs if only is None or log.folder == only]
     findings = verify_checkpoints(log_dir, scan)
-    verdicts = verify_all(log_dir, [*logs, *futures], is_deep=not options.quick, jobs=options.jobs)
+    verdicts = verify_all(log_dir, logs, is_deep=not options.quick, jobs=options.jobs)
     findings += [finding for verdict in verdicts for finding in verdict.findings]
     high_watermarks = log_dir.high_watermarks.read_or_empty()
     replicas = {
         log.key: Replica(log, high_watermarks.get(log.key, Offset(0)), verdict.segments)
-        for log, verdict in zip(logs, verdicts[: len(logs)], strict=True)
+        for log, verdict in zip(logs, verdicts, strict=True)
     }
     return VerifiedDir(root, verdicts, replicas, findings)
 
@@ -94,7 +90,7 @@ def _differences(dirs: Sequence[VerifiedDir]) -> list[Finding]:
 def log_dir_of(path: Path) -> tuple[Path, Path | None]:
     """The log dir, and the log's folder if `path` is one."""
     folder = path.absolute()
-    if is_log_folder(folder.name) and (folder.parent / META_FILE).exists():
+    if parse_partition_name(folder.name) and (folder.parent / META_FILE).exists():
         return folder.parent, folder
     return folder, None
 
@@ -148,18 +144,11 @@ def _print_verdicts(verdicts: Sequence[LogVerdict], findings: Sequence[Finding])
         print(describe(finding))
     size = sum(verdict.size_bytes for verdict in verdicts)
     segments = count(sum(len(verdict.segments) for verdict in verdicts), "segment")
-    damaged = _counts(verdict for verdict in verdicts if verdict.is_damaged)
-    state = f"{damaged} damaged" if damaged else "whole"
+    damaged = sum(verdict.is_damaged for verdict in verdicts)
+    state = f"{count(damaged, 'partition')} damaged" if damaged else "whole"
     if not damaged and any(finding.is_damage for finding in findings):
         state = "whole, but files of the log dir itself are damaged"
-    print(f"{_counts(verdicts) or 'no partitions'}, {segments}, {size:,} bytes: {state}")
-
-
-def _counts(verdicts: Iterable[LogVerdict]) -> str:
-    """``2 partitions, 1 future log``."""
-    is_future = Counter(verdict.is_future for verdict in verdicts)
-    nouns = ((is_future[False], "partition"), (is_future[True], "future log"))
-    return ", ".join(count(number, noun) for number, noun in nouns if number)
+    print(f"{count(len(verdicts), 'partition')}, {segments}, {size:,} bytes: {state}")
 
 
 def _as_json(
@@ -169,16 +158,10 @@ def _as_json(
     return {
         "log_dir": str(first.root),
         "compared_with": [str(other.root) for other in others],
-        "partitions": sum(not verdict.is_future for verdict in verdicts),
-        "future_logs": sum(verdict.is_future for verdict in verdicts),
+        "partitions": len(verdicts),
         "segments": sum(len(verdict.segments) for verdict in verdicts),
         "size_bytes": sum(verdict.size_bytes for verdict in verdicts),
-        "damaged_partitions": [
-            str(verdict.partition) for verdict in verdicts if verdict.is_damaged and not verdict.is_future
-        ],
-        "damaged_future_logs": [
-            verdict.folder.name for verdict in verdicts if verdict.is_damaged and verdict.is_future
-        ],
+        "damaged_partitions": [str(verdict.partition) for verdict in verdicts if verdict.is_damaged],
         "findings": [
             finding._asdict() | {"path": str(finding.path), "is_damage": finding.is_damage}
             for finding in findings

@@ -31,8 +31,6 @@ from barnabas.broker.log.file_system import (
     EPOCH_CHECKPOINT,
     PARTITION_METADATA,
     SWAP_SUFFIX,
-    parse_future_name,
-    parse_partition_name,
     segment_base_offset,
     snapshot_offset,
 )
@@ -77,33 +75,19 @@ class LogVerdict(NamedTuple):
     """Oldest first."""
 
     @property
-    def is_future(self) -> bool:
-        """Whether it is a future log."""
-        return parse_future_name(self.folder.name) is not None
-
-    @property
     def is_damaged(self) -> bool:
         return any(finding.is_damage for finding in self.findings)
 
 
-def is_log_folder(name: str) -> bool:
-    """Whether a folder of this name holds a log, or a future log (the copy of a log that moves here)."""
-    return parse_partition_name(name) is not None or parse_future_name(name) is not None
-
-
 def scan_to_verify(log_dir: LogDir) -> DirScan:
-    """The logs and future logs of a dir; the mark of a clean stop stays. Raises LogDirFailure.
-
-    A future log may end before the offsets that the checkpoints have of the log that it copies.
-    """
-    scan = log_dir.scan(lambda folder: not is_log_folder(folder.name), log_dir.read_clean_mark())
-    return scan._replace(futures=[future._replace(first_dirty_offset=0) for future in scan.futures])
+    """The logs of a dir; the mark of a clean stop stays. Raises LogDirFailure."""
+    return log_dir.scan(lambda folder: True, log_dir.read_clean_mark())
 
 
 def verify_checkpoints(log_dir: LogDir, scan: DirScan) -> list[Finding]:
     """The unreadable checkpoints of the dir itself, and their entries of logs that are not there."""
     findings = []
-    names = {log.key for log in (*scan.logs, *scan.futures)}
+    names = {*(log.key for log in scan.logs), *(key for key, _ in scan.futures)}
     for checkpoint in log_dir.checkpoints:
         faults = _failed(checkpoint.path, checkpoint.read)
         findings += faults
@@ -141,9 +125,7 @@ def verify_logs(
 
     def check(index: int) -> partial[LogVerdict]:
         log = logs[index]
-        # A future log may end before the high watermark of the log that it copies.
-        high_watermark = high_watermarks.get(log.key) if parse_partition_name(log.folder.name) else None
-        return partial(verify_log, log, high_watermark, is_deep=is_deep)
+        return partial(verify_log, log, high_watermarks.get(log.key), is_deep=is_deep)
 
     if jobs <= 1:
         with progress(sum(sizes)) as show:

@@ -143,7 +143,7 @@ def handle_describe_log_dirs(services: Services, request: ApiRequest) -> None:
     by_dir: dict[Path, list[tuple[TopicPartition, wire.DescribeLogDirsPartition]]] = {}
     logs = services.replicas.logs
     described = [(log, _describe_log(services, log)) for log in logs.all_logs()]
-    described += [(future.log, _describe_future(future)) for future in logs.futures.all()]
+    described += [(future.log, _describe_future(future)) for future in logs.all_futures()]
     for log, description in sorted(described, key=lambda pair: pair[0].topic_partition):
         if requested is None or log.topic_partition in requested:
             by_dir.setdefault(log.folder.parent, []).append((log.topic_partition, description))

@@ -124,7 +124,7 @@ class DirScan(NamedTuple):
     """The folders of a log dir: logs, future logs, and deleted logs."""
 
     logs: list[ScannedLog]
-    futures: list[ScannedLog]
+    futures: list[tuple[TopicPartition, Path]]
     deleted: list[Path]
 
 
@@ -238,10 +238,10 @@ class LogDir:
             text = encode_lines([json.dumps(content)])
             self._files.write_atomically(self.path / CLEAN_SHUTDOWN_FILE, text, durable=True)
 
-    def folder_names(self) -> list[str]:
+    def folders(self) -> list[Path]:
         """Raises LogDirFailure."""
         with disk_work(self.path, Operation.READ):
-            return sorted(path.name for path in self.path.iterdir() if path.is_dir())
+            return sorted(path for path in self.path.iterdir() if path.is_dir())
 
     def scan(self, is_stray: Callable[[Path], bool], mark: CleanMark | None) -> DirScan:
         """The logs with the last stop's record, and the folders of deleted logs.
@@ -253,21 +253,19 @@ class LogDir:
         self.high_watermarks.read_or_empty()
         horizons = self.delete_horizons.read_or_empty()
         scan = DirScan([], [], [])
-        for folder in map(self.path.joinpath, self.folder_names()):
-            future = parse_future_name(folder.name)
-            key = future or parse_partition_name(folder.name)
+        for folder in self.folders():
             if folder.name.endswith(DELETED_SUFFIX):
                 scan.deleted.append(folder)
-            elif is_stray(folder):
-                continue
-            elif key is None:
-                logger.warning("ignored %s: it is not the folder of a partition", folder)
-            else:
+            elif future := parse_future_name(folder.name):
+                scan.futures.append((future, folder))
+            elif key := parse_partition_name(folder.name):
                 is_clean = mark is not None and folder.name not in mark.damaged
                 segments = mark.segments.get(folder.name) if mark is not None else None
                 start, dirty, point = (bounds[bound].get(key, 0) for bound in Bound)
-                scanned = ScannedLog(key, folder, point, start, is_clean, segments, dirty, horizons.get(key))
-                (scan.futures if future else scan.logs).append(scanned)
+                horizon = horizons.get(key)
+                scan.logs.append(ScannedLog(key, folder, point, start, is_clean, segments, dirty, horizon))
+            elif not is_stray(folder):
+                logger.warning("ignored %s: it is not the folder of a partition", folder)
         return scan
 
     def keep(self, key: TopicPartition) -> None:

@@ -9,6 +9,7 @@ all its logs; the others go on. A damaged log is kept out and remembered in `off
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,12 +21,13 @@ from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
     FILE_SYSTEM,
-    FUTURE_SUFFIX,
     FileSystem,
+    future_name,
+    parse_future_name,
     parse_partition_name,
     unique_name,
 )
-from barnabas.broker.log.future_logs import FutureLogs
+from barnabas.broker.log.future_log import FutureLog, interrupted_swaps
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
 from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog, close_all, for_each
@@ -40,6 +42,7 @@ from barnabas.broker.log.storage_errors import (
     StorageCallFailed,
     StorageError,
     Verdict,
+    disk_work,
     storage_error,
     verdict,
 )
@@ -50,6 +53,7 @@ from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
 logger = logging.getLogger(__name__)
 
 _MOST_REMEMBERED: Final = 100_000
+_CATCH_UPS: Final = 1_000
 
 ConfigOf = Callable[[str], TopicConfig]
 """The configuration of a topic by its name."""
@@ -74,7 +78,10 @@ class LogManager:
         self.offline_dirs = table.offline_dirs
         self._preferred_dirs: dict[TopicPartition, Path] = {}
         """The log dir in which a missing log will be created; the latest wishes are kept."""
-        self.futures = FutureLogs(table, self._files, self._loader)
+        self.futures = table.futures
+        """The moves of logs to other log dirs; a single lookup takes no lock."""
+        self._found_futures: list[tuple[TopicPartition, Path]] = []
+        """The future logs of the moves that the last stop has interrupted."""
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         """The reason for each partition whose log could not be opened, or went offline with its dir."""
         self._kept_out: dict[TopicPartition, ScannedLog] = {}
@@ -123,15 +130,13 @@ class LogManager:
                 raise InvalidConfiguration(f"log.dirs: no usable folder: {reasons}")
             manager = cls(usable, config_of, files, recovery_threads)
             manager.offline_dirs.update(failed)
-            for failure in manager.futures.finish_swaps():
-                manager.fail_dir(failure)
+            manager._finish_swaps()
             for_each(usable, partial(manager._load_dir_or_fail, now_ms), len(usable), "log-dir")
             if not manager.has_online_dir:
                 # As Kafka does: a broker without a disk is of no use to its cluster.
                 reasons = "; ".join(str(error) for error in manager.offline_dirs.values())
                 raise InvalidConfiguration(f"log.dirs: no folder is left that can be used: {reasons}")
-            for failure in manager.futures.load(now_ms):
-                manager.fail_dir(failure)
+            manager._begin_moves_again(now_ms)
             manager._unread = next(iter(manager.offline_dirs.values()), None)
         except BaseException:
             for log_dir in dirs:
@@ -146,8 +151,11 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def all_logs(self) -> list[Log]:
+        return self._table.all_logs()
+
+    def all_futures(self) -> list[FutureLog]:
         with self._lock:
-            return list(self._logs.values())
+            return list(self.futures.values())
 
     def get_or_create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
@@ -217,7 +225,7 @@ class LogManager:
 
     def update_config(self, topics: Collection[str] | None = None) -> None:
         """Apply the current configuration to the logs of these topics, or with None to all logs."""
-        for log in self._table.open_logs():
+        for log in self.all_logs():
             name = log.topic_partition.topic
             if topics is None or name in topics:
                 log.config = self._config_of(name)
@@ -227,7 +235,7 @@ class LogManager:
 
         Raises StorageError; the partition is offline then, after StorageCallFailed until it is requested.
         """
-        self.futures.forget(topic_partition, now_ms)
+        self._guarded(partial(self.end_move, topic_partition, now_ms))
         with self._lock:
             log = self._logs.pop(topic_partition, None)
             if log is None:
@@ -271,8 +279,7 @@ class LogManager:
             if self._unread is not None and not is_of_another:
                 self._note_deletion(topic_partition, topic_id, self._unread, is_found=folder is not None)
         if stray is None and not is_of_another:
-            # First: a start must not find a future log of a partition that has only a deleted folder.
-            self.futures.forget(topic_partition, now_ms)
+            self._guarded(partial(self.end_move, topic_partition, now_ms))
         if folder is None:
             return False
         config = self._config_of(topic_partition.topic) if log is None else log.config
@@ -301,11 +308,7 @@ class LogManager:
         """The topic id of a partition's log, also of a damaged one. Raises LogDirFailure."""
         if (log := self._logs.get(key)) is not None:
             return log.topic_id
-        try:
-            return read_partition_metadata(self._kept_out[key].folder) if key in self._kept_out else None
-        except CheckpointDamaged as error:
-            logger.warning("taken for a log without a topic id: %s", error)
-            return None
+        return _topic_id_of(self._kept_out[key].folder) if key in self._kept_out else None
 
     def _note_deletion(
         self, key: TopicPartition, topic_id: TopicId | None, reason: LogDirFailure, *, is_found: bool
@@ -323,6 +326,103 @@ class LogManager:
             self.offline_partitions.setdefault(key, reason)
         return api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} may lie on a failed disk: {reason}")
 
+    # Moves to another log dir, see `future_log`
+
+    def begin_move(self, key: TopicPartition, path: Path, now_ms: int) -> FutureLog:
+        """Begin to move a log to another of the log dirs, in place of a move that is under way.
+
+        Raises KAFKA_STORAGE_ERROR, LogDirFailure.
+        """
+        self.end_move(key, now_ms)
+        with self._lock:
+            current = self._logs.get(key)
+            if current is None or path in self.offline_dirs:
+                raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} cannot move to {path}: it is offline")
+            if (path / str(key)).exists():
+                text = f"{key} cannot move to {path}: there is a folder of that name"
+                raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, text)
+            scanned = ScannedLog(key, path / future_name(key), 0, current.log_start_offset, is_clean=True)
+            self.futures[key] = FutureLog(current, self._loader(scanned, now_ms, current.topic_id))
+            return self.futures[key]
+
+    def end_move(self, key: TopicPartition, now_ms: int) -> bool:
+        """Give up the move of a log; False if it does not move. Raises LogDirFailure."""
+        with self._lock:
+            future = self.futures.pop(key, None)
+        if future is None:
+            return False
+        future.log.abandon()
+        self._table.doom(future.log.folder, unique_name(key, DELETED_SUFFIX), now_ms)
+        return True
+
+    def finish_move(self, future: FutureLog, max_bytes: int, now_ms: int) -> bool:
+        """Let a log continue in the log dir of its future log; False if that has not caught up.
+
+        Up to `max_bytes` are copied while appends wait. Raises StorageError, and the errors of
+        `FutureLog.copy`.
+        """
+        key, current, target = future.key, future.current, self._dirs[future.path]
+        bounds = current.bounds
+        future.log.flush(now_ms)
+        # A cleaning meanwhile has cleaned only the current log.
+        bounds.first_dirty = min(bounds.first_dirty, future.first_dirty_offset)
+        saved = bounds.cuts, bounds.start
+        self._table.write_bounds(target)
+        # The last records of a busy log come faster than files are forced to disk.
+        for _ in range(_CATCH_UPS):
+            if future.copy(max_bytes, now_ms) < max_bytes // 2:
+                break
+        with current.lock:
+            if current.is_closed or not future.catch_up(max_bytes, now_ms):
+                return False
+            if (bounds.cuts, bounds.start) != saved or bounds.first_dirty > future.first_dirty_offset:
+                # The checkpoints of the new dir are not those of this log.
+                return False
+            with self._checkpoint_lock, self._lock:
+                if self.futures.get(key) is not future or self._logs.get(key) is not current:
+                    return False
+                source = self._dirs[current.folder.parent]
+                try:
+                    doomed = future.swap(self._files)
+                finally:
+                    if current.folder.parent == target.path:
+                        del self.futures[key]
+                        source.log_count -= 1
+                        target.log_count += 1
+                self._doomed[doomed] = now_ms + current.config.file_delete_delay_ms
+        logger.info("%s has moved from %s to %s", key, source.path, target.path)
+        return True
+
+    def _finish_swaps(self) -> None:
+        """Finish the swaps that the last stop interrupted, before any log is opened."""
+        try:
+            folders = [folder for log_dir in self._online_dirs() for folder in log_dir.folders()]
+            for folder, target in interrupted_swaps(folders):
+                logger.warning("%s takes the place of the log that it was copied from", folder)
+                with disk_work(folder, Operation.CHANGE):
+                    self._files.rename(folder, target)
+                    self._files.fsync(target.parent)
+        except LogDirFailure as failure:
+            self.fail_dir(failure)
+            self._finish_swaps()
+
+    def _begin_moves_again(self, now_ms: int) -> None:
+        """Replace the future logs that a stop has interrupted, after all logs are open."""
+        for key, folder in self._found_futures:
+            current = self.get(key)
+            if current is None:
+                logger.warning("%s is kept and not used: its current log is not open", folder)
+                continue
+            try:
+                is_same = _topic_id_of(folder) == current.topic_id
+                if is_same and folder.parent != current.folder.parent:
+                    self.begin_move(key, folder.parent, now_ms)
+                self._table.doom(folder, unique_name(key, DELETED_SUFFIX), now_ms)
+            except LogDirFailure as failure:
+                self.fail_dir(failure)
+            except ApiError as error:
+                logger.error("%s is kept and not used: %s", folder, error)
+
     def fail_dir(self, failure: LogDirFailure) -> list[TopicPartition]:
         """Take the log dir of a failure offline; returns the partitions that go offline with it.
 
@@ -339,7 +439,9 @@ class LogManager:
             self.offline_dirs[path] = failure
             lost = [key for key, log in self._logs.items() if log.folder.parent == path]
             logs = [self._logs.pop(key) for key in lost]
-            logs += self.futures.pop_lost(path, lost)
+            for key in [key for key, future in self.futures.items() if key in lost or future.path == path]:
+                # The folder stays: the next start begins the move again.
+                logs.append(self.futures.pop(key).log)
             self.offline_partitions.update(dict.fromkeys(lost, failure))
             for folder in [folder for folder in self._doomed if folder.parent == path]:
                 del self._doomed[folder]
@@ -406,7 +508,7 @@ class LogManager:
     def expire_producers_pass(self, now_ms: int, expiration_ms: int) -> int:
         """Drop the producers that have written nothing for that long; returns their number."""
         count = 0
-        for log in self._table.open_logs():
+        for log in self.all_logs():
             if len(log.producers):
                 with log.lock:
                     count += log.producers.expire(now_ms, expiration_ms)
@@ -414,16 +516,16 @@ class LogManager:
 
     def least_flush_ms(self) -> int:
         """The smallest `flush.ms` of all logs."""
-        return min((log.config.flush_ms for log in self._table.open_logs()), default=NEVER_MS)
+        return min((log.config.flush_ms for log in self.all_logs()), default=NEVER_MS)
 
     def flush_pass(self, now_ms: int) -> None:
-        for log in self._table.open_logs():
+        for log in self.all_logs():
             if log.config.flush_ms < NEVER_MS and log.is_flush_due(now_ms):
                 self._guarded(partial(log.flush, now_ms), log)
 
     def checkpoint_pass(self, now_ms: int) -> None:
         """Flush sealed segments, so that recovery stays short, and save the checkpoints of the logs."""
-        for log in self._table.open_logs():
+        for log in self.all_logs():
             self._guarded(partial(log.flush, now_ms, sealed_only=True), log)
         for log_dir in self._online_dirs():
             self._guarded(partial(self._table.write_bounds, log_dir))
@@ -466,6 +568,8 @@ class LogManager:
         """
         online = self._online_dirs()
         for_each(online, partial(self._close_dir, now_ms), len(online), "log-dir")
+        for future in self.all_futures():
+            future.log.abandon()
         for log_dir in self._dirs.values():
             log_dir.release()
 
@@ -475,8 +579,7 @@ class LogManager:
             close_all(logs, log_dir.path, self._files, self._recovery_threads, now_ms)
             self._table.write_bounds(log_dir)
             segments = {log.folder.name: len(log.segments) for log in logs}
-            damaged = [*map(str, self.offline_partitions), *self.futures.idle_names()]
-            log_dir.put_clean_mark(CleanMark(damaged, segments))
+            log_dir.put_clean_mark(CleanMark(list(map(str, self.offline_partitions)), segments))
         except LogDirFailure as failure:
             self.fail_dir(failure)
         except StorageCallFailed as failure:
@@ -493,8 +596,9 @@ class LogManager:
     def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
         scan = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
         with self._lock:
-            self.futures.idle += scan.futures
-            if self.futures.are_swaps_finished:
+            self._found_futures += scan.futures
+            if not self.offline_dirs:
+                # An offline dir may hold a future log that has to take the place of a deleted log.
                 self._doomed.update(dict.fromkeys(scan.deleted, now_ms))
         for_each(scan.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
         self._table.lower_first_dirty_offsets(log_dir)
@@ -574,9 +678,10 @@ class LogManager:
         """Whether a file is missing because its log was deleted; False if the whole log dir is missing."""
         below = failure.path.relative_to(dir_path).parts
         name = below[0] if below else ""
-        key = parse_partition_name(name)
-        expected = self.futures.folder_of(name) if key is None else self._folder_of(key)
-        is_gone = (key is not None or name.endswith(FUTURE_SUFFIX)) and expected != dir_path / name
+        key = parse_partition_name(name) or parse_future_name(name)
+        future = None if key is None else self.futures.get(key)
+        folders = () if key is None else (self._folder_of(key), future and future.log.folder)
+        is_gone = key is not None and dir_path / name not in folders
         is_there = not is_gone or not dir_path.is_dir()
         return verdict(failure.cause.errno, Operation.READ, is_log_there=is_there) is Verdict.LOG_GONE
 
@@ -592,9 +697,19 @@ class LogManager:
         if not online:
             raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, "all log dirs are offline")
         preferred = self._preferred_dirs.get(key)
-        return min(online, key=lambda log_dir: (log_dir.path != preferred, log_dir.log_count))
+        moving = Counter(future.path for future in self.futures.values())
+        return min(online, key=lambda each: (each.path != preferred, each.log_count + moving[each.path]))
 
 
 def _as_found(log: Log) -> ScannedLog:
     """The log in its folder, as after an unclean stop."""
     return ScannedLog(log.topic_partition, log.folder, log.recovery_point, log.log_start_offset, False)
+
+
+def _topic_id_of(folder: Path) -> TopicId | None:
+    """Raises LogDirFailure."""
+    try:
+        return read_partition_metadata(folder)
+    except CheckpointDamaged as error:
+        logger.warning("taken for a log without a topic id: %s", error)
+        return None

@@ -1,7 +1,7 @@
 """The table of a broker's logs: by partition, current and future ones, the log dirs that hold them, and the
 checkpoints of these.
 
-`LogManager` and `FutureLogs` share it. The lock order: a log's, then `checkpoint_lock`, then `lock`. `lock`
+The lock order: a log's, then `checkpoint_lock`, then `lock`. `lock`
 guards the dictionaries and the counts. A checkpoint writer holds `checkpoint_lock` while it reads the logs'
 offsets and writes the file, so that an older state never replaces a newer one. A single lookup takes no lock.
 """
@@ -31,22 +31,27 @@ class LogTable:
         self.checkpoint_lock = threading.Lock()
         self.logs: dict[TopicPartition, Log] = {}
         self.futures: dict[TopicPartition, FutureLog] = {}
-        """The logs that move to another log dir; each has a current log in `logs`."""
+        """The copies of logs that move to another log dir; each has a current log in `logs`."""
         self.dirs: dict[Path, LogDir] = {log_dir.path: log_dir for log_dir in dirs}
         self.offline_dirs: dict[Path, LogDirFailure] = {}
         self.doomed: dict[Path, int] = {}
         """The folders to be removed, each with its due time (ms)."""
 
-    def open_logs(self) -> list[Log]:
-        """All logs, current and future ones."""
+    def all_logs(self) -> list[Log]:
         with self.lock:
-            return [*self.logs.values(), *(future.log for future in self.futures.values())]
+            return list(self.logs.values())
 
     def online_dirs(self) -> list[LogDir]:
         return [log_dir for path, log_dir in self.dirs.items() if path not in self.offline_dirs]
 
     def logs_in(self, log_dir: LogDir) -> list[Log]:
-        return [log for log in self.open_logs() if log.folder.parent == log_dir.path]
+        return [log for log in self.all_logs() if log.folder.parent == log_dir.path]
+
+    def _saved_in(self, log_dir: LogDir) -> list[Log]:
+        """The logs of a dir, and those that move to it: its checkpoints must hold for them after the swap."""
+        with self.lock:
+            moving = [future.current for future in self.futures.values() if future.path == log_dir.path]
+        return [*self.logs_in(log_dir), *moving]
 
     def count(self, log: Log) -> None:
         """Count an opened log in its dir, and let it save its bounds there. Under the lock."""
@@ -92,19 +97,20 @@ class LogTable:
         """Write the checkpoints of these bounds. Raises LogDirFailure."""
         for bound in sorted(bounds):
             with self.checkpoint_lock:
-                offsets = [(log, log.bounds.promise(bound)) for log in self.logs_in(log_dir)]
+                offsets = [(log, log.bounds.promise(bound)) for log in self._saved_in(log_dir)]
                 # As in Kafka, the log start has an entry only if records were deleted.
                 is_listed = bound is Bound.RECOVERY_POINT
                 log_dir.bounds[bound].write(
                     {log.topic_partition: offset for log, offset in offsets if offset > 0 or is_listed}
                 )
                 for log, offset in offsets:
-                    log.bounds.promised(bound, offset)
+                    if log.folder.parent == log_dir.path:
+                        log.bounds.promised(bound, offset)
 
     def write_delete_horizons(self, log_dir: LogDir) -> None:
         """Raises LogDirFailure."""
         with self.checkpoint_lock:
-            horizons = {log.topic_partition: log.bounds.delete_horizon_ms for log in self.logs_in(log_dir)}
+            horizons = {log.topic_partition: log.bounds.delete_horizon_ms for log in self._saved_in(log_dir)}
             log_dir.delete_horizons.write({key: ms for key, ms in horizons.items() if ms is not None})
 
     def lower_first_dirty_offsets(self, log_dir: LogDir) -> None:
@@ -114,11 +120,7 @@ class LogTable:
 
     def write_high_watermarks(self, log_dir: LogDir, high_watermarks: Mapping[TopicPartition, int]) -> None:
         with self.checkpoint_lock:
-            marks = {}
-            for log in self.logs_in(log_dir):
-                mark = high_watermarks.get(log.topic_partition)
-                if mark is not None:
-                    is_current = self.logs.get(log.topic_partition) is log
-                    # A future log may not have all committed records yet.
-                    marks[log.topic_partition] = mark if is_current else min(mark, log.log_end_offset)
-            log_dir.high_watermarks.write(marks)
+            keys = [log.topic_partition for log in self._saved_in(log_dir)]
+            log_dir.high_watermarks.write(
+                {key: high_watermarks[key] for key in keys if key in high_watermarks}
+            )

@@ -1,9 +1,9 @@
 """Moves of replicas between the log dirs of this broker (KIP-113): the requests, and the work of the copies.
 
-The state of a move is its future log (`broker.log.future_logs`): a move survives a restart, and a deletion of
-the replica or a failing disk ends it without a call of this module. Each move in turn gets one bounded read,
-so that no move waits for another, and a network thread never waits long for the interpreter lock. A replica
-keeps its role and serves before, during and after its move.
+The state of a move is its future log (`broker.log.future_log`): a restart begins the move again, and a
+deletion of the replica or a failing disk ends it without a call of this module. Each move in turn gets one
+bounded read, so that no move waits for another, and a network thread never waits long for the interpreter
+lock. A replica keeps its role and serves before, during and after its move.
 
 `alter` runs on IO workers, the copies on threads of this module.
 """
@@ -65,13 +65,13 @@ class LogDirMoves:
         self._workers = Workers("log-dir-moves", threads=threads, on_fatal=on_fatal)
 
     def start(self) -> None:
-        """Go on with the moves that were under way at the last stop."""
-        for future in self._logs.futures.all():
+        """Begin again with the moves that were under way at the last stop."""
+        for future in self._logs.all_futures():
             self._take_turn(future)
         self._workers.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """End the threads after the read in progress; the moves go on at the next start."""
+        """End the threads after the read in progress; the next start begins the moves again."""
         self._workers.stop(timeout_s)
 
     def alter(self, name: TopicPartition, path: Path) -> None:
@@ -102,15 +102,13 @@ class LogDirMoves:
             logs.prefer_dir(name, path)
             text = f"there is no replica of {name} here; one that is created will be in {path}"
             raise api_error(ErrorCode.REPLICA_NOT_AVAILABLE, text)
-        place = (log if future is None else future.log).folder.parent
-        if path == place:
+        if path == (log.folder.parent if future is None else future.path):
             return
-        logger.info("%s in %s: a move to %s is requested", name, log, path)
-        if future is not None:
-            logger.info("the move of %s to %s is given up", name, place)
-            logs.futures.drop(name, wall_clock_ms())
-        if path != log.folder.parent:
-            self._take_turn(logs.futures.create(name, path, wall_clock_ms()))
+        logger.info("%s is in %s; a move to %s is requested", name, log.folder.parent, path)
+        if path == log.folder.parent:
+            logs.end_move(name, wall_clock_ms())
+        else:
+            self._take_turn(logs.begin_move(name, path, wall_clock_ms()))
 
     def _take_turn(self, future: FutureLog, failures: int = 0, after_s: float = 0.0) -> None:
         # Nothing runs after `stop`.
@@ -118,10 +116,8 @@ class LogDirMoves:
             self._workers.submit(partial(self._run, future, failures), after_s=after_s)
 
     def _run(self, future: FutureLog, failures: int) -> None:
-        pause_s = self.throttle.wait_s()
-        if pause_s:
-            pause_s = min(pause_s, _LONGEST_WAIT_S)
-        elif self._is_under_way(future):
+        pause_s = min(self.throttle.wait_s(), _LONGEST_WAIT_S)
+        if not pause_s:
             try:
                 pause_s, failures = self.step(future), 0
             except (ApiError, LocalError) as error:
@@ -137,16 +133,15 @@ class LogDirMoves:
 
     def _is_under_way(self, future: FutureLog) -> bool:
         """Whether no swap, deletion, failing dir or request has ended the move."""
-        return self._logs.futures.get(future.log.topic_partition) is future
+        return self._logs.futures.get(future.key) is future
 
     def step(self, future: FutureLog) -> float:
         """Copy a bounded number of bytes, or swap; returns the pause before the next step."""
         now_ms = wall_clock_ms()
         copied = future.copy(_READ_BYTES, now_ms)
         self.throttle.take(copied)
-        if copied >= _READ_BYTES // 2 or not future.is_in_active_segment:
+        if copied >= _READ_BYTES // 2 or future.log.log_end_offset < future.current.segments[-1].base_offset:
             return 0.0
         # So that a restart after the swap does not begin at the log's start.
         self._checkpoint_high_watermarks()
-        is_swapped = self._logs.futures.replace_current(future.log.topic_partition, _LOCKED_BYTES, now_ms)
-        return 0.0 if is_swapped else _SWAP_RETRY_S
+        return 0.0 if self._logs.finish_move(future, _LOCKED_BYTES, now_ms) else _SWAP_RETRY_S

@@ -127,7 +127,7 @@ def spy(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[Any]:
 
 def crash(manager: LogManager) -> None:
     """Release a manager as a kill of its process does: nothing is written, the locks are free."""
-    for log in manager._table.open_logs():
+    for log in (*manager.all_logs(), *(future.log for future in manager.all_futures())):
         log.abandon()
     for log_dir in manager._dirs.values():
         log_dir.release()

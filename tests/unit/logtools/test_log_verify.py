@@ -133,40 +133,14 @@ def test_a_clean_dir_is_whole_and_stays_as_it_is(log_dir: Path, capsys: Output) 
     assert capsys.readouterr().out.strip().endswith("bytes: whole")
 
 
-def test_a_future_log_is_verified_like_a_log(log_dir: Path, capsys: Output) -> None:
-    """It ends before the offsets that the checkpoints have of the log that it copies."""
-    manager = open_dir(log_dir)
-    manager.close(0)
-    name = f"t-1.{uuid.uuid4().hex}-future"
-    (log_dir / "t-1").rename(log_dir / name)
-    (log_dir / ".kafka_cleanshutdown").unlink()
-    for checkpoint in ("replication-offset", "cleaner-offset"):
-        (log_dir / f"{checkpoint}-checkpoint").write_text("0\n2\nt 0 20\nt 1 99\n")
-    report = verify(log_dir, capsys, exit_codes.OK, "--quick")
-    assert (report["partitions"], report["future_logs"], report["findings"]) == (1, 1, [])
-    change(file_of(log_dir / name, ".log"), 65)
-    report = verify(log_dir, capsys, exit_codes.FAILED)
-    assert (report["damaged_partitions"], report["damaged_future_logs"]) == ([], [name])
-    assert verify(log_dir / name, capsys, exit_codes.FAILED)["partitions"] == 0
-    assert main(["log", "verify", str(log_dir)]) == exit_codes.FAILED
-    assert "1 partition, 1 future log, " in capsys.readouterr().out
-    assert main(["log", "verify", str(log_dir / name)]) == exit_codes.FAILED
-    assert capsys.readouterr().out.endswith(": 1 future log damaged\n")
-
-
-def test_a_damaged_future_log_is_set_aside(log_dir: Path, capsys: Output) -> None:
+def test_the_copy_of_a_log_that_moves_is_left_out(log_dir: Path, capsys: Output) -> None:
+    """The next start copies the log again."""
     name = f"t-1.{uuid.uuid4().hex}-future"
     (log_dir / "t-1").rename(log_dir / name)
     change(file_of(log_dir / name, ".log"), 65)
-    assert main([*REPAIR, str(log_dir)]) == exit_codes.FAILED
-    assert "t-1: name running brokers with --bootstrap-server" in capsys.readouterr().err
-    assert main([*REPAIR, str(log_dir), "--accept-data-loss"]) == exit_codes.OK
-    (kept,) = log_dir.glob("t-1.*-damaged")
-    assert str(kept) in capsys.readouterr().out
-    assert verify(log_dir, capsys, exit_codes.OK)["future_logs"] == 0
-    manager = open_dir(log_dir)
-    assert [log.topic_partition for log in manager.all_logs()] == KEYS[:1]
-    manager.close(0)
+    report = verify(log_dir, capsys, exit_codes.OK)
+    assert (report["partitions"], report["findings"]) == (1, [])
+    assert main([*REPAIR, str(log_dir)]) == exit_codes.OK
 
 
 def test_what_cannot_be_read_is_damage_after_a_crash_too(

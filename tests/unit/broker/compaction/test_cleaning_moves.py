@@ -34,7 +34,7 @@ class Moving:
         return open_dirs(*self.dirs, config=_CONFIG)
 
     def begin(self) -> None:
-        self.manager.futures.create(KEY, self.dirs[1], 0)
+        self.manager.begin_move(KEY, self.dirs[1], 0)
 
     def copy(self, reads: int = 1) -> None:
         future = self.manager.futures.get(KEY)
@@ -47,7 +47,7 @@ class Moving:
         assert future is not None
         while future.copy(1 << 20, 0):
             pass
-        assert self.manager.futures.replace_current(KEY, 1 << 20, 0)
+        assert self.manager.finish_move(future, 1 << 20, 0)
 
     def check(self) -> Log:
         """The log is whole in its new dir, also after a restart; returns it."""

@@ -270,7 +270,7 @@ class Life:
         self.logs_here.checkpoint_cleaning()
 
     def start_move(self, key: TopicPartition, name: str) -> None:
-        self.logs_here.futures.create(key, self.disk.root / name, self.now_ms)
+        self.logs_here.begin_move(key, self.disk.root / name, self.now_ms)
 
     def copy(self, key: TopicPartition, max_bytes: int = 1 << 20, *, times: int = 1) -> None:
         future = self.logs_here.futures.get(key)
@@ -281,11 +281,11 @@ class Life:
     def finish_move(self, key: TopicPartition) -> None:
         self.copy(key, times=len(self.log(key).segments))
         self.checkpoint_high_watermarks()
-        assert self.logs_here.futures.replace_current(key, 1 << 20, self.now_ms)
+        assert self.logs_here.finish_move(self.logs_here.futures[key], 1 << 20, self.now_ms)
         self._answered(key)
 
     def cancel_move(self, key: TopicPartition) -> None:
-        assert self.logs_here.futures.drop(key, self.now_ms)
+        assert self.logs_here.end_move(key, self.now_ms)
 
     def flush(self, key: TopicPartition) -> None:
         self.log(key).flush(self.now_ms)

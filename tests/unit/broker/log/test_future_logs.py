@@ -57,7 +57,7 @@ def filled(manager: LogManager, key: TopicPartition = KEY, batches: int = 5) -> 
 
 
 def move(manager: LogManager, managers: Managers, key: TopicPartition = KEY, *, to: str = "b") -> None:
-    manager.futures.create(key, managers.paths["ab".index(to)], 0)
+    manager.begin_move(key, managers.paths["ab".index(to)], 0)
     finish(manager, key)
 
 
@@ -67,7 +67,7 @@ def finish(manager: LogManager, key: TopicPartition = KEY, high_watermark: int =
     while future.copy(_MANY_BYTES, 0):
         pass
     manager.checkpoint_high_watermarks({key: high_watermark})
-    assert manager.futures.replace_current(key, _MANY_BYTES, 0)
+    assert manager.finish_move(future, _MANY_BYTES, 0)
 
 
 def test_a_log_moves_with_all_that_belongs_to_it(managers: Managers, manager: LogManager) -> None:
@@ -78,7 +78,7 @@ def test_a_log_moves_with_all_that_belongs_to_it(managers: Managers, manager: Lo
     manager.checkpoint_high_watermarks({KEY: 6})
     view = log.read(3, 200).records
     before, copy = headers_of(log), bytes(view)
-    future = manager.futures.create(KEY, managers.paths[1], 0)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
     assert names(managers) == ["a/t-0", "b/t-0*-future"]
     assert future.copy(1, 0) > 0
     finish(manager, high_watermark=6)
@@ -101,17 +101,19 @@ def test_a_log_moves_with_all_that_belongs_to_it(managers: Managers, manager: Lo
         assert append_batches(again, produced(8), 9).base_offset == 8
 
 
-def test_a_move_goes_on_after_a_restart(managers: Managers, manager: LogManager) -> None:
+def test_a_move_begins_again_after_a_restart(managers: Managers, manager: LogManager) -> None:
     for is_clean in (False, True):
         log = filled(manager, batches=0 if is_clean else 5)
         if not is_clean:
-            manager.futures.create(KEY, managers.paths[1], 0).copy(1, 0)
+            manager.begin_move(KEY, managers.paths[1], 0).copy(1, 0)
         crash(manager) if not is_clean else manager.close(0)
         manager = managers.open()
         future = manager.futures.get(KEY)
         assert future is not None
-        assert future.log.log_end_offset == 1
-        assert future.offset_lag == log.log_end_offset - 1
+        assert future.log.log_end_offset == 0
+        assert future.offset_lag == log.log_end_offset
+        manager.remove_deleted(0)
+        assert names(managers) == ["a/t-0", "b/t-0*-future"]
     finish(manager)
     assert headers_of(online(manager, KEY))[-1].last_offset == 4
     assert names(managers) == ["a/t-0*-delete", "b/t-0"]
@@ -121,7 +123,7 @@ def test_records_that_the_log_has_lost_are_truncated_from_its_copy(
     manager: LogManager, managers: Managers
 ) -> None:
     log = filled(manager)
-    future = manager.futures.create(KEY, managers.paths[1], 0)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
     future.copy(_MANY_BYTES, 0)
     log.truncate_to(Offset(3))
     append_batches(log, produced(3), 9)
@@ -132,11 +134,13 @@ def test_records_that_the_log_has_lost_are_truncated_from_its_copy(
 
 def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManager) -> None:
     log = filled(manager)
-    manager.futures.create(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)
-    assert manager.futures.drop(KEY, 0)
-    assert not manager.futures.drop(KEY, 0)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    future.copy(_MANY_BYTES, 0)
+    assert manager.end_move(KEY, 0)
+    assert not manager.end_move(KEY, 0)
     assert manager.futures.get(KEY) is None
-    assert not manager.futures.replace_current(KEY, _MANY_BYTES, 0)
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.finish_move(future, _MANY_BYTES, 0)
     assert manager.remove_deleted(0) == 1
     assert names(managers) == ["a/t-0"]
     assert (dir_of(log), log.log_end_offset) == ("a", 5)
@@ -144,7 +148,7 @@ def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManage
 
 def test_a_deletion_removes_both_logs(managers: Managers, manager: LogManager) -> None:
     filled(manager)
-    manager.futures.create(KEY, managers.paths[1], 0)
+    manager.begin_move(KEY, managers.paths[1], 0)
     manager.delete(KEY, 0)
     manager.remove_deleted(1 << 60)
     assert names(managers) == []
@@ -154,7 +158,7 @@ def test_a_deletion_removes_both_logs(managers: Managers, manager: LogManager) -
 
 def test_setting_a_log_aside_ends_its_move(managers: Managers, manager: LogManager) -> None:
     filled(manager)
-    manager.futures.create(KEY, managers.paths[1], 0)
+    manager.begin_move(KEY, managers.paths[1], 0)
     manager.set_aside(KEY, 0)
     manager.remove_deleted(1 << 60)
     assert names(managers) == ["a/t-0*-stray"]
@@ -164,7 +168,7 @@ def test_future_logs_count_for_the_choice_of_a_dir(managers: Managers, manager: 
     for number in range(4):
         manager.get_or_create(TopicPartition("t", number), TOPIC_ID, 0)
     assert names(managers) == ["a/t-0", "a/t-2", "b/t-1", "b/t-3"]
-    manager.futures.create(KEY, managers.paths[1], 0)
+    manager.begin_move(KEY, managers.paths[1], 0)
     assert dir_of(manager.get_or_create(TopicPartition("t", 4), TOPIC_ID, 0)) == "a"
     assert dir_of(manager.get_or_create(TopicPartition("t", 5), TOPIC_ID, 0)) == "a", "the first of equals"
     finish(manager)
@@ -193,10 +197,10 @@ def epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:
         (epochs((1, 0), (2, 5)), 10, epochs((1, 0)), 7, 5),
         (epochs((1, 0)), 10, epochs((1, 0), (2, 5)), 7, 5),
         (epochs((1, 0), (3, 4)), 10, epochs((1, 0), (2, 6)), 9, 4),
-        (epochs((2, 0)), 10, epochs((1, 0)), 7, None),
-        (epochs((2, 0)), 10, (), 0, None),
-        ((), 0, epochs((1, 0)), 7, None),
-        (epochs((5, 8)), 8, epochs((4, 0)), 8, None),
+        (epochs((2, 0)), 10, epochs((1, 0)), 7, 0),
+        (epochs((2, 0)), 10, (), 0, 0),
+        ((), 0, epochs((1, 0)), 7, 0),
+        (epochs((5, 8)), 8, epochs((4, 0)), 8, 0),
         (epochs((4, 3), (5, 8)), 8, epochs((4, 0)), 8, 8),
     ],
 )
@@ -205,7 +209,7 @@ def test_the_common_end_of_two_logs_follows_from_their_epochs(
     current_end: int,
     future: tuple[EpochEntry, ...],
     future_end: int,
-    expected: int | None,
+    expected: int,
 ) -> None:
     assert common_end(current, current_end, future, future_end) == expected
 
@@ -232,7 +236,7 @@ UNIQUE, UNRELATED = "0" * 32, "1" * 32
 def test_a_start_finishes_the_swaps_that_were_committed(
     folders: dict[Path, list[str]], expected: list[tuple[Path, Path]]
 ) -> None:
-    assert interrupted_swaps(folders) == expected
+    assert interrupted_swaps([path / name for path, names in folders.items() for name in names]) == expected
 
 
 def test_no_deleted_log_is_removed_while_the_dir_of_its_successor_may_be_offline(
@@ -264,11 +268,13 @@ def test_no_deleted_log_is_removed_while_the_dir_of_its_successor_may_be_offline
 def test_a_future_log_of_an_earlier_topic_is_removed_at_the_start(managers: Managers) -> None:
     manager = managers.open()
     filled(manager)
-    manager.futures.create(KEY, managers.paths[1], 0)
+    manager.begin_move(KEY, managers.paths[1], 0)
     crash(manager)
     (managers.paths[0] / "t-0").rename(managers.paths[0] / f"t-0.{UNRELATED}-delete")
     manager = managers.open()
-    assert len(manager.futures.idle) == 1, "it may be the last copy"
+    assert not manager.futures
+    assert manager.remove_deleted(1 << 60) == 1
+    assert names(managers) == ["b/t-0*-future"], "it may be the last copy"
     manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
     crash(manager)
     manager = managers.open()
@@ -311,13 +317,13 @@ def test_the_failure_of_a_dir_at_any_step_of_a_swap_loses_nothing(
     for number in range(1, 100):
         manager = managers.open()
         log = filled(manager)
-        future = manager.futures.create(KEY, managers.paths[1], 0)
+        future = manager.begin_move(KEY, managers.paths[1], 0)
         while future.copy(_MANY_BYTES, 0):
             pass
         with monkeypatch.context() as patch:
             disk = FailingDir(patch, path, number)
             try:
-                assert manager.futures.replace_current(KEY, _MANY_BYTES, 0)
+                assert manager.finish_move(future, _MANY_BYTES, 0)
             except LogDirFailure as failure:
                 manager.fail_dir(failure)
                 is_failed = path in manager.offline_dirs
@@ -350,13 +356,13 @@ def test_the_failure_of_a_dir_at_any_step_of_a_swap_loses_nothing(
 
 def test_a_dir_that_fails_ends_only_the_moves_to_it(managers: Managers, manager: LogManager) -> None:
     log = filled(manager)
-    manager.futures.create(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)
+    manager.begin_move(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)
     failure = LogDirFailure(managers.paths[1], OSError(errno.EIO, "broken"))
     assert manager.fail_dir(failure) == []
     assert manager.futures.get(KEY) is None
     assert append_batches(log, produced(5), 9).base_offset == 5
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
-        manager.futures.create(KEY, managers.paths[1], 0)
+        manager.begin_move(KEY, managers.paths[1], 0)
     manager.close(0)
     # The move goes on when the dir is back.
     manager = managers.open()
@@ -366,7 +372,7 @@ def test_a_dir_that_fails_ends_only_the_moves_to_it(managers: Managers, manager:
 
 def test_a_move_ends_with_the_dir_of_the_current_log(managers: Managers, manager: LogManager) -> None:
     filled(manager)
-    manager.futures.create(KEY, managers.paths[1], 0).copy(1, 0)
+    manager.begin_move(KEY, managers.paths[1], 0).copy(1, 0)
     failure = LogDirFailure(managers.paths[0], OSError(errno.EIO, "broken"))
     assert manager.fail_dir(failure) == [KEY]
     assert manager.futures.get(KEY) is None
@@ -383,7 +389,7 @@ def test_a_missing_file_of_the_folder_that_a_log_has_left_is_no_failure(
 ) -> None:
     log = filled(manager)
     before = log.folder
-    manager.futures.create(KEY, managers.paths[1], 0)
+    manager.begin_move(KEY, managers.paths[1], 0)
     future = manager.futures.get(KEY)
     assert future is not None
     left = (before / "00000000000000000000.log", future.log.folder / "x.log")
@@ -410,7 +416,7 @@ def check_copy(managers: Managers, data: st.DataObject) -> None:
     managers.configs[KEY.topic] = log_config(segment_bytes=300, index_interval_bytes=100, retention_ms=-1)
     manager = managers.open()
     log = manager.get_or_create(KEY, TOPIC_ID, 0)
-    manager.futures.create(KEY, managers.paths[1], 0)
+    manager.begin_move(KEY, managers.paths[1], 0)
     epoch = 1
     for number in range(data.draw(st.integers(1, 25))):
         end, start = log.log_end_offset, log.log_start_offset
@@ -497,8 +503,8 @@ def test_readers_and_a_writer_do_not_notice_moves(managers: Managers) -> None:
         try:
             while (moves < 4 or not min(reads)) and not any(work.done() for work in works):
                 target = managers.paths[log.folder.parent == managers.paths[0]]
-                future = manager.futures.create(KEY, target, 0)
-                while not manager.futures.replace_current(KEY, 1 << 20, 0):
+                future = manager.begin_move(KEY, target, 0)
+                while not manager.finish_move(future, 1 << 20, 0):
                     while future.copy(_MANY_BYTES, 0):
                         pass
                 assert log.folder.parent == target
