@@ -45,7 +45,7 @@ class IoThrottle:
     def __init__(self, bytes_per_second: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._now_s = now_s
-        self._rate = bytes_per_second
+        self.rate = bytes_per_second
         self._debt_bytes = 0.0
         self._paid_until_s = now_s()
 
@@ -53,7 +53,7 @@ class IoThrottle:
         """Change the rate, also for threads that wait now. 0 lets no byte through."""
         with self._lock:
             self._pay()
-            self._rate = bytes_per_second
+            self.rate = bytes_per_second
 
     def take(self, size_bytes: int) -> None:
         with self._lock:
@@ -66,13 +66,13 @@ class IoThrottle:
             self._pay()
             if self._debt_bytes <= 0:
                 return 0.0
-            wait_s = self._debt_bytes / self._rate if self._rate > 0 else math.inf
+            wait_s = self._debt_bytes / self.rate if self.rate > 0 else math.inf
             return wait_s if wait_s > _TOLERATED_S else 0.0
 
     def _pay(self) -> None:
         now_s = self._now_s()
-        self._debt_bytes -= (now_s - self._paid_until_s) * self._rate
-        self._debt_bytes = max(self._debt_bytes, -_LATE_S * self._rate)
+        self._debt_bytes -= (now_s - self._paid_until_s) * self.rate
+        self._debt_bytes = max(self._debt_bytes, -_LATE_S * self.rate)
         self._paid_until_s = now_s
 
 

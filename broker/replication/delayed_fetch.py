@@ -30,6 +30,7 @@ from barnabas.broker.log.batch_scan import READ_BUFFERS
 from barnabas.broker.replication.near_replicas import NearConsumer
 from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead
 from barnabas.broker.replication.replication_quota import ReplicationQuota
+from barnabas.common.settings import LONG_MAX
 from barnabas.common.workers import Workers, WorkRefused
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicPartition
@@ -325,7 +326,7 @@ class FetchReader:
         partition = None
         try:
             partition = find(self.partition_of, item)
-            is_held_back = params.is_follower and self.quota.holds_back(params.replica_id, partition)
+            is_held_back = params.is_follower and self.holds_back(params, partition)
             return partition.read(
                 current_leader_epoch=item.current_leader_epoch,
                 fetch_offset=item.fetch_offset,
@@ -349,13 +350,19 @@ class FetchReader:
             logger.critical("reading %s failed by an unforeseen error", item.partition, exc_info=True)
             return PartitionRead.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def wait_ms(self, params: FetchParams, result: FetchResult) -> float:
-        """How long a fetch may wait for records: not longer than the throttle holds some back."""
-        quota, wait_ms = self.quota, float(params.max_wait_ms)
-        is_throttled = params.is_follower and quota.is_bounded
-        if is_throttled and any(quota.applies_to(item.partition) for item, _ in result.outcomes):
-            wait_ms = min(wait_ms, 1000 * quota.wait_s() or wait_ms)
-        return wait_ms
+    def holds_back(self, params: FetchParams, partition: Partition) -> bool:
+        """Whether the throttle keeps a partition's records from a follower that is not in sync.
+
+        A fetch that gets none waits for its ``max_wait_ms``. A debt that is paid by then is no reason to wait,
+        or the follower would get less than the rate.
+        """
+        quota = self.quota
+        return (
+            quota.rate != LONG_MAX
+            and quota.applies_to(partition.partition)
+            and params.replica_id not in partition.isr.in_sync_replicas
+            and 1000 * quota.wait_s() > params.max_wait_ms
+        )
 
     def _submit(self, work: Work) -> bool:
         """Queue the work, or do it if there are no threads; False if the queue is full."""
@@ -468,7 +475,7 @@ class DelayedFetch(DelayedOperation):
                 # The follower has to truncate, to drop deleted records or to serve more: answer at once.
                 return True
             if end > self._ends.get(item.partition, item.fetch_offset) and not (
-                params.is_follower and self._reader.quota.holds_back(params.replica_id, partition)
+                params.is_follower and self._reader.holds_back(params, partition)
             ):
                 if params.min_bytes <= 1:
                     return True

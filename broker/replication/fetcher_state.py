@@ -409,13 +409,6 @@ class LeaderFetches:
         taken, self._moved = self._moved, []
         return taken
 
-    def _throttle(self, tp: TopicPartition, followed: FollowedPartition, size_bytes: int, now: float) -> None:
-        quota = self._quota
-        if quota is None or not quota.note(tp, size_bytes) or not followed.lag:
-            return
-        if wait_s := quota.wait_s():
-            self.followed.pause(tp, followed, now + wait_s)
-
     def failed(self, error: LocalError) -> Failed:
         """No answer came: the next fetch begins a new session."""
         self.followed.reset()
@@ -477,7 +470,9 @@ class LeaderFetches:
                 self._traffic.reassignment_bytes_in += size_bytes
             followed.lag = max(0, data.high_watermark - followed.partition.log_end_offset)
             self.followed.applied(tp, followed)
-            self._throttle(tp, followed, size_bytes, now)
+            wait_s = 0.0 if self._quota is None else self._quota.note(tp, size_bytes)
+            if wait_s and followed.lag:
+                self.followed.pause(tp, followed, now + wait_s)
             if followed.partition.high_watermark != high_watermark:
                 self._moved.append(tp)
             if followed.partition.log.must_flush:

@@ -42,7 +42,7 @@ from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.near_replicas import NearConsumer
 from barnabas.broker.replication.partition import EVER, Partition, PartitionRead
-from barnabas.broker.replication.replication_quota import make_quotas
+from barnabas.broker.replication.replication_quota import ReplicationQuota
 from barnabas.broker.replication.sliced_checks import SlicedChecks
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
@@ -101,10 +101,10 @@ class ReplicaManager:
             log_start_moved=self._log_start_moved,
             now_ms=now_ms,
         )
-        self.leader_quota, self.follower_quota = make_quotas(broker_id, topic_settings)
-        self._reader = FetchReader(
-            self.partition, self.disk_failures.note, self.traffic, self.leader_quota, on_fatal=on_fatal
-        )
+        of, note = topic_settings.of, self.disk_failures.note
+        self.leader_quota = ReplicationQuota(broker_id, lambda topic: of(topic).throttled_leaders)
+        self.follower_quota = ReplicationQuota(broker_id, lambda topic: of(topic).throttled_followers)
+        self._reader = FetchReader(self.partition, note, self.traffic, self.leader_quota, on_fatal=on_fatal)
         self.markers, self._fetchers = TransactionMarkers(self), make_fetchers(self)
         self.roles = RoleChanges(
             broker_id,
@@ -385,7 +385,7 @@ class ReplicaManager:
             result = refusing_to_wait(result, self.doubt)
         if params.max_wait_ms <= 0 or result.is_enough(params) or not (watched := source.watched):
             return reader.finish(params, result, answer)
-        deadline_ms = self._now_ms() + reader.wait_ms(params, result)
+        deadline_ms = self._now_ms() + params.max_wait_ms
         delayed = DelayedFetch(deadline_ms, params, source, reader, answer, result, self.doubt)
         purgatory = self.consumer_purgatory
         if params.is_follower:
