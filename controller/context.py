@@ -87,7 +87,7 @@ class ControllerContext:
     topic_ids: dict[str, TopicId] = field(default_factory=dict)
     topic_configs: dict[str, StoredConfig] = field(default_factory=dict)
     unreadable_topics: set[str] = field(default_factory=set)
-    """Topics with an unreadable znode; while there are any, brokers get no full requests."""
+    """Topics that are not loaded, as their znodes cannot be read; brokers must not take them for deleted."""
     assignments: dict[str, dict[int, ReplicaAssignment]] = field(default_factory=dict)
     leadership: dict[TopicPartition, LeadershipState] = field(default_factory=dict)
     partition_states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
@@ -204,11 +204,6 @@ class ControllerContext:
     def replica_state(self, replica: Replica) -> ReplicaState:
         return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
 
-    @property
-    def unsettled(self) -> set[str]:
-        """The topics whose requests for deletion must stay: they are being deleted, or may exist."""
-        return self.unreadable_topics | self.topics_to_delete
-
     def is_to_be_deleted(self, topic: str) -> bool:
         return topic in self.topics_to_delete
 
@@ -235,8 +230,8 @@ class ControllerContext:
                 self.failed_replicas.discard(Replica(tp, broker))
         for table in (self.topic_ids, self.topic_configs, self.assignments):
             table.pop(topic, None)
-        for names in (self.unreadable_topics, self.topics_to_delete, self.topics_ineligible_for_deletion):
-            names.discard(topic)
+        self.topics_to_delete.discard(topic)
+        self.topics_ineligible_for_deletion.discard(topic)
 
     def _assigned(self) -> Iterator[tuple[TopicPartition, ReplicaAssignment]]:
         for topic, partitions in self.assignments.items():

@@ -84,9 +84,7 @@ class ControllerTerm:
         self.watch_brokers = self.watch(Signal.BROKER_CHANGE)
         self.is_dead = is_dead
         leadership = Leadership(self.context, store, writer)
-        self.topics = TopicLoader(
-            self.context, store, writer, leadership, lambda: put(Signal.PARTITION_MODIFICATIONS)
-        )
+        self.topics = TopicLoader(self.context, store, writer, leadership, put)
         self.batch = RequestBatch(self.context, settings.inter_broker_listener_name)
         self.partitions = PartitionStateMachine(
             self.context, leadership, self.batch, self._allows_unclean, figures
@@ -265,18 +263,10 @@ class ControllerTerm:
             self.context.without_deleted(self.context.replicas_on(brokers)), ReplicaState.ONLINE
         )
         self.partitions.trigger_online()
+        # Logs of topics that are gone, or that cannot be read, are set aside.
         for broker in brokers:
-            if self._is_complete_for(broker):
-                self.batch.mark_full(broker)
+            self.batch.mark_full(broker)
         self.deletion.retry(brokers)
-
-    def _is_complete_for(self, broker: BrokerId) -> bool:
-        """Whether the context has all partitions of a broker, so that its other logs may be set aside."""
-        return not self.context.unreadable_topics and all(
-            tp in self.context.leadership and not self.context.is_deposed(Replica(tp, broker))
-            for tp in self.context.partitions_on(broker)
-            if not self.context.is_to_be_deleted(tp.topic)
-        )
 
     def _shut_down(self, event: events.ControlledShutdown) -> None:
         broker = event.broker
@@ -338,16 +328,15 @@ class ControllerTerm:
     # Topics
 
     def _topics_changed(self) -> None:
-        unsettled, were_all_readable = self.context.unsettled, not self.context.unreadable_topics
         names = set(self.store.topics(self.watch(Signal.TOPIC_CHANGE)))
         for topic in self.context.assignments.keys() - names:
-            self.log.warning("topic %s was removed from ZooKeeper by hand", topic)
-            self.context.forget_topic(topic)
-        self.context.unreadable_topics &= names
+            self.topics.forget(topic)
+        if self.context.unreadable_topics - names:
+            self.context.unreadable_topics &= names
+            self.batch.add_metadata(self.context.live_or_shutting_down, [])
         new = names - self.context.assignments.keys()
         if new:
             self._partitions_created(self.topics.load(new))
-        self._topics_read(unsettled, were_all_readable)
 
     def _partitions_created(self, partitions: Collection[TopicPartition]) -> None:
         """Elect leaders for partitions that are new in the context."""
@@ -366,19 +355,10 @@ class ControllerTerm:
         self.reassignments.resume(partitions)
 
     def _assignments_changed(self, also: Collection[str] = ()) -> None:
-        unsettled, were_all_readable = self.context.unsettled, not self.context.unreadable_topics
         added = self.topics.load_changed(also)
         if added:
             self._partitions_created(added)
         self.reassignments.write_ends()
-        self._topics_read(unsettled, were_all_readable)
-
-    def _topics_read(self, unsettled: set[str], were_all_readable: bool) -> None:
-        """Look at deletions that can go on; send full requests once they can be complete."""
-        if unsettled - self.context.unsettled:
-            self._put(Signal.TOPIC_DELETION)
-        if not were_all_readable and not self.context.unreadable_topics:
-            self.on_broker_startup(self.context.live_or_shutting_down)
 
     def _topic_configs_changed(self, topics: Collection[str]) -> None:
         """Brokers read the settings themselves; the controller needs only the ones that affect elections."""
@@ -422,7 +402,6 @@ class ControllerTerm:
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:
         failed: dict[Replica, None] = {}
-        refuses_topic = False
         for error in event.response.partition_errors:
             replica = Replica(TopicPartition(error.topic_name, error.partition_index), event.broker)
             if error.error_code == ErrorCode.NONE or replica not in self.context.replica_states:
@@ -431,7 +410,6 @@ class ControllerTerm:
             self.log.error("replica %s: %s", replica, name)
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed[replica] = None
-            refuses_topic = refuses_topic or error.error_code == ErrorCode.INCONSISTENT_TOPIC_ID
         if any(
             replica not in self.context.failed_replicas
             or self.context.replica_state(replica) is ReplicaState.ONLINE
@@ -444,12 +422,6 @@ class ControllerTerm:
             self.context.failed_replicas = known - taken
             self.replicas.move(self.context.without_deleted(sorted(taken)), ReplicaState.ONLINE)
             self.partitions.trigger_online()
-        is_live = event.broker in self.context.live_brokers
-        if refuses_topic and not event.request.is_full and is_live and self._is_complete_for(event.broker):
-            # It has the log of a topic that was removed by hand; a full request makes it set the log aside.
-            # If it refuses the topic in a full request, another one would not help.
-            self.flush()  # The replicas that have failed are stopped before, not after.
-            self.on_broker_startup({event.broker})
 
     def _log_dirs_failed(self) -> None:
         """Resend their roles to brokers that reported a failure; the answers name the failed replicas.

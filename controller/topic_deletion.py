@@ -36,7 +36,7 @@ class TopicDeletion:
     """If not, requests are cleared and nothing is deleted."""
 
     def request(self, topics: Mapping[str, TopicId]) -> None:
-        """Begin the requested deletions; requests for unknown topics are cleared, for unreadable ones kept.
+        """Begin the requested deletions; requests for unknown topics are cleared.
 
         `NO_TOPIC_ID` requests the deletion of any topic of the name.
         """
@@ -50,13 +50,12 @@ class TopicDeletion:
         unknown = [
             topic
             for topic, topic_id in topics.items()
-            if topic not in self._context.unreadable_topics
-            and (topic not in self._context.assignments or topic_id not in (NO_TOPIC_ID, ids.get(topic)))
+            if topic not in ids or topic_id not in (NO_TOPIC_ID, ids[topic])
         ]
         if unknown:
             log.warning("cleared the requests to delete topics that do not exist: %s", sorted(unknown))
             self._writer.clear_deletion_requests(unknown)
-        new = set(topics) - set(unknown) - self._context.unsettled
+        new = set(topics) - set(unknown) - self._context.topics_to_delete
         if new:
             log.info("deletion of %s requested", sorted(new))
             self._context.topics_to_delete |= new

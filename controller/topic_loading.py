@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from barnabas.controller.context import ControllerContext
+from barnabas.controller.events import Event, Signal
 from barnabas.controller.state_znodes import Leadership
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.zookeeper.controller_writer import ControllerWriter
@@ -28,8 +29,8 @@ class TopicLoader:
     _store: ClusterStore
     _writer: ControllerWriter
     _leadership: Leadership
-    _on_change: Callable[[], None]
-    """Called when a node has changed, on any thread; it must not block."""
+    _put: Callable[[Event], None]
+    """Adds an event to the controller's queue, from any thread."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _changed: set[str] = field(default_factory=set)
     """The topics whose nodes have changed since they were last read."""
@@ -37,20 +38,16 @@ class TopicLoader:
     def load(self, topics: Collection[str]) -> list[TopicPartition]:
         """Take these topics into the context; returns their partitions.
 
-        An unreadable topic is reported and not loaded. Raises ControllerMoved.
+        An unreadable topic is reported, and loaded when its node has changed. Raises ControllerMoved.
         """
         readable: dict[str, TopicAssignment] = {}
         for topic, assignment in self._store.topic_assignments(sorted(topics), self._topic_changed).items():
             if isinstance(assignment, MalformedZnode):
                 log.error("ignoring topic %s, which cannot be read: %s", topic, assignment)
                 self._context.unreadable_topics.add(topic)
-                continue
-            with_id = self._with_id(topic, assignment)
-            if with_id is None:
-                self._context.unreadable_topics.add(topic)
-                continue
-            self._context.unreadable_topics.discard(topic)
-            readable[topic] = with_id
+            elif (with_id := self._with_id(topic, assignment)) is not None:
+                self._context.unreadable_topics.discard(topic)
+                readable[topic] = with_id
         configs = self._store.topic_configs(readable)
         for topic, assignment in readable.items():
             self._context.assignments[topic] = dict(assignment.partitions)
@@ -69,19 +66,25 @@ class TopicLoader:
         with self._lock:
             changed, self._changed = self._changed.union(also), set()
         loaded = changed & self._context.assignments.keys()
-        # An unreadable topic may have been repaired.
-        new = self.load(changed & self._context.unreadable_topics)
         current = self._store.topic_assignments(sorted(loaded), self._topic_changed)
-        replaced = {topic for topic in loaded if self._is_another(topic, current.get(topic))}
-        for topic in sorted(replaced):
-            log.warning("topic %s was removed from ZooKeeper by hand", topic)
-            self._context.forget_topic(topic)
-        new += self.load(replaced & current.keys())
+        for topic in sorted(loaded):
+            if self._is_another(topic, current.get(topic)):
+                self.forget(topic)
+                current.pop(topic, None)
+        # An unreadable topic may have been repaired.
+        new = self.load(changed - self._context.assignments.keys())
         for topic, assignment in current.items():
-            if topic not in replaced:
-                new += self._take_added(topic, assignment)
+            new += self._take_added(topic, assignment)
         self._leadership.read([tp for tp in new if tp not in self._context.leadership])
         return new
+
+    def forget(self, topic: str) -> None:
+        """A topic was removed by hand."""
+        log.warning("topic %s was removed from ZooKeeper by hand", topic)
+        if self._context.is_to_be_deleted(topic):
+            # The request is cleared.
+            self._put(Signal.TOPIC_DELETION)
+        self._context.forget_topic(topic)
 
     def load_configs(self, topics: Collection[str]) -> None:
         """Read the settings of known topics again."""
@@ -93,7 +96,7 @@ class TopicLoader:
     def _topic_changed(self, topic: str) -> None:
         with self._lock:
             self._changed.add(topic)
-        self._on_change()
+        self._put(Signal.PARTITION_MODIFICATIONS)
 
     def _take_added(self, topic: str, assignment: TopicAssignment | MalformedZnode) -> list[TopicPartition]:
         if isinstance(assignment, MalformedZnode):

@@ -297,6 +297,7 @@ class _TopicChanges:
     def __init__(self, before: ClusterMetadata, request: UpdateMetadataRequest) -> None:
         self._before = before
         self._request = request
+        self.unreadable_topics = frozenset(request.unreadable_topics or ())
         self.trusted: set[int] = set()
         self.deleted: dict[str, TopicId] = {}
         self.topics = dict(before.topics)
@@ -305,11 +306,10 @@ class _TopicChanges:
         self.has_new_names = request.is_full
         if request.is_full:
             self.touched |= dict.fromkeys(before.topics)
-            unreadable = request.unreadable_topics or ()
-            self.topics = {name: before.topics[name] for name in unreadable if name in before.topics}
+            kept = before.topics.keys() & self.unreadable_topics
+            self.topics = {name: before.topics[name] for name in kept}
         for state in request.topic_states:
             self._take(state)
-        self.unreadable_topics = self._unreadable()
         self.touched |= dict.fromkeys(self.unreadable_topics ^ before.unreadable_topics)
 
     def _take(self, state: UpdateMetadataTopic) -> None:
@@ -320,7 +320,6 @@ class _TopicChanges:
             self.deleted[name] = known.topic_id
             # The same name with another id is another topic; nothing of the earlier one is kept.
             known = None
-        # A topic loses no partition: one that is omitted has a state that an older controller cannot read.
         partitions = {} if known is None else dict(known.partitions)
         for partition in state.partition_states:
             index = partition.partition_index
@@ -337,15 +336,6 @@ class _TopicChanges:
         else:
             self.topics.pop(name, None)
         self.has_new_names = self.has_new_names or known is None or not partitions
-
-    def _unreadable(self) -> frozenset[str]:
-        before, request = self._before, self._request
-        if request.unreadable_topics is not None:
-            return frozenset(request.unreadable_topics)
-        if not request.is_full:
-            return before.unreadable_topics - self.deleted.keys()
-        # An older controller does not name them, and omits partitions of the topics that it does name.
-        return (before.unreadable_topics | before.topics.keys() | self.topics.keys()) - self.deleted.keys()
 
 
 def _with_leader(

@@ -152,7 +152,7 @@ class RoleChanges:
                 for state in topic.partition_states
             }
             named = dict.fromkeys(given) | dict.fromkeys(self._take_settings(request.topic_states))
-            failures = self._create_missing(given, is_full=request.is_full)
+            failures = self._create_missing(given)
             errors = []
             follow: dict[TopicPartition, FollowedLeader] = {}
             leading: list[TopicPartition] = []
@@ -184,10 +184,7 @@ class RoleChanges:
         return errors
 
     def _create_missing(
-        self,
-        given: Mapping[TopicPartition, tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]],
-        *,
-        is_full: bool,
+        self, given: Mapping[TopicPartition, tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]]
     ) -> dict[TopicPartition, Exception]:
         """Give each partition a log with its topic id, before any takes a role; returns the failures.
 
@@ -203,8 +200,7 @@ class RoleChanges:
                 failures[tp] = error
 
         for tp, (topic, state) in given.items():
-            create = partial(self._provide, tp, topic, is_full=is_full, is_new=state.is_new)
-            attempt(tp, create)
+            attempt(tp, partial(self._provide, tp, topic, is_new=state.is_new))
         without_id = [
             (tp, partial(self.partitions[tp].log.assign_topic_id, TopicId(topic.topic_id)))
             for tp, (topic, _) in given.items()
@@ -281,15 +277,11 @@ class RoleChanges:
         )
         return Role.LEADER if leads else followed
 
-    def _provide(self, tp: TopicPartition, topic: LeaderAndIsrTopic, *, is_full: bool, is_new: bool) -> None:
+    def _provide(self, tp: TopicPartition, topic: LeaderAndIsrTopic, *, is_new: bool) -> None:
         topic_id = TopicId(topic.topic_id)
         partition = self.partitions.get(tp)
         log = partition.log if partition is not None else self._logs.get_or_open(tp, wall_clock_ms())
         if log is not None and not _is_of(log, topic_id):
-            if not is_full:
-                raise api_error(
-                    ErrorCode.INCONSISTENT_TOPIC_ID, f"{tp} has id {log.topic_id} here, not {topic_id}"
-                )
             logger.warning("%s now has topic id %s, not %s", tp, topic_id, log.topic_id)
             self._set_aside(tp)
             partition = None

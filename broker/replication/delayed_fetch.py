@@ -353,8 +353,8 @@ class FetchReader:
     def holds_back(self, params: FetchParams, partition: Partition) -> bool:
         """Whether the throttle keeps a partition's records from a follower that is not in sync.
 
-        A fetch that gets none waits for its ``max_wait_ms``. A debt that is paid by then is no reason to wait,
-        or the follower would get less than the rate.
+        A fetch that gets none waits for its ``max_wait_ms``. If a debt that is paid by then held it back,
+        the follower would get less than the rate.
         """
         quota = self.quota
         return (

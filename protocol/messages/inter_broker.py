@@ -176,7 +176,7 @@ class UpdateMetadataRequest(s.RequestOf[UpdateMetadataResponse]):
     The request names all live brokers. It names the changed topics, or with ``is_full`` all topics with all
     their partitions; a partition whose state the controller cannot read has no leader and no leader epoch.
     ``unreadable_topics`` exist, but their nodes cannot be read. So a topic that a full request neither names
-    nor lists there does not exist. None is from a controller before 0.2, which may omit what it cannot read.
+    nor lists there does not exist.
     """
 
     controller_id: int = s.int32()

@@ -138,7 +138,7 @@ def test_a_lost_deletion_mark_holds_up_no_transaction(cluster: LocalCluster) -> 
 
 
 @pytest.mark.parametrize("node", ["/brokers/topics/t", "/brokers/topics/t/partitions/0/state"])
-def test_a_transaction_ends_while_the_controller_cannot_read_its_topic(
+def test_a_transaction_waits_while_the_controller_cannot_read_its_topic(
     cluster: LocalCluster, node: str
 ) -> None:
     """The coordinator gets full metadata from a controller that has never read the topic, or one state."""
@@ -148,10 +148,16 @@ def test_a_transaction_ends_while_the_controller_cannot_read_its_topic(
     roles.wait_known(roles.coordinator, "t")
     roles.client.produce_at_last(first, 0, b"v")
     with roles.view.zookeeper() as zookeeper:
+        whole, _ = zookeeper.get(node)
         zookeeper.set(node, b"{oops")
         cluster.kill(roles.controller)
         # The next controller sends this after the full metadata.
         roles.view.create_topic("later", replicas=2)
-    roles.client.end(committed=True)
+        roles.client.end(committed=True)
+        roles.view.create_topic("meanwhile", replicas=2)
+        assert roles.client.describe().transaction_state == "PrepareCommit"
+        zookeeper.set(node, whole)
+        # A state is not watched, but read again when there is something to elect.
+        roles.view.create_topic("repaired", replicas=2)
     roles.client.wait_state("CompleteCommit")
     assert roles.view.read("t", 2, "read_committed") == [b"v"]

@@ -21,6 +21,7 @@ from barnabas.controller.request_batch import BrokerBatch
 from barnabas.controller.term import ControllerTerm
 from barnabas.controller.topic_deletion import TopicDeletion
 from barnabas.controller.topic_loading import TopicLoader
+from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.zookeeper import controller_writer
 from barnabas.zookeeper.controller_writer import ControllerWriter, StateUpdates
@@ -344,17 +345,15 @@ def a_recreated_topic_counts_as_the_old_one(setattr_: SetAttr) -> None:
 @found_in("usual", 36)
 def a_log_of_another_topic_is_kept(setattr_: SetAttr) -> None:
     """Found in this code: a broker with a log of the old topic refused the new one until it restarted."""
-    answered = ControllerTerm._leader_and_isr_answered
+    provide = RoleChanges._provide
 
-    def deaf(self: ControllerTerm, event: Any) -> None:
-        knows = self._is_complete_for
-        self._is_complete_for = lambda broker: False
-        try:
-            answered(self, event)
-        finally:
-            self._is_complete_for = knows
+    def refusing(self: RoleChanges, name: TopicPartition, topic: Any, **flags: Any) -> Any:
+        known = self._logs.get(name)
+        if known is not None and known.topic_id not in (None, topic.topic_id):
+            raise api_error(ErrorCode.INCONSISTENT_TOPIC_ID, f"{name} has id {known.topic_id} here")
+        return provide(self, name, topic, **flags)
 
-    setattr_(ControllerTerm, "_leader_and_isr_answered", deaf)
+    setattr_(RoleChanges, "_provide", refusing)
 
 
 def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:

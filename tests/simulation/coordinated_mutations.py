@@ -64,7 +64,8 @@ def an_omitted_topic_may_be_unreadable(setattr_: SetAttr) -> None:
     update = MetadataCache.update
 
     def inferring(self: MetadataCache, request: UpdateMetadataRequest) -> None:
-        request.unreadable_topics = None
+        unreadable = request.unreadable_topics or []
+        request.unreadable_topics = [*unreadable, *self.current.unreadable_topics, *self.current.topics]
         update(self, request)
 
     setattr_(MetadataCache, "update", inferring)

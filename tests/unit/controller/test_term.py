@@ -200,16 +200,6 @@ def test_a_restart_faster_than_the_watch_is_detected_by_the_broker_epoch(cluster
     assert {t.topic_name: len(t.partition_states) for t in full.topic_states} == {"t": 2}
 
 
-def test_no_full_request_is_sent_while_a_topic_is_unreadable(cluster: Cluster) -> None:
-    cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
-    cluster.elect()
-    cluster.restart(1)
-    assert set(cluster.channels.leadership(1)) == {T0, T1}
-    assert cluster.channels.full_requests(1) == []
-    updates = [sent for sent in cluster.channels.requests(1) if isinstance(sent, UpdateMetadataRequest)]
-    assert {tuple(update.unreadable_topics or ()) for update in updates} == {("odd",)}
-
-
 def test_a_partition_without_a_readable_state_is_named_without_a_leader(cluster: Cluster) -> None:
     """Else the brokers would take it for deleted."""
     cluster.zookeeper.server.nodes[paths.leadership(T1)].data = b"?"
@@ -218,22 +208,17 @@ def test_a_partition_without_a_readable_state_is_named_without_a_leader(cluster:
     assert (sent.leader, sent.leader_epoch, sorted(sent.replicas)) == (NO_BROKER, NO_LEADER_EPOCH, [1, 2, 3])
 
 
-@pytest.mark.parametrize("is_repaired", [True, False])
-def test_brokers_get_full_requests_once_every_topic_is_readable(is_repaired: bool, cluster: Cluster) -> None:
-    """A broker without replicas is fenced until then, and a log of an earlier topic blocks the next one."""
+def test_an_unreadable_topic_is_gone_until_it_is_repaired(cluster: Cluster) -> None:
+    """Its logs are set aside by a full request, and used again."""
     cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
     cluster.elect()
-    cluster.restart(4)
-    assert cluster.channels.full_requests(4) == []
-    if is_repaired:
-        cluster.zookeeper.assignments["odd"] = cluster.zookeeper.assignments["t"]
-        cluster.zookeeper.touch("odd")
-        cluster.handle(Signal.PARTITION_MODIFICATIONS)
-    else:
-        del cluster.zookeeper.assignments["odd"]
-        cluster.handle(Signal.TOPIC_CHANGE)
-    for broker in (1, 2, 3, 4):
-        assert len(cluster.channels.full_requests(broker)) == 1
+    [full] = cluster.channels.full_requests(1)
+    assert {topic.topic_name for topic in full.topic_states} == {"t"}
+    cluster.channels.forget()
+    cluster.zookeeper.assignments["odd"] = cluster.zookeeper.assignments["t"]
+    cluster.zookeeper.touch("odd")
+    cluster.handle(Signal.PARTITION_MODIFICATIONS)
+    assert {tp.topic for tp in cluster.channels.leadership(1)} == {"odd"}
 
 
 def shut_down(
@@ -460,21 +445,6 @@ def test_a_broker_without_replicas_gets_full_requests_too(cluster: Cluster) -> N
         [full] = cluster.channels.full_requests(4)
         assert full.topic_states == []
         cluster.elect()
-
-
-def test_a_broker_that_has_the_log_of_another_topic_is_sent_everything_once(cluster: Cluster) -> None:
-    cluster.channels.forget()
-    answer_errors(cluster, 2, ErrorCode.INCONSISTENT_TOPIC_ID, T0)
-    [full] = cluster.channels.full_requests(2)
-    assert cluster.channels.full_requests(1) == []
-    # It may set the log aside by that request. If it refuses the topic in it, another one would not help.
-    cluster.channels.forget()
-    refused = PartitionError(
-        topic_name=T0.topic, partition_index=T0.partition, error_code=int(ErrorCode.INCONSISTENT_TOPIC_ID)
-    )
-    response = LeaderAndIsrResponse(error_code=0, partition_errors=[refused])
-    cluster.handle(cluster.event(events.LeaderAndIsrAnswered, 2, full, response))
-    assert cluster.channels.full_requests(2) == []
 
 
 @pytest.mark.parametrize(

@@ -248,17 +248,20 @@ def test_a_deletion_ends_with_the_last_of_two_brokers_that_were_down(cluster: Cl
     assert cluster.zookeeper.assignments == {}
 
 
-def test_a_deletion_is_not_forgotten_while_its_topic_cannot_be_read(cluster: Cluster) -> None:
+def test_the_deletion_of_an_unreadable_topic_is_given_up_with_its_controller(
+    cluster: Cluster,
+) -> None:
     cluster.die(3)
     request_deletion(cluster, "t")
     answer_stops(cluster, 1, 2)
     node = cluster.zookeeper.server.nodes[paths.topic("t")].data
     cluster.zookeeper.put(paths.topic("t"), b"{")
     cluster.elect()
-    assert cluster.zookeeper.deletions == ["t"]
-    cluster.channels.forget()
+    assert cluster.zookeeper.deletions == []
     cluster.zookeeper.put(paths.topic("t"), node)
     cluster.deliver_watches()
+    assert not cluster.term.context.is_to_be_deleted("t")
+    request_deletion(cluster, "t")
     cluster.restart(3)
     answer_stops(cluster, 1, 2, 3)
     assert (cluster.zookeeper.assignments, cluster.zookeeper.deletions) == ({}, [])
@@ -419,8 +422,6 @@ def test_a_leader_that_restarted_gets_no_role_while_its_topic_is_removed_by_hand
     del cluster.zookeeper.assignments["t"]
     cluster.restart(1)
     assert T0 not in cluster.channels.leadership(1)
-    # Otherwise it would set the log aside.
-    assert not cluster.channels.full_requests(1)
 
 
 def test_the_logs_of_a_topic_removed_by_hand_survive_the_deletion_of_its_successor(cluster: Cluster) -> None:

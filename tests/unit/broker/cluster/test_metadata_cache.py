@@ -105,20 +105,6 @@ def test_a_partition_whose_state_cannot_be_read_stays_as_it_was(cache: MetadataC
     assert leader(cache, 2) == 3
 
 
-def test_an_older_controller_may_omit_what_it_cannot_read(cache: MetadataCache) -> None:
-    cache.update(other(led_by(1), is_full=True))
-    assert sorted(cache.current.topics) == ["other"]
-    assert may_exist(cache, "topic", 0), "its node may be unreadable"
-    assert may_exist(cache, "other", 1), "its state may be unreadable"
-    assert not may_exist(cache, "never seen", 0)
-    cache.update(metadata(ALL, led_by(1)))
-    cache.update(other(led_by(1), is_full=True))
-    assert may_exist(cache, "topic", 0)
-    cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE)))
-    assert not may_exist(cache, "topic", 0)
-    assert may_exist(cache, "other", 1)
-
-
 def test_a_controllers_updates_count_from_its_first_full_one_on(cache: MetadataCache) -> None:
     """Before that one, this broker may lack what the former controller could not send any more."""
     assert cache.updates == 1
@@ -157,10 +143,8 @@ def test_a_topic_is_deleted_partition_by_partition(cache: MetadataCache) -> None
     cache.update(metadata(ALL, led_by(LEADER_DURING_DELETE, index=1)))
 
 
-@pytest.mark.parametrize("unreadable", [None, [], ["other"]], ids=["older controller", "omitted", "listed"])
-def test_only_a_mark_or_another_id_deletes_a_topic(
-    cache: MetadataCache, unreadable: list[str] | None
-) -> None:
+@pytest.mark.parametrize("unreadable", [[], ["other"]], ids=["omitted", "listed"])
+def test_only_a_mark_or_another_id_deletes_a_topic(cache: MetadataCache, unreadable: list[str]) -> None:
     deleted: list[dict[str, TopicId]] = []
     cache.on_deletion(lambda topics: deleted.append(dict(topics)))
     cache.update(other(led_by(1)))
