@@ -324,12 +324,15 @@ class Receiving:
         self.receiver = FrameReceiver(BufferPool())
         self.resumed = 0
         self.share = MemoryShare(memory, self.receiver, ConnectionLimits(), False, self._resume)
-        rest = memoryview(LENGTH.pack(of) + bytes(size))
+        self.receive(LENGTH.pack(of) + bytes(size), 0)
+
+    def receive(self, data: bytes, now_ns: int) -> None:
+        rest = memoryview(data)
         while rest:
             into = self.receiver.get_buffer()
             count = min(len(into), len(rest))
             into[:count] = rest[:count]
-            self.share.received(self.receiver.buffer_updated(count), 0)
+            self.share.received(self.receiver.buffer_updated(count), now_ns)
             rest = rest[count:]
 
     def _resume(self) -> None:
@@ -356,6 +359,47 @@ def test_the_frame_that_lacks_least_is_received_beyond_the_maximum() -> None:
     assert less.share.may_receive(0)
     assert len(less.share.get_buffer()) == UNIT
     less.share.lose()
+    assert not less.receiver.buffered_bytes
+    assert more.resumed == 1, "at once, not with the next tick"
     ticks.pop()()
-    assert more.resumed == 1
     assert ticks == []
+
+
+def test_the_time_of_a_frame_begins_with_its_first_byte() -> None:
+    memory = RequestMemory(MAX_BYTES, lambda delay, tick: None, lambda now_ns: None)
+    one = Receiving(memory, 10, 20)
+    one.receive(bytes(10) + LENGTH.pack(UNIT) + bytes(10), LATE_NS)
+    assert one.share.overdue(LATE_NS, ()) == ""
+    assert "too few in 600 s" in one.share.overdue(2 * LATE_NS, ())
+
+
+def test_a_lost_connection_waits_for_no_memory() -> None:
+    memory = RequestMemory(MAX_BYTES, lambda delay, tick: None, lambda now_ns: None)
+    memory.take(MAX_BYTES)
+    one = Receiving(memory, 10, 2 * UNIT)
+    assert not one.share.may_receive(0)
+    one.share.lose()
+    assert list(memory.waiting) == []
+
+
+def test_the_rate_of_a_frame_counts_from_when_the_broker_went_on() -> None:
+    limits, second_ns = ConnectionLimits(), 10**9
+    memory = RequestMemory(MAX_BYTES, lambda delay, tick: None, lambda now_ns: None)
+    one = Receiving(memory, UNIT, 4 * UNIT)
+    one.share.resume(LATE_NS)
+    soon_ns = LATE_NS + limits.begun_grace_ns
+    assert one.share.overdue(soon_ns, ()) == ""
+    assert "too few in 10 s" in one.share.overdue(soon_ns + second_ns // 10, ())
+    one.receive(bytes(limits.slowest_bytes_per_s // 10), soon_ns)
+    assert one.share.overdue(soon_ns + second_ns // 10, ()) == "", "as many as it owes"
+
+
+def test_the_age_of_the_requests_counts_from_when_they_came() -> None:
+    limits = ConnectionLimits()
+    memory = RequestMemory(MAX_BYTES, lambda delay, tick: None, lambda now_ns: None)
+    share = MemoryShare(memory, FrameReceiver(BufferPool()), limits, False, lambda: None)
+    old_ns = LATE_NS - limits.longest_hold_ns - 1
+    assert share.overdue(LATE_NS, ((ALWAYS_BYTES, old_ns), (UNIT, old_ns + 1))) == ""
+    assert share.overdue(LATE_NS, ((ALWAYS_BYTES, old_ns), (1, old_ns))).startswith(
+        f"its requests hold {ALWAYS_BYTES + 1} bytes for 30 s"
+    )
