@@ -82,9 +82,6 @@ class OffsetCheckpoint:
         self._files = files
         self._entries: dict[TopicPartition, Offset] | None = None
         """The file's content; None if there is no file, or before the first read or write here."""
-        self._kept: dict[TopicPartition, Offset] = {}
-        """Entries of partitions whose log could not be opened. Every write repeats them: the offsets say
-        which records the log must still hold, and the next start checks that."""
 
     def read(self) -> dict[TopicPartition, Offset]:
         """The file's entries; empty if there is no file. Raises CheckpointDamaged, LogDirFailure."""
@@ -110,12 +107,14 @@ class OffsetCheckpoint:
             logger.warning("treated as empty: %s", error)
             return {}
 
-    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace the file durably if its content changes; kept entries stay in it.
+    def write(self, offsets: Mapping[TopicPartition, int], kept: Iterable[TopicPartition] = ()) -> None:
+        """Replace the file durably if its content changes; the entries of `kept` partitions stay in it.
 
         Raises LogDirFailure.
         """
-        entries = self._kept | {key: Offset(offset) for key, offset in offsets.items()}
+        before = self._entries or {}
+        entries = {key: before[key] for key in kept if key in before}
+        entries |= {key: Offset(offset) for key, offset in offsets.items()}
         if entries == self._entries:
             return
         text = encode_checkpoint((key.topic, key.partition, entries[key]) for key in sorted(entries))
@@ -123,21 +122,11 @@ class OffsetCheckpoint:
             self._files.write_atomically(self.path, text, durable=True)
         self._entries = entries
 
-    def keep(self, key: TopicPartition) -> None:
-        """Repeat the entry of a partition, if the file has one, in every later write."""
-        if self._entries is not None and key in self._entries:
-            self._kept[key] = self._entries[key]
-
-    def keep_no_longer(self, key: TopicPartition) -> None:
-        """Undo `keep`; the next write decides about the entry."""
-        self._kept.pop(key, None)
-
     def forget(self, key: TopicPartition) -> None:
         """Drop the entry of a partition, if there is one, so that a new log of that name does not inherit it.
 
         Raises LogDirFailure, CheckpointDamaged.
         """
-        self._kept.pop(key, None)
         if self._entries is None or key in self._entries:
             entries = self.read()
             if entries.pop(key, None) is not None:

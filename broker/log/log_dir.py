@@ -268,16 +268,6 @@ class LogDir:
                 logger.warning("ignored %s: it is not the folder of a partition", folder)
         return scan
 
-    def keep(self, key: TopicPartition) -> None:
-        """Keep the checkpoint entries of a partition whose log could not be opened."""
-        for checkpoint in self.checkpoints:
-            checkpoint.keep(key)
-
-    def keep_no_longer(self, key: TopicPartition) -> None:
-        """Undo `keep` after the log was opened: it writes its own checkpoint entries again."""
-        for checkpoint in self.checkpoints:
-            checkpoint.keep_no_longer(key)
-
     def forget(self, key: TopicPartition) -> None:
         """Drop the checkpoint entries of an earlier log of that name. Raises LogDirFailure."""
         for checkpoint in self.checkpoints:

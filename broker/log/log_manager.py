@@ -1,14 +1,18 @@
 """All logs of a broker: opened at start, created, deleted, and maintained in passes.
 
 The manager knows no clock and no threads: a scheduler calls the passes (`retention_pass`, `flush_pass`,
-`checkpoint_pass`, `expire_producers_pass`, `remove_deleted`) with the time. Its lock guards the table of
-logs only and is never held during disk work on a log, creation aside. A log dir that fails goes offline with
-all its logs; the others go on. A damaged log is kept out and remembered in `offline_partitions`.
+`checkpoint_pass`, `expire_producers_pass`, `remove_deleted`) with the time. A log dir that fails goes offline
+with all its logs; the others go on. A damaged log is kept out and remembered in `offline_partitions`.
+
+The lock order: a log's, then `_checkpoint_lock`, then `_lock`, which guards the tables and is never held
+during disk work on a log, creation aside. A checkpoint writer holds `_checkpoint_lock` while it reads the
+logs' offsets and writes the file, so that an older state never replaces a newer one.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +35,6 @@ from barnabas.broker.log.future_log import FutureLog, interrupted_swaps
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
 from barnabas.broker.log.log_dir import CleanMark, LogDir, ScannedLog, close_all, for_each
-from barnabas.broker.log.log_table import LogTable
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import (
     CheckpointDamaged,
@@ -66,19 +69,22 @@ class LogManager:
         self,
         dirs: Sequence[LogDir],
         config_of: ConfigOf,
-        files: FileSystem = FILE_SYSTEM,
-        recovery_threads: int = 1,
+        files: FileSystem,
+        recovery_threads: int,
     ) -> None:
         self._files = files
         self._recovery_threads = recovery_threads
         self._config_of = config_of
-        self._table = table = LogTable(dirs, self._files)
-        self._checkpoint_lock, self._lock = table.checkpoint_lock, table.lock
-        self._logs, self._dirs, self._doomed = table.logs, table.dirs, table.doomed
-        self.offline_dirs = table.offline_dirs
+        self._lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()
+        self._logs: dict[TopicPartition, Log] = {}
+        self._dirs: dict[Path, LogDir] = {log_dir.path: log_dir for log_dir in dirs}
+        self.offline_dirs: dict[Path, LogDirFailure] = {}
+        self._doomed: dict[Path, int] = {}
+        """The folders to be removed, each with its due time (ms)."""
         self._preferred_dirs: dict[TopicPartition, Path] = {}
         """The log dir in which a missing log will be created; the latest wishes are kept."""
-        self.futures = table.futures
+        self.futures: dict[TopicPartition, FutureLog] = {}
         """The moves of logs to other log dirs; a single lookup takes no lock."""
         self._found_futures: list[tuple[TopicPartition, Path]] = []
         """The future logs of the moves that the last stop has interrupted."""
@@ -151,7 +157,8 @@ class LogManager:
         return self._logs.get(topic_partition)
 
     def all_logs(self) -> list[Log]:
-        return self._table.all_logs()
+        with self._lock:
+            return list(self._logs.values())
 
     def all_futures(self) -> list[FutureLog]:
         with self._lock:
@@ -299,9 +306,6 @@ class LogManager:
             raise failure from error
         with self._lock:
             self._doomed[doomed] = now_ms + config.file_delete_delay_ms
-        if log is None and not is_of_another:
-            with self._checkpoint_lock:
-                self._dirs[folder.parent].forget(topic_partition)
         return True
 
     def _topic_id_of(self, key: TopicPartition) -> TopicId | None:
@@ -352,7 +356,7 @@ class LogManager:
         if future is None:
             return False
         future.log.abandon()
-        self._table.doom(future.log.folder, unique_name(key, DELETED_SUFFIX), now_ms)
+        self._doom(future.log.folder, key, now_ms)
         return True
 
     def finish_move(self, future: FutureLog, max_bytes: int, now_ms: int) -> bool:
@@ -367,7 +371,7 @@ class LogManager:
         # A cleaning meanwhile has cleaned only the current log.
         bounds.first_dirty = min(bounds.first_dirty, future.first_dirty_offset)
         saved = bounds.cuts, bounds.start
-        self._table.write_bounds(target)
+        self._write_bounds(target)
         # The last records of a busy log come faster than files are forced to disk.
         for _ in range(_CATCH_UPS):
             if future.copy(max_bytes, now_ms) < max_bytes // 2:
@@ -417,7 +421,7 @@ class LogManager:
                 is_same = _topic_id_of(folder) == current.topic_id
                 if is_same and folder.parent != current.folder.parent:
                     self.begin_move(key, folder.parent, now_ms)
-                self._table.doom(folder, unique_name(key, DELETED_SUFFIX), now_ms)
+                self._doom(folder, key, now_ms)
             except LogDirFailure as failure:
                 self.fail_dir(failure)
             except ApiError as error:
@@ -460,7 +464,7 @@ class LogManager:
         key = log.topic_partition
         log_dir = self._dirs[log.folder.parent]
         # Without its recovery point the next start would take the damage for a torn tail.
-        self._guarded(partial(self._table.write_bounds, log_dir), log)
+        self._guarded(partial(self._write_bounds, log_dir), log)
         with self._lock:
             if self._logs.get(key) is not log:
                 # It was deleted or moved, or its dir is offline.
@@ -528,23 +532,23 @@ class LogManager:
         for log in self.all_logs():
             self._guarded(partial(log.flush, now_ms, sealed_only=True), log)
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._table.write_bounds, log_dir))
+            self._guarded(partial(self._write_bounds, log_dir))
 
     def checkpoint_log_starts(self) -> None:
         """Save the log starts, which DeleteRecords and retention raise."""
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._table.write_bounds, log_dir, [Bound.START]))
+            self._guarded(partial(self._write_bounds, log_dir, [Bound.START]))
 
     def checkpoint_cleaning(self) -> None:
         """Save how far the logs are cleaned, and their delete horizons; called after each cleaning."""
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._table.write_bounds, log_dir, [Bound.FIRST_DIRTY]))
-            self._guarded(partial(self._table.write_delete_horizons, log_dir))
+            self._guarded(partial(self._write_bounds, log_dir, [Bound.FIRST_DIRTY]))
+            self._guarded(partial(self._write_delete_horizons, log_dir))
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Save high watermarks, each in the log dir of its partition."""
         for log_dir in self._online_dirs():
-            self._guarded(partial(self._table.write_high_watermarks, log_dir, high_watermarks))
+            self._guarded(partial(self._write_high_watermarks, log_dir, high_watermarks))
 
     def load_high_watermarks(self) -> dict[TopicPartition, Offset]:
         """The saved high watermarks; a damaged file counts as empty, and is reported."""
@@ -559,7 +563,16 @@ class LogManager:
 
     def remove_deleted(self, now_ms: int) -> int:
         """Remove the folders of deleted partitions whose delay has passed; returns their number."""
-        return self._table.remove_doomed(now_ms)
+        with self._lock:
+            due = [folder for folder, due_ms in self._doomed.items() if due_ms <= now_ms]
+            for folder in due:
+                del self._doomed[folder]
+        for folder in due:
+            try:
+                self._files.rmtree(folder)
+            except OSError as error:
+                logger.error("%s could not be removed: %s", folder, error)
+        return len(due)
 
     def close(self, now_ms: int) -> None:
         """The clean stop: close every log, save the checkpoints, mark each dir clean and unlock it.
@@ -575,15 +588,68 @@ class LogManager:
 
     def _close_dir(self, now_ms: int, log_dir: LogDir) -> None:
         try:
-            logs = self._table.logs_in(log_dir)
+            logs = self._logs_in(log_dir)
             close_all(logs, log_dir.path, self._files, self._recovery_threads, now_ms)
-            self._table.write_bounds(log_dir)
+            self._write_bounds(log_dir)
             segments = {log.folder.name: len(log.segments) for log in logs}
             log_dir.put_clean_mark(CleanMark(list(map(str, self.offline_partitions)), segments))
         except LogDirFailure as failure:
             self.fail_dir(failure)
         except StorageCallFailed as failure:
             logger.error("log dir %s is not closed cleanly: %s", log_dir.path, failure)
+
+    # Checkpoints
+
+    def _saved_in(self, log_dir: LogDir) -> list[Log]:
+        """The logs of a dir, and those that move to it: its checkpoints must hold for them after the swap."""
+        moving = [future.current for future in self.all_futures() if future.path == log_dir.path]
+        return [*self._logs_in(log_dir), *moving]
+
+    def _kept_in(self, log_dir: LogDir) -> list[TopicPartition]:
+        """The partitions whose logs could not be opened. Their offsets in the checkpoints say which records
+        the logs must still hold, and the next start checks that. Read after the open logs.
+        """
+        with self._lock:
+            return [key for key, log in self._kept_out.items() if log.folder.parent == log_dir.path]
+
+    def _save_lowered_bounds(self, log: Log) -> None:
+        """Write the checkpoints, which must never promise more than the log holds.
+
+        Raises LogDirFailure in the truncating caller.
+        """
+        later = [bound for bound in Bound if log.bounds.is_later_promised(bound)]
+        self._write_bounds(self._dirs[log.folder.parent], {*later, Bound.RECOVERY_POINT})
+
+    def _write_bounds(self, log_dir: LogDir, bounds: Collection[Bound] = tuple(Bound)) -> None:
+        """Write the checkpoints of these bounds. Raises LogDirFailure, as the other writers."""
+        for bound in sorted(bounds):
+            with self._checkpoint_lock:
+                offsets = [(log, log.bounds.promise(bound)) for log in self._saved_in(log_dir)]
+                # As in Kafka, the log start has an entry only if records were deleted.
+                is_listed = bound is Bound.RECOVERY_POINT
+                log_dir.bounds[bound].write(
+                    {log.topic_partition: offset for log, offset in offsets if offset > 0 or is_listed},
+                    kept=self._kept_in(log_dir),
+                )
+                for log, offset in offsets:
+                    if log.folder.parent == log_dir.path:
+                        log.bounds.promised(bound, offset)
+
+    def _write_delete_horizons(self, log_dir: LogDir) -> None:
+        with self._checkpoint_lock:
+            horizons = {log.topic_partition: log.bounds.delete_horizon_ms for log in self._saved_in(log_dir)}
+            log_dir.delete_horizons.write({key: ms for key, ms in horizons.items() if ms is not None})
+
+    def _lower_first_dirty_offsets(self, log_dir: LogDir) -> None:
+        """Save the offsets of logs that end before them, before the next records count as cleaned."""
+        if any(log.bounds.is_later_promised(Bound.FIRST_DIRTY) for log in self._logs_in(log_dir)):
+            self._write_bounds(log_dir, [Bound.FIRST_DIRTY])
+
+    def _write_high_watermarks(self, log_dir: LogDir, marks: Mapping[TopicPartition, int]) -> None:
+        with self._checkpoint_lock:
+            keys = [log.topic_partition for log in self._saved_in(log_dir)]
+            saved = {key: marks[key] for key in keys if key in marks}
+            log_dir.high_watermarks.write(saved, kept=self._kept_in(log_dir))
 
     # Inside
 
@@ -601,7 +667,7 @@ class LogManager:
                 # An offline dir may hold a future log that has to take the place of a deleted log.
                 self._doomed.update(dict.fromkeys(scan.deleted, now_ms))
         for_each(scan.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
-        self._table.lower_first_dirty_offsets(log_dir)
+        self._lower_first_dirty_offsets(log_dir)
 
     def _load_log(self, now_ms: int, scanned: ScannedLog) -> None:
         key, folder = scanned.key, scanned.folder
@@ -625,7 +691,6 @@ class LogManager:
     def _keep_out(self, scanned: ScannedLog, reason: Exception) -> None:
         self.offline_partitions[scanned.key] = reason
         self._kept_out[scanned.key] = scanned
-        self._dirs[scanned.folder.parent].keep(scanned.key)
 
     def _loader(self, scanned: ScannedLog, now_ms: int, topic_id: TopicId | None = None) -> LogLoader:
         return scanned.loader(self._config_of(scanned.key.topic), now_ms, topic_id, self._files)
@@ -645,15 +710,15 @@ class LogManager:
         with self._lock:
             self.offline_partitions.pop(key, None)
             self._kept_out.pop(key, None)
-            self._dirs[scanned.folder.parent].keep_no_longer(key)
-        self._table.lower_first_dirty_offsets(self._dirs[scanned.folder.parent])
+        self._lower_first_dirty_offsets(self._dirs[scanned.folder.parent])
         logger.warning("%s is online: it could not be opened at start", key)
         return self._logs.get(key)
 
     def _adopt(self, log: Log) -> None:
         self._preferred_dirs.pop(log.topic_partition, None)
         self._logs[log.topic_partition] = log
-        self._table.count(log)
+        log.on_bounds_lowered = self._save_lowered_bounds
+        self._dirs[log.folder.parent].log_count += 1
 
     def _guarded(self, work: Callable[[], int | None], log: Log | None = None) -> int:
         """Run a part of a pass. A failing disk goes offline; a log deleted meanwhile is skipped."""
@@ -689,7 +754,19 @@ class LogManager:
         return next((log_dir for log_dir in self._online_dirs() if (log_dir.path / name).is_dir()), None)
 
     def _online_dirs(self) -> list[LogDir]:
-        return self._table.online_dirs()
+        return [log_dir for path, log_dir in self._dirs.items() if path not in self.offline_dirs]
+
+    def _logs_in(self, log_dir: LogDir) -> list[Log]:
+        return [log for log in self.all_logs() if log.folder.parent == log_dir.path]
+
+    def _doom(self, folder: Path, key: TopicPartition, due_ms: int) -> None:
+        """Give a folder the name of a deleted log's, to be removed later. Raises LogDirFailure."""
+        doomed = folder.with_name(unique_name(key, DELETED_SUFFIX))
+        with disk_work(folder, Operation.CHANGE):
+            self._files.rename(folder, doomed)
+            self._files.fsync(doomed.parent)
+        with self._lock:
+            self._doomed[doomed] = due_ms
 
     def _dir_for(self, key: TopicPartition) -> LogDir:
         """The dir for a new log: the preferred one, or the first of those with the fewest logs."""
