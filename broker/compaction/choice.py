@@ -36,10 +36,9 @@ class LogFigures(NamedTuple):
 
     sealed: Sequence[SegmentFigures]
     """All segments except the active one, oldest first."""
-    log_start_offset: int
     active_base_offset: int
-    log_end_offset: int
     first_dirty_offset: int
+    """The first offset that no cleaning has read."""
     stable_end_offset: int
     """The smaller of the high watermark and the first offset of an open transaction."""
     delete_horizon_ms: int | None = None
@@ -73,13 +72,6 @@ class Assessment(NamedTuple):
         return self.is_too_dirty or is_overdue or self.has_expired_deletes
 
 
-def first_dirty_offset(figures: LogFigures) -> int:
-    """The first offset that no cleaning has read. If the saved one is not in the log, the log's start."""
-    start = figures.log_start_offset
-    saved = figures.first_dirty_offset
-    return saved if start <= saved <= figures.log_end_offset else start
-
-
 def cleanable_end(figures: LogFigures, dirty_start: int, config: TopicConfig, now_ms: int) -> int:
     """The offset up to which the log may be cleaned, rounded down to a segment's base.
 
@@ -107,7 +99,7 @@ def compaction_delay_ms(dirty: Iterable[SegmentFigures], config: TopicConfig, no
 
 def assess(figures: LogFigures, config: TopicConfig, now_ms: int) -> Assessment:
     """How dirty the log of a compacted topic is."""
-    dirty_start = first_dirty_offset(figures)
+    dirty_start = figures.first_dirty_offset
     dirty_end = cleanable_end(figures, dirty_start, config, now_ms)
     clean_bytes = dirty_bytes = uncleanable_bytes = 0
     for segment in figures.sealed:

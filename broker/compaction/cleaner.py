@@ -490,15 +490,8 @@ def _figures_of(log: Log, segments: LogSegments, stable_end_offset: int) -> LogF
         figures.append(
             SegmentFigures(segment.base_offset, segment.next_offset, segment.size, first_ms, largest_ms)
         )
-    return LogFigures(
-        figures,
-        log.log_start_offset,
-        active.base_offset,
-        log.log_end_offset,
-        dirty_start,
-        stable_end_offset,
-        log.bounds.delete_horizon_ms,
-    )
+    horizon_ms = log.bounds.delete_horizon_ms
+    return LogFigures(figures, active.base_offset, dirty_start, stable_end_offset, horizon_ms)
 
 
 def first_timestamp_ms(segment: Segment) -> int:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.broker.compaction.batch_chunks import Chunk, Pause, read_chunks
 from barnabas.broker.compaction.batch_filter import (
@@ -57,20 +58,21 @@ _MAX_RELATIVE_OFFSET: Final = (1 << 31) - 1
 _LARGEST_ENTRY_BYTES: Final = max(OffsetIndex.entry.size, TimeIndex.entry.size)
 
 
-class CleaningStats(NamedTuple):
+@dataclass(slots=True)
+class CleaningStats:
     """What a cleaning has done. Its passes read the same bytes again; each is counted."""
 
-    bytes_read: int
-    bytes_written: int
-    records_read: int
-    records_kept: int
     dirty_start: int
     dirty_end: int
     """The log's first dirty offset now."""
-    segments_before: int
-    segments_after: int
-    passes: int
-    delete_horizon_ms: int | None
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    passes: int = 0
+    delete_horizon_ms: int | None = None
     """The time at which the first of the kept tombstones and markers may go."""
     map_bytes_read: int = 0
     map_used_bytes: int = 0
@@ -108,17 +110,18 @@ def clean(
     try:
         cleaning.run(max(dirty_end, high_watermark or 0))
     except _LogChanged:
-        cleaning.is_abandoned = True
+        cleaning.stats.is_abandoned = True
     except LogDirFailure:
         raise
     except ApiError as error:
         if cleaning.is_log_unchanged():
             raise
         logger.info("%s has changed during its cleaning: %s", log.topic_partition, error)
-        cleaning.is_abandoned = True
+        cleaning.stats.is_abandoned = True
     finally:
         offset_map.begin(0)
-    return cleaning.stats()
+    cleaning.stats.segments_after = len(cleaning.segments)
+    return cleaning.stats
 
 
 class _Cleaning:
@@ -136,7 +139,7 @@ class _Cleaning:
         with log.lock:
             self._cuts = log.bounds.cuts
             self._all = log.segments
-            self._dirty_start = self._first_dirty = int(log.first_dirty_offset)
+            first_dirty = int(log.first_dirty_offset)
             states = list(log.producers)
         # Without the lock, because a log may have 100,000 of them. If one writes meanwhile, its newer batch
         # is in the log too.
@@ -144,43 +147,21 @@ class _Cleaning:
         self._rules = RetentionRules(
             now_ms, self._config.delete_retention_ms, producers, partial(_pack, self._config)
         )
+        self.stats = CleaningStats(first_dirty, first_dirty)
         self._limit_to(dirty_end)
-        self._segments_before = len(self._segments)
-        self.is_abandoned = False
-        self._bytes_read = self._bytes_written = self._map_bytes_read = 0
-        self._records_read = self._records_kept = self._passes = 0
-        self._bytes_kept = self._map_used_bytes = self._keyless_records = self._unreadable_batches = 0
-        self._delete_horizon_ms: int | None = None
+        self.stats.segments_before = len(self.segments)
+        self._unreadable_batches = 0
 
     def _limit_to(self, dirty_end: int) -> None:
         """Clean whole sealed segments below an offset."""
-        self._segments = [segment for segment in self._all[:-1] if segment.next_offset <= dirty_end]
-        end = self._segments[-1].next_offset if self._segments else 0
-        self._dirty_end = max(self._dirty_start, end)
-
-    def stats(self) -> CleaningStats:
-        return CleaningStats(
-            self._bytes_read,
-            self._bytes_written,
-            self._records_read,
-            self._records_kept,
-            self._dirty_start,
-            self._first_dirty,
-            self._segments_before,
-            len(self._segments),
-            self._passes,
-            self._delete_horizon_ms,
-            self._map_bytes_read,
-            self._map_used_bytes,
-            self._bytes_kept,
-            self._keyless_records,
-            self.is_abandoned,
-        )
+        self.segments = [segment for segment in self._all[:-1] if segment.next_offset <= dirty_end]
+        end = self.segments[-1].next_offset if self.segments else 0
+        self._dirty_end = max(self.stats.dirty_start, end)
 
     def is_log_unchanged(self) -> bool:
         log = self._log
         with log.lock:
-            return not log.is_closed and log.bounds.cuts == self._cuts and self._are_in_log(self._segments)
+            return not log.is_closed and log.bounds.cuts == self._cuts and self._are_in_log(self.segments)
 
     def _are_in_log(self, segments: Sequence[Segment]) -> bool:
         present = set(self._log.segments)
@@ -194,15 +175,15 @@ class _Cleaning:
         aborted = AbortedTransactions(self._log.aborted_transactions(start, self._dirty_end))
         while True:
             self._fill_map(aborted)
-            self._map_used_bytes = max(self._map_used_bytes, self._map.used_bytes)
+            self.stats.map_used_bytes = max(self.stats.map_used_bytes, self._map.used_bytes)
             self._filter(aborted)
-            self._passes += 1
+            self.stats.passes += 1
             end = self._map.end_offset
             with self._log.lock:
                 if self._log.bounds.cuts != self._cuts:
                     raise _LogChanged
                 self._log.bounds.raise_first_dirty(end, self._cuts)
-            self._first_dirty = end
+            self.stats.dirty_end = end
             if end >= self._dirty_end:
                 return
 
@@ -210,14 +191,14 @@ class _Cleaning:
 
     def _fill_map(self, aborted: AbortedTransactions) -> None:
         """Take the newest offsets of the dirty records, from the first dirty offset on, until it is full."""
-        start = self._first_dirty
+        start = self.stats.dirty_end
         self._map.begin(start)
-        for segment in self._segments:
+        for segment in self.segments:
             if segment.next_offset <= start:
                 continue
             position = self._position(segment, start) if segment.base_offset < start else 0
             for chunk in read_chunks(segment, position, segment.size, self._read_bytes, self._pause):
-                self._map_bytes_read += len(chunk.data)
+                self.stats.map_bytes_read += len(chunk.data)
                 if not self._add_keys(chunk, aborted):
                     self._map.finish()
                     return
@@ -263,7 +244,7 @@ class _Cleaning:
                 offsets += read.offsets
             tombstones += [read.offsets[index] for index in read.tombstones]
         is_whole = self._map.add(keys, offsets, next_offset, tombstones, unreadable)
-        self._keyless_records += sum(end <= offset < self._map.end_offset for offset in keyless)
+        self.stats.keyless_records += sum(end <= offset < self._map.end_offset for offset in keyless)
         return is_whole
 
     def _note_unreadable(self, header: BatchHeader, error: ApiError) -> None:
@@ -282,16 +263,16 @@ class _Cleaning:
     def _filter(self, aborted: AbortedTransactions) -> None:
         """Filter all segments that the map covers, and swap each group of them."""
         needs = MarkerNeeds()
-        self._bytes_kept = 0
-        self._delete_horizon_ms = None
+        self.stats.bytes_kept = 0
+        self.stats.delete_horizon_ms = None
         first = 0
-        while first < len(self._segments) and self._segments[first].base_offset < self._map.end_offset:
+        while first < len(self.segments) and self.segments[first].base_offset < self._map.end_offset:
             self._filter_group(first, aborted, needs)
             first += 1
 
     def _filter_group(self, first: int, aborted: AbortedTransactions, needs: MarkerNeeds) -> None:
         """Filter a segment, and those after it as long as they fit, into one that takes their place."""
-        segments = self._segments
+        segments = self.segments
         with GroupOutput(self._log, segments[first], self._now_ms, self._read_bytes, self._pause) as output:
             end = first + 1
             epoch = self._filter_segment(first, output, aborted, needs)
@@ -303,20 +284,20 @@ class _Cleaning:
             if output.next_offset < last.next_offset:
                 # Kafka's cleaner leaves such a gap.
                 output.append(*filler(last.next_offset - 1, epoch))
-            self._bytes_kept += output.size
+            self.stats.bytes_kept += output.size
             if output.cleaned is None:
                 return
             output.finish()
             if not replace_segments(self._log, segments[first:end], output.cleaned, self._cuts):
                 raise _LogChanged
             segments[first:end] = [output.cleaned.segment]
-            self._bytes_written += output.bytes_written
+            self.stats.bytes_written += output.bytes_written
 
     def _can_join(self, output: GroupOutput, index: int) -> bool:
         """Whether the segment at an index fits into the output, also if it keeps everything."""
-        if index == len(self._segments):
+        if index == len(self.segments):
             return False
-        segment, config = self._segments[index], self._config
+        segment, config = self.segments[index], self._config
         # An entry comes after more than the interval, and after a whole batch.
         entries = segment.size // max(config.index_interval_bytes + 1, HEADER_BYTES) + 2
         return (
@@ -333,10 +314,10 @@ class _Cleaning:
 
         Returns the leader epoch of the last batch.
         """
-        segment = self._segments[index]
+        segment = self.segments[index]
         epoch: int = NO_LEADER_EPOCH
         for chunk in read_chunks(segment, 0, segment.size, self._read_bytes, self._pause):
-            self._bytes_read += len(chunk.data)
+            self.stats.bytes_read += len(chunk.data)
             output.begin_chunk(chunk)
             for position, header in chunk.batches:
                 self._pause(0)
@@ -372,15 +353,15 @@ class _Cleaning:
         )
 
     def _note_outcome(self, header: BatchHeader, outcome: Filtered) -> None:
-        self._records_read += header.record_count
-        kept = outcome.header
+        stats, kept = self.stats, outcome.header
+        stats.records_read += header.record_count
         if kept is None:
             return
-        self._records_kept += kept.record_count
+        stats.records_kept += kept.record_count
         if kept.attributes & DELETE_HORIZON_MASK:
             horizon_ms = kept.base_timestamp
-            if self._delete_horizon_ms is None or horizon_ms < self._delete_horizon_ms:
-                self._delete_horizon_ms = horizon_ms
+            if stats.delete_horizon_ms is None or horizon_ms < stats.delete_horizon_ms:
+                stats.delete_horizon_ms = horizon_ms
 
 
 def _pack(config: TopicConfig, compression: Compression, records: Buffer) -> Buffer:

@@ -26,9 +26,7 @@ SEALED = [
 ]
 FIGURES = LogFigures(
     sealed=SEALED,
-    log_start_offset=0,
     active_base_offset=30,
-    log_end_offset=35,
     first_dirty_offset=0,
     stable_end_offset=35,
 )
@@ -68,14 +66,6 @@ def test_the_lag_concerns_dirty_segments_alone() -> None:
     """A record that has been cleaned once may be older than a lag that was raised since."""
     seen = assessed(first_dirty_offset=20, settings={"min_compaction_lag_ms": 6 * HOUR})
     assert (seen.dirty_start, seen.dirty_end, seen.clean_bytes) == (20, 20, 300)
-
-
-@pytest.mark.parametrize(
-    ("saved", "start"), [(-1, 0), (0, 0), (10, 10), (15, 15), (30, 30), (35, 35), (36, 0), (10**12, 0)]
-)
-def test_a_saved_offset_beyond_the_log_counts_as_the_log_start(saved: int, start: int) -> None:
-    seen = assessed(first_dirty_offset=saved)
-    assert (seen.dirty_start, seen.dirty_end) == (start, max(start, 30))
 
 
 def test_a_segment_that_is_dirty_in_part_counts_as_dirty() -> None:
@@ -147,10 +137,8 @@ def logs(draw: st.DrawFn) -> LogFigures:
     start = draw(st.integers(sealed[0].base_offset if sealed else base, end))
     return LogFigures(
         sealed,
-        start,
         base,
-        end,
-        draw(st.integers(-1, end + 10)),
+        draw(st.integers(start, end)),
         draw(st.integers(0, end)),
         draw(st.none() | st.integers(0, 2 * NOW)),
     )
@@ -172,7 +160,7 @@ configs = st.builds(
 @given(figures=logs(), config=configs)
 def test_every_range_keeps_the_rules(figures: LogFigures, config: TopicConfig) -> None:
     seen = assess(figures, config, NOW)
-    assert figures.log_start_offset <= seen.dirty_start <= seen.dirty_end
+    assert figures.first_dirty_offset == seen.dirty_start <= seen.dirty_end
     bases = [segment.base_offset for segment in figures.sealed] + [figures.active_base_offset]
     if seen.dirty_end > seen.dirty_start:
         assert seen.dirty_end in bases
@@ -194,7 +182,7 @@ def test_every_range_keeps_the_rules(figures: LogFigures, config: TopicConfig) -
 
 @given(figures=logs(), config=configs)
 def test_a_later_stable_end_never_shortens_the_range(figures: LogFigures, config: TopicConfig) -> None:
-    further = figures._replace(stable_end_offset=figures.log_end_offset)
+    further = figures._replace(stable_end_offset=figures.active_base_offset + 10)
     assert assess(further, config, NOW).dirty_end >= assess(figures, config, NOW).dirty_end
 
 

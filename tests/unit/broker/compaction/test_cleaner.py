@@ -300,7 +300,7 @@ def test_a_cleaning_without_progress_is_not_repeated_at_once(
     log = rig.make_log("t")
 
     def do_nothing(log: Log, dirty_end: int, **options: Any) -> CleaningStats:
-        return CleaningStats(0, 0, 0, 0, 0, 0, 3, 3, 1, None)
+        return CleaningStats(0, 0)
 
     monkeypatch.setattr(cleaner_module, "clean", do_nothing)
     assert rig.clean_all() == 1
