@@ -193,7 +193,7 @@ class ToCoordinator(Route):
         return node_id, answer
 
     def severity_of(self, error: ApiError) -> int:
-        return severity(reaction_to(self.api, error))
+        return severity(self.api, error)
 
     async def before_next(self, error: BarnabasError, retries: Retries) -> None:
         if isinstance(error, LocalError) and not isinstance(error, ConnectionRefused):

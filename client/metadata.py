@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -23,7 +24,7 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
-from barnabas.protocol.messages.metadata import MetadataPartition, MetadataResponse, MetadataTopic
+from barnabas.protocol.messages.metadata import MetadataResponse, MetadataTopic
 
 _LATE_ANSWERS: Final = 30
 """The number of answers that may name an older leader than the expected epoch."""
@@ -84,28 +85,22 @@ class TopicInfo:
     partitions: tuple[PartitionInfo, ...]
 
 
-def partition_info(topic: str, partition: MetadataPartition) -> PartitionInfo:
-    return PartitionInfo(
-        topic,
-        partition.partition_index,
-        BrokerId(partition.leader_id),
-        LeaderEpoch(partition.leader_epoch),
-        tuple(map(BrokerId, partition.replica_nodes)),
-        tuple(map(BrokerId, partition.isr_nodes)),
-        tuple(map(BrokerId, partition.offline_replicas)),
-        partition.error_code,
-    )
-
-
 def topic_info(topic: MetadataTopic) -> TopicInfo:
     name = topic.name or ""
-    partitions = sorted(topic.partitions, key=lambda partition: partition.partition_index)
-    return TopicInfo(
-        name,
-        TopicId(topic.topic_id),
-        topic.is_internal,
-        tuple(partition_info(name, partition) for partition in partitions),
+    partitions = tuple(
+        PartitionInfo(
+            name,
+            partition.partition_index,
+            BrokerId(partition.leader_id),
+            LeaderEpoch(partition.leader_epoch),
+            tuple(map(BrokerId, partition.replica_nodes)),
+            tuple(map(BrokerId, partition.isr_nodes)),
+            tuple(map(BrokerId, partition.offline_replicas)),
+            partition.error_code,
+        )
+        for partition in sorted(topic.partitions, key=attrgetter("partition_index"))
     )
+    return TopicInfo(name, TopicId(topic.topic_id), topic.is_internal, partitions)
 
 
 def nodes_of(response: MetadataResponse) -> dict[BrokerId, Node]:

@@ -126,6 +126,6 @@ def reaction_to(api: Api, error: BarnabasError | int) -> Reaction:
     return REACTIONS[api].get(code) or (Reaction.RETRY if is_retriable(code) else otherwise)
 
 
-def severity(reaction: Reaction) -> int:
+def severity(api: Api, error: BarnabasError | int) -> int:
     """The larger, the more an error of an answer hides its others."""
-    return _SEVERITY[reaction]
+    return _SEVERITY[reaction_to(api, error)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from barnabas.client.cluster import GROUP_LANE
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.assignors import ASSIGNORS, Assignor, Member, subscription_for
+from barnabas.client.consumer.assignors import ASSIGNORS, Member, subscription_for
 from barnabas.client.consumer.group_membership import Identity, Membership, MemberState
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.coordinators import CoordinatorLink
@@ -84,6 +84,7 @@ class GroupJoin:
         self._member = member
         self._link = link
         self._offsets = offsets
+        self._timeout_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_GRACE_MS)
         self.led_topics: frozenset[str] = frozenset()
         """Empty unless we lead the group."""
         self.led_counts: dict[str, int] = {}
@@ -119,9 +120,8 @@ class GroupJoin:
             return Reaction.FORGET_MEMBER
         member.join_sent()
         sent_as = member.identity
-        timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
         request = self._join_request(topics, holdings)
-        response = await self._link.ask(request, timeout_ms=timeout_ms, lane=GROUP_LANE)
+        response = await self._link.ask(request, timeout_ms=self._timeout_ms, lane=GROUP_LANE)
         reaction = reaction_to(Api.JOIN, response.error_code)
         if reaction is not Reaction.GO_ON:
             return self._refused(Api.JOIN, reaction, response.error_code, sent_as, response.member_id)
@@ -171,7 +171,12 @@ class GroupJoin:
 
     async def _lead(self, response: JoinGroupResponse) -> Mapping[str, list[TopicPartition]]:
         """Assign the partitions, as the leader of this generation."""
-        assignor = self._assignor()
+        assignor = ASSIGNORS.get(self._member.protocol)
+        if assignor is None:
+            raise api_error(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"the coordinator chose {self._member.protocol!r}; supported are {', '.join(ASSIGNORS)}",
+            )
         members = [
             Member(member.member_id, decode_subscription(member.metadata), member.group_instance_id)
             for member in response.members
@@ -191,15 +196,6 @@ class GroupJoin:
             len(members),
         )
         return assignments
-
-    def _assignor(self) -> Assignor:
-        assignor = ASSIGNORS.get(self._member.protocol)
-        if assignor is None:
-            raise api_error(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"the coordinator chose {self._member.protocol!r}; supported are {', '.join(ASSIGNORS)}",
-            )
-        return assignor
 
     async def _partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """Partitions by existing topic. When a missing one is created, the group joins again."""
@@ -237,8 +233,7 @@ class GroupJoin:
                 for member_id, assigned in assignments.items()
             ],
         )
-        timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + _JOIN_GRACE_MS)
-        response = await self._link.ask(request, timeout_ms=timeout_ms, lane=GROUP_LANE)
+        response = await self._link.ask(request, timeout_ms=self._timeout_ms, lane=GROUP_LANE)
         reaction = reaction_to(Api.SYNC, response.error_code)
         if reaction is not Reaction.GO_ON:
             return self._refused(Api.SYNC, reaction, response.error_code, sent_as)

@@ -119,7 +119,7 @@ class Membership(KnownCoordinator):
 
     def duty(self, now: float) -> tuple[Duty, float]:
         """The next task, and the latest time to call this again."""
-        if self.is_over or not self._has_session:
+        if self.is_over or self.member_id == NO_MEMBER:
             return Duty.WAIT, float("inf")
         silent_at = float("inf") if self._in_poll else self._polled_at + self.timing.max_poll_interval_s
         if now >= silent_at:
@@ -129,10 +129,6 @@ class Membership(KnownCoordinator):
                 return Duty.HEARTBEAT, now
             return Duty.WAIT, min(silent_at, self._heartbeat_due)
         return Duty.WAIT, silent_at
-
-    @property
-    def _has_session(self) -> bool:
-        return self.member_id != NO_MEMBER
 
     # Events
 

@@ -185,7 +185,7 @@ class CommittedOffsets:
             # Either the coordinator or this client has older metadata than the other.
             self._cluster.request_refresh(at_once=True)
         missing = int(ErrorCode.UNKNOWN_SERVER_ERROR)
-        worst = max(offsets, key=lambda tp: severity(reaction_to(Api.COMMIT, codes.get(tp, missing))))
+        worst = max(offsets, key=lambda tp: severity(Api.COMMIT, codes.get(tp, missing)))
         code = codes.get(worst, missing)
         reaction = reaction_to(Api.COMMIT, code)
         if reaction is Reaction.GO_ON:

@@ -8,6 +8,7 @@ Source: Kafka's `BuiltInPartitioner` and KIP-480 for the behaviour; murmur2 by A
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Final
@@ -66,55 +67,33 @@ class KeyCache:
         return partition
 
 
-def round_robin() -> KeyPartitioner:
-    """One partition after the other, keys ignored."""
-    turn = -1
-
-    def choose(key: bytes | None, partition_count: int) -> int:
-        nonlocal turn
-        turn += 1
-        return turn % partition_count
-
-    return choose
+def _in_turn() -> KeyPartitioner:
+    turns = itertools.count()
+    return lambda key, partition_count: next(turns) % partition_count
 
 
-def random_partition() -> KeyPartitioner:
-    """Any partition, keys ignored."""
+def _anywhere(key: bytes | None, partition_count: int) -> int:
+    return random.randrange(partition_count)
 
-    def choose(key: bytes | None, partition_count: int) -> int:
-        return random.randrange(partition_count)
 
-    return choose
+def _by_key_or_anywhere(key: bytes | None, partition_count: int) -> int:
+    return random.randrange(partition_count) if key is None else partition_of_key(key, partition_count)
 
 
 STICKY: Final = "sticky"
 MURMUR2: Final = "murmur2"
-
-
-def murmur2_random() -> KeyPartitioner:
-    """Keys by murmur2, records without a key anywhere."""
-
-    def choose(key: bytes | None, partition_count: int) -> int:
-        return random.randrange(partition_count) if key is None else partition_of_key(key, partition_count)
-
-    return choose
-
-
-PARTITIONERS: Final[dict[str, Callable[[], KeyPartitioner] | None]] = {
-    STICKY: None,
-    MURMUR2: murmur2_random,
-    "round_robin": round_robin,
-    "random": random_partition,
+PARTITIONERS: Final[dict[str, Callable[[], KeyPartitioner | None]]] = {
+    STICKY: lambda: None,
+    MURMUR2: lambda: _by_key_or_anywhere,
+    "round_robin": _in_turn,
+    "random": lambda: _anywhere,
 }
 """By name. ``sticky`` has no function, because it depends on the accumulator's batches."""
 
 
 def make_partitioner(chosen: str | KeyPartitioner) -> KeyPartitioner | None:
     """The function of a partitioner by name or itself; None for sticky."""
-    if callable(chosen):
-        return chosen
-    maker = PARTITIONERS[chosen]
-    return maker() if maker is not None else None
+    return chosen if callable(chosen) else PARTITIONERS[chosen]()
 
 
 def check_partition(partition: object, partition_count: int, topic: str) -> int:
