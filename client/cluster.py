@@ -323,18 +323,7 @@ class Cluster:
         nodes = list(self.nodes)
         random.shuffle(nodes)
         upcoming = deque(sorted(nodes, key=lambda node_id: node_id == self._last_failed))
-        failure: BarnabasError = ConnectionClosed("no broker is known to be alive")
-
-        def failed(node_id: BrokerId, error: BarnabasError) -> None:
-            nonlocal failure
-            failure = error
-
-        answered = await first_answer(
-            upcoming, lambda node_id: self.request(node_id, message), failed, self._node_hedge
-        )
-        if answered is None:
-            raise failure
-        return answered
+        return await first_answer(upcoming, lambda node_id: self.request(node_id, message), self._node_hedge)
 
     async def send_oneway(self, node_id: BrokerId, message: RequestOf[Any]) -> None:
         """Send a request without a response (acks=0). Raises ConnectionClosed."""
@@ -468,15 +457,20 @@ class Cluster:
                 worth_asking_twice.remove(endpoint)
                 upcoming.append(endpoint)
 
-        answered = await first_answer(
-            upcoming, lambda endpoint: self._control_channel(endpoint).request(message), failed, self._hedge
-        )
-        if answered is not None:
-            endpoint, answer = answered
-            self._keep_only(endpoint)
-            return answer
-        tried = "; ".join(f"{endpoint} ({reason})" for endpoint, reason in reasons.items())
-        raise NoBrokerReachable(f"no broker could be reached: {tried}")
+        try:
+            endpoint, answer = await first_answer(
+                upcoming,
+                lambda endpoint: self._control_channel(endpoint).request(message),
+                self._hedge,
+                failed,
+            )
+        except ClientClosed:
+            raise
+        except BarnabasError:
+            tried = "; ".join(f"{endpoint} ({reason})" for endpoint, reason in reasons.items())
+            raise NoBrokerReachable(f"no broker could be reached: {tried}") from None
+        self._keep_only(endpoint)
+        return answer
 
     def _candidates(self) -> list[Endpoint]:
         """The order to ask in: the connected broker, the known ones in any order, the bootstrap servers.
@@ -569,14 +563,16 @@ class HedgeDelay:
 async def first_answer(
     upcoming: deque[K],
     ask: Callable[[K], Coroutine[Any, Any, R]],
-    failed: Callable[[K, BarnabasError], None],
     hedge: HedgeDelay,
-) -> tuple[K, R] | None:
-    """Ask one candidate after another; returns the first that answers, with its answer, None if all fail.
+    failed: Callable[[K, BarnabasError], None] = lambda candidate, error: None,
+) -> tuple[K, R]:
+    """Ask one candidate after another; returns the first that answers, with its answer.
 
-    ``failed`` is called for each BarnabasError and may append to ``upcoming``. Raises any other error of
-    ``ask``. Open requests are cancelled at the end, also if the caller is cancelled.
+    ``failed`` is called for each BarnabasError and may append to ``upcoming``; if all fail, the last one is
+    raised. Raises any other error of ``ask`` at once. Open requests are cancelled at the end, also if the
+    caller is cancelled.
     """
+    last_error: BarnabasError = ConnectionClosed("no broker is known to be alive")
     open_requests: dict[asyncio.Task[R], tuple[K, float]] = {}
     try:
         while upcoming or open_requests:
@@ -597,8 +593,9 @@ async def first_answer(
                     return candidate, task.result()
                 if not isinstance(error, BarnabasError):
                     raise error
+                last_error = error
                 failed(candidate, error)
+        raise last_error
     finally:
         for task in open_requests:
             task.cancel()
-    return None

@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args, get_origin
 
@@ -30,14 +30,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _STOP_TIMEOUT_S: Final = 10.0
+Closing = Callable[[], Coroutine[Any, Any, None]]
 
 
 class ClientThread:
     """The thread of one client, and calls to it."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.closed_reason: str | None = None
-        self._ending: asyncio.Task[None] | None = None
         # Held while a call is handed over, so that no call comes after the end of the loop and never ends.
         self._handing_over = threading.Lock()
         self._runner = LoopThread(name, on_fatal=self._died)
@@ -93,24 +94,23 @@ class ClientThread:
             self.closed_reason = reason
         self._runner.stop(_STOP_TIMEOUT_S)
 
-    def end_unclosed(self, owner: object, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """For the finalizer of a client: if it was not closed, warn, and close it without blocking."""
-        # At exit nothing runs on the loop any more.
-        if self.closed_reason is not None or sys.is_finalizing():
-            return
-        self.closed_reason = "the client was dropped"
-        self.loop.call_soon_threadsafe(self._begin_to_end, close)
-        text = f"unclosed barnabas.client.blocking.{type(owner).__name__}"
-        warnings.warn(text, ResourceWarning, stacklevel=1, source=owner)
 
-    def _begin_to_end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._ending = self.loop.create_task(self._end(close))
-
-    async def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def close_unclosed(closings: Iterable[tuple[ClientThread, Closing]]) -> None:
+    """Close clients that their users have not closed, and end their threads."""
+    begun = []
+    # Begin all before waiting for the first, so that together they take no longer than one.
+    for thread, close in closings:
         try:
-            await close()
+            begun.append((thread, thread.begin(close)))
+        except ClientClosed:
+            continue
+    for thread, closing in begun:
+        try:
+            thread.outcome(closing)
+        except ClientClosed:
+            pass
         finally:
-            self.loop.stop()
+            thread.stop("the client was not closed")
 
 
 _threads: weakref.WeakSet[ClientThread] = weakref.WeakSet()
@@ -151,6 +151,21 @@ class BlockingClient(Generic[C_co]):
         except BaseException:
             self._thread.stop("the client could not be started")
             raise
+
+    def _closing(self) -> Closing:
+        """The close of a client that its user has not closed; it must not refer to this object."""
+        return self._client.close
+
+    def __del__(self) -> None:
+        # A client whose constructor failed may have no thread. At exit nothing runs on the loop any more.
+        thread: ClientThread | None = getattr(self, "_thread", None)
+        if thread is None or thread.closed_reason is not None or sys.is_finalizing():
+            return
+        # A finalizer must not block, so a thread closes; the interpreter waits for it at exit.
+        closing = [(thread, self._closing())]
+        threading.Thread(target=close_unclosed, args=(closing,), name=f"{thread.name}-close").start()
+        text = f"unclosed barnabas.client.blocking.{type(self).__name__}"
+        warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
 
     def close(self) -> None:
         """Disconnect and end the thread. Idempotent."""

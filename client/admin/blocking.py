@@ -6,7 +6,7 @@ from typing import Unpack
 
 from barnabas.client.admin.admin import Admin as _Admin
 from barnabas.client.config import AdminConfig, AdminSettings
-from barnabas.client.loop_thread import BlockingClient, ClientThread, hop
+from barnabas.client.loop_thread import BlockingClient, hop
 
 
 class Admin(BlockingClient[_Admin]):
@@ -15,11 +15,6 @@ class Admin(BlockingClient[_Admin]):
     def __init__(self, config: AdminConfig | None = None, **settings: Unpack[AdminSettings]) -> None:
         super().__init__(_Admin(config, **settings))
         self.config = self._client.config
-
-    def __del__(self) -> None:
-        thread: ClientThread | None = getattr(self, "_thread", None)
-        if thread is not None:
-            thread.end_unclosed(self, self._client.close)
 
     create_topics = hop(_Admin.create_topics)
     delete_topics = hop(_Admin.delete_topics)

@@ -29,7 +29,7 @@ from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener, check_listener
 from barnabas.client.errors import ClientClosed
-from barnabas.client.loop_thread import BlockingClient, ClientThread, hop, hop_plain
+from barnabas.client.loop_thread import BlockingClient, Closing, hop, hop_plain
 from barnabas.client.offsets import (
     OffsetAndMetadata,
     OffsetsToCommit,
@@ -60,12 +60,9 @@ class Consumer(BlockingClient[_Consumer]):
         self._listener_calls = _ListenerCalls()
         self._has_listener = False
 
-    def __del__(self) -> None:
-        thread: ClientThread | None = getattr(self, "_thread", None)
-        if thread is not None:
-            # Otherwise it would stay a member of its group until max_poll_interval_ms has passed.
-            close = partial(self._client.close, commits=False, timeout_ms=_DROPPED_TIMEOUT_MS)
-            thread.end_unclosed(self, close)
+    def _closing(self) -> Closing:
+        # Otherwise it would stay a member of its group until max_poll_interval_ms has passed.
+        return partial(self._client.close, commits=False, timeout_ms=_DROPPED_TIMEOUT_MS)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -189,7 +189,7 @@ class Consumer(Client):
         if error is not None:
             self._assignment.put_back()
         try:
-            if self._group is not None and self._group.selection is not None:
+            if self._group is not None:
                 await self._group.unsubscribe()
         finally:
             self._assignment.drop(list(self._assignment.states))

@@ -112,7 +112,6 @@ class GroupSession:
         selection = self.selection
         if selection is None:
             return
-        self.refuse_within_listener()
         try:
             async with self._turn():
                 await self._release_all(selection)
@@ -132,7 +131,6 @@ class GroupSession:
 
         Leaves without the rest after ``timeout_s``. Raises the listener's exception at the end.
         """
-        self.refuse_within_listener()
         leave_s = min(_LEAVE_S, timeout_s / 4)
         limit = asyncio.timeout(timeout_s - leave_s)
         try:

@@ -15,22 +15,20 @@ import atexit
 import concurrent.futures
 import logging
 import sys
-import threading
 import time
-import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
 from barnabas.client.arguments import as_bytes, check_callable, check_limit
 from barnabas.client.client import interruption, ms_after
 from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.errors import ClientClosed
-from barnabas.client.loop_thread import BlockingClient, ClientThread, hop
+from barnabas.client.loop_thread import BlockingClient, ClientThread, Closing, close_unclosed, hop
 from barnabas.client.producer import batch as _batch
 from barnabas.client.producer import producer as _producer
 from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata
@@ -106,16 +104,10 @@ class Producer(BlockingClient[_producer.Producer]):
         self._lock = accumulator.lock
         self._topics = accumulator.topics
         self._is_sticky = self._client._is_sticky
-        _producers[self._thread] = self._client
+        _producers.add(self)
 
-    def __del__(self) -> None:
-        # A producer whose constructor failed may have no thread.
-        thread: ClientThread | None = getattr(self, "_thread", None)
-        if thread is not None and thread.closed_reason is None and thread in _producers:
-            text = "unclosed barnabas.client.blocking.Producer"
-            warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
-            # A finalizer must not block, so a thread delivers; the interpreter waits for it at exit.
-            threading.Thread(target=_close, args=([thread],), name="barnabas-producer-close").start()
+    def _closing(self) -> Closing:
+        return partial(_close_within_limit, self._client)
 
     def send(
         self,
@@ -236,33 +228,19 @@ class Producer(BlockingClient[_producer.Producer]):
             await self._client.flush()
 
 
-_producers: weakref.WeakKeyDictionary[ClientThread, _producer.Producer] = weakref.WeakKeyDictionary()
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
-def _close(threads: Iterable[ClientThread]) -> None:
-    """Deliver the remaining records of unclosed producers, within a time limit, and end their threads."""
+def _close_within_limit(producer: _producer.Producer) -> Coroutine[Any, Any, None]:
+    if producer._accumulator is not None and producer._accumulator.incomplete:
+        log.warning("a producer was not closed; delivering its remaining records")
     # Set if Ctrl-C has ended the program.
     last = getattr(sys, "last_value", None)
-    limit_ms = (ms_after(last) if isinstance(last, KeyboardInterrupt) else None) or _UNCLOSED_CLOSE_MS
-    begun = []
-    # Begin all before waiting for the first, so that together they take no longer than one.
-    for thread in threads:
-        producer = _producers[thread]
-        if producer._accumulator is not None and producer._accumulator.incomplete:
-            log.warning("a producer was not closed; delivering its remaining records")
-        try:
-            begun.append((thread, thread.begin(partial(producer.close, limit_ms))))
-        except ClientClosed:
-            continue
-    for thread, closing in begun:
-        try:
-            thread.outcome(closing)
-        except ClientClosed:
-            pass
-        finally:
-            thread.stop("the producer is closed")
+    limit_ms = ms_after(last) if isinstance(last, KeyboardInterrupt) else None
+    return producer.close(limit_ms or _UNCLOSED_CLOSE_MS)
 
 
 @atexit.register
 def _close_unclosed_producers() -> None:
-    _close([thread for thread in list(_producers) if thread.closed_reason is None])
+    unclosed = [producer for producer in list(_producers) if producer._thread.closed_reason is None]
+    close_unclosed((producer._thread, producer._closing()) for producer in unclosed)

@@ -557,7 +557,7 @@ def test_producers_that_are_open_at_the_end_are_closed_side_by_side(
     cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each may wait for silent brokers up to its limit; a program with many must still end in time."""
-    monkeypatch.setattr(blocking_producer, "_producers", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(blocking_producer, "_producers", weakref.WeakSet())
     both_close = threading.Barrier(2)
     producers = [blocking.Producer(bootstrap_servers=cluster.bootstrap) for _ in range(2)]
     for producer in producers:

@@ -373,12 +373,12 @@ class Race:
         self.asked.append(name)
         return await self.outcomes.setdefault(name, asyncio.get_running_loop().create_future())
 
-    async def run(self, hedge_s: float = 0.0) -> tuple[str, int] | None:
+    async def run(self, hedge_s: float = 0.0) -> tuple[str, int]:
         return await first_answer(
             self.upcoming,
             self.ask,
-            lambda name, error: self.failures.append((name, error)),
             HedgeDelay(hedge_s),
+            lambda name, error: self.failures.append((name, error)),
         )
 
 
@@ -411,7 +411,7 @@ async def test_after_a_failure_the_next_candidate_is_asked_at_once() -> None:
         race.failures.append((name, error))
         race.upcoming.append("again")
 
-    assert await first_answer(race.upcoming, ask, failed, HedgeDelay(3_600.0)) == ("again", 1)
+    assert await first_answer(race.upcoming, ask, HedgeDelay(3_600.0), failed) == ("again", 1)
     assert race.failures == [("a", failure)]
 
 
@@ -425,12 +425,20 @@ async def test_a_hung_candidate_is_overtaken_and_cancelled() -> None:
     assert race.outcomes["a"].cancelled()
 
 
-async def test_no_answer_gives_none_and_a_defect_is_raised() -> None:
-    race = Race()
-    assert await race.run() is None
+async def test_without_an_answer_the_last_error_is_raised_and_a_defect_at_once() -> None:
+    with pytest.raises(ConnectionClosed, match="no broker is known to be alive"):
+        await Race().run()
+    race = Race("a", "b")
+    running = asyncio.create_task(race.run())
+    await until(lambda: len(race.outcomes) == 2)
+    for name in "ba":
+        race.outcomes[name].set_exception(ConnectionClosed(name))
+        await until(lambda: len(race.failures) == "ba".index(name) + 1)  # noqa: B023 - called at once
+    with pytest.raises(ConnectionClosed, match="a"):
+        await running
 
     async def ask(name: str) -> int:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await first_answer(deque(["a"]), ask, lambda name, error: None, HedgeDelay(0.3))
+        await first_answer(deque(["a"]), ask, HedgeDelay(0.3))
