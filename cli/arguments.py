@@ -128,6 +128,13 @@ def partition_of(text: str) -> TopicPartition:
     return TopicPartition(topic, int(digits))
 
 
+def check_partition(topic: TopicInfo, partition: int) -> None:
+    """Raise CommandError (not found) if the topic has no such partition."""
+    last = len(topic.partitions) - 1
+    if not 0 <= partition <= last:
+        raise CommandError(f"topic {topic.name} has no partition {partition}, only 0 to {last}", NOT_FOUND)
+
+
 def check_partitions(options: argparse.Namespace) -> None:
     """Replace the texts of `options.partitions`; raises CommandError unless either these or all are named."""
     if bool(options.partitions) == options.all:

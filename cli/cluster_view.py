@@ -292,18 +292,17 @@ def _partition_json(view: PartitionView) -> Row:
             shown["failure"] = replica.failure or None
             shown["cleaning_problem"] = replica.cleaning_problem or None
         replicas.append(shown)
+    moving: Row | None = None
+    if view.moving is not None:
+        added = {"adding_in_sync": view.added_in_sync}
+        moving = pick(view.moving, "target adding") | added | pick(view.moving, "removing")
     fields = pick(view.info, "topic partition leader leader_epoch isr")
     return fields | {
         "leader": view.info.leader if view.info.leader >= 0 else None,
         "is_under_min_isr": view.is_under_min_isr,
         "replicas": replicas,
-        "reassignment": None if view.moving is None else _reassignment_json(view, view.moving),
+        "reassignment": moving,
     }
-
-
-def _reassignment_json(view: PartitionView, moving: PartitionReassignment) -> Row:
-    row = pick(moving, "target adding") | {"adding_in_sync": view.added_in_sync}
-    return row | pick(moving, "removing")
 
 
 def _listed(brokers: Iterable[int]) -> str:
@@ -378,7 +377,8 @@ async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> Clu
         answers, (moves, moves_error) = await asyncio.gather(
             admin.describe_replicas(topics), _moves(admin, cluster.controller_id)
         )
-        short = sorted({name for name, topic in described.items() if any(map(_is_short, topic.partitions))})
+        infos = [info for topic in described.values() for info in topic.partitions]
+        short = sorted({info.topic for info in infos if len(info.isr) < len(info.replicas)})
         min_isr = await _min_isr(admin, short)
     partitions = [
         PartitionView(
@@ -411,10 +411,6 @@ async def _moves(
         return await admin.list_partition_reassignments(timeout_ms=_TIMEOUT_MS), None
     except BarnabasError as error:
         return {}, str(error)
-
-
-def _is_short(info: PartitionInfo) -> bool:
-    return len(info.isr) < len(info.replicas)
 
 
 async def _min_isr(admin: Admin, topics: Sequence[str]) -> dict[str, int]:

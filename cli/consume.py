@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Final
 
 from barnabas.cli.action import arg, command, flag, repeated
 from barnabas.cli.arguments import (
+    check_partition,
     chosen_bootstrap,
     client_settings,
     cluster_options,
@@ -33,7 +34,7 @@ from barnabas.cli.arguments import (
     settings_option,
 )
 from barnabas.cli.cluster_view import silence_explained
-from barnabas.cli.exit_codes import NOT_FOUND, OK, TERMINATED, USAGE, CommandError
+from barnabas.cli.exit_codes import OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import record_fields, record_line
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
@@ -81,17 +82,12 @@ def parse_start(where: str) -> str | int | datetime:
 def make_formatter(name: str, key_separator: str) -> Formatter:
     """From a record to the bytes of its line, without the line's end."""
     separator = key_separator.encode()
-    if name == "value":
-        return lambda record: b"" if record.value is None else bytes(record.value)
-    if name == "key-value":
-        return lambda record: (record.key or b"") + separator + (record.value or b"")
-    if name == "full":
-        return _full_line
-    return _json_line
-
-
-def _full_line(record: ConsumerRecord) -> bytes:
-    return f"{record.topic}-{record.partition}  {record_line(record)}".encode()
+    return {
+        "value": lambda record: b"" if record.value is None else bytes(record.value),
+        "key-value": lambda record: (record.key or b"") + separator + (record.value or b""),
+        "full": lambda record: f"{record.topic}-{record.partition}  {record_line(record)}".encode(),
+        "json": _json_line,
+    }[name]
 
 
 def _json_line(record: ConsumerRecord) -> bytes:
@@ -158,13 +154,9 @@ async def _read(
         settings["skip_damaged_batches"] = True
     describe = partial(describe_topic, bootstrap, options.topic, settings)
     topic = await describe()
-    existing = [partition.partition for partition in topic.partitions]
-    chosen = existing if options.partition is None else sorted(set(options.partition))
+    chosen = range(len(topic.partitions)) if options.partition is None else sorted(set(options.partition))
     for partition in chosen:
-        if partition not in existing:
-            raise CommandError(
-                f"topic {options.topic} has no partition {partition}, only 0 to {existing[-1]}", NOT_FOUND
-            )
+        check_partition(topic, partition)
     partitions = [TopicPartition(options.topic, partition) for partition in chosen]
     format_record = make_formatter(options.format, options.key_separator)
     if options.group is not None:

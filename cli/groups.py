@@ -14,7 +14,7 @@ from typing import Final
 
 from barnabas.cli.action import Column, Row, actions, answer, arg, flag, one_of, pick, repeated, show
 from barnabas.cli.arguments import not_empty, on_cluster, states_option
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError, unknown_topic
+from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import count, print_json
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
 from barnabas.client.ask import for_each
@@ -352,13 +352,13 @@ def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[Topi
 
 
 def offsets_in(path: Path) -> dict[TopicPartition, int]:
-    """Lines of ``topic,partition,offset``. Raises CommandError naming the file, and the line if known."""
+    """Lines of ``topic,partition,offset``.
+
+    Raises CommandError naming the file, and the line if known, and OSError.
+    """
     offsets: dict[TopicPartition, int] = {}
     try:
         content = path.read_text(encoding="utf-8")
-    except OSError as error:
-        code = NOT_FOUND if isinstance(error, FileNotFoundError) else FAILED
-        raise CommandError(f"{path}: {error.strerror}", code) from None
     except UnicodeDecodeError:
         raise CommandError(
             f"{path}: expected text of topic,partition,offset; it is not valid UTF-8", USAGE

@@ -22,6 +22,7 @@ from msgspec import structs
 from barnabas.broker.coordinators.groups.records import GroupRecord, OffsetRecord, from_bytes
 from barnabas.broker.log.checkpoints import encode_topic_id
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
+from barnabas.cli.action import pick
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import count, field, iso_time, print_json, record_fields, record_line
 from barnabas.logtools.entries import (
@@ -169,23 +170,16 @@ def _batch_fields(batch: DumpedBatch) -> dict[str, Any]:
     header = batch.header
     return {
         "position": batch.position,
-        "base_offset": header.base_offset,
-        "last_offset": header.last_offset,
-        "size_bytes": header.size_bytes,
-        "record_count": header.record_count,
+        **pick(header, "base_offset last_offset size_bytes record_count"),
         "leader_epoch": header.partition_leader_epoch,
         "compression": header.compression.name.lower(),
         "timestamp_type": header.timestamp_type.name,
         "base_timestamp_ms": header.base_timestamp,
         "max_timestamp_ms": header.max_timestamp,
         "delete_horizon_ms": _delete_horizon_ms(header),
-        "producer_id": header.producer_id,
-        "producer_epoch": header.producer_epoch,
-        "base_sequence": header.base_sequence,
+        **pick(header, "producer_id producer_epoch base_sequence"),
         "last_sequence": _sequence(header, header.last_offset),
-        "is_transactional": header.is_transactional,
-        "is_control": header.is_control,
-        "crc": header.crc,
+        **pick(header, "is_transactional is_control crc"),
     }
 
 

@@ -37,17 +37,14 @@ class _Entry(NamedTuple):
     lines: list[str]
 
 
-def _time_of(entry: _Entry) -> str:
-    return entry.time
-
-
 def _run(options: argparse.Namespace) -> None:
     if options.lines < 0:
         raise CommandError(f"--lines {options.lines}: expected at least 0", USAGE)
     files = _chosen_files(open_cluster(options), options.broker, options.file)
     logs = [_LogFile(label, path) for label, path in files.items()]
     try:
-        _print(sorted((entry for log in logs for entry in log.last(options.lines)), key=_time_of))
+        last = [entry for log in logs for entry in log.last(options.lines)]
+        _print(sorted(last, key=lambda entry: entry.time))
         while options.follow:
             _print([entry for log in logs for entry in log.new()])
             time.sleep(_INTERVAL_S)

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Final
 from barnabas.cli.action import arg, command
 from barnabas.cli.arguments import (
     STDIN,
+    check_partition,
     chosen_bootstrap,
     client_settings,
     cluster_options,
@@ -103,11 +104,8 @@ async def _write(options: argparse.Namespace, bootstrap: str, source: BinaryIO, 
     if options.transactional_id is not None:
         settings["transactional_id"] = options.transactional_id
     topic = await _existing_topic(options, bootstrap, settings)
-    if options.partition is not None and options.partition >= len(topic.partitions):
-        last = len(topic.partitions) - 1
-        raise CommandError(
-            f"topic {options.topic} has no partition {options.partition}, only 0 to {last}", NOT_FOUND
-        )
+    if options.partition is not None:
+        check_partition(topic, options.partition)
     started = time.monotonic()
     async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
         tally.is_opening = False

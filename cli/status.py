@@ -20,7 +20,6 @@ from barnabas.cli.cluster_view import ClusterView, PartitionView, look
 from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
 from barnabas.cli.output import count, make_console, make_table, print_json
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.messages.replicas import ReplicaDescription
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -172,11 +171,6 @@ def _internal_topics(partitions: Iterable[PartitionView]) -> list[str]:
     return lines
 
 
-def _is_held_back(replica: ReplicaDescription) -> bool:
-    """True if an open transaction keeps read_committed readers below the high watermark."""
-    return 0 <= replica.last_stable_offset < replica.high_watermark
-
-
 def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
     processes = {int(process.id): process for process in view.processes}
     rows: list[tuple[object, ...]] = []
@@ -224,7 +218,8 @@ def _partition_row(view: PartitionView) -> tuple[object, ...]:
         else:
             is_sound = True
             shown = f"{replica.log_end_offset}/{replica.high_watermark}"
-            if _is_held_back(replica):
+            # An open transaction keeps read_committed readers below the high watermark.
+            if 0 <= replica.last_stable_offset < replica.high_watermark:
                 shown += f"(LSO:{replica.last_stable_offset})"
         # A line is broken between replicas only: none of them has a blank inside.
         replicas.append("  " if replicas else "")

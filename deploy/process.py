@@ -45,14 +45,6 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: floa
     return True
 
 
-def size_bytes_of(path: Path) -> int:
-    """The size of a file; 0 if there is none."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
 def tail(path: Path, lines: int = 12, max_bytes: int = 8192, *, start: int = 0) -> str:
     """The last lines of a log file from a position on, to quote in an error; empty without such a file."""
     try:

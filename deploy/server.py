@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from barnabas.deploy.ports import ReservedPort, is_free
-from barnabas.deploy.process import DeployError, ManagedProcess, size_bytes_of, tail
+from barnabas.deploy.process import DeployError, ManagedProcess, tail
 from barnabas.protocol.ids import Endpoint
 
 
@@ -78,7 +78,7 @@ class LocalServer:
                 raise DeployError(
                     f"{self.name} cannot listen on {Endpoint(self.host, port)}: the port is in use"
                 )
-        self._output_start = size_bytes_of(self.log_file)
+        self._output_start = self.log_file.stat().st_size if self.log_file.exists() else 0
 
     def _output(self, lines: int = 12) -> str:
         """The last lines of output since the start."""

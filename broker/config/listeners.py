@@ -39,7 +39,7 @@ class Listener(NamedTuple):
 
 
 class ListenerList(Kind):
-    """Kind of ``listeners`` and ``advertised.listeners``; `with_protocols` adds the protocols."""
+    """Kind of ``listeners`` and ``advertised.listeners``; `make_addresses` adds the protocols."""
 
     expected = "a comma separated list of NAME://host:port with distinct names, as PLAINTEXT://localhost:9092"
 
@@ -80,25 +80,6 @@ def _parse_listener(text: str) -> Listener:
     return Listener(name.upper(), host.removeprefix("[").removesuffix("]"), int(port))
 
 
-def with_protocols(
-    listeners: tuple[Listener, ...], protocols: Mapping[str, str], problems: list[str]
-) -> tuple[Listener, ...]:
-    """Each listener with its protocol. A name that is neither mapped nor a protocol is a problem."""
-    out = []
-    for listener in listeners:
-        protocol = protocols.get(listener.name)
-        if protocol is None and listener.name in SECURITY_PROTOCOLS:
-            protocol = listener.name
-        if protocol is None:
-            problems.append(
-                f"listeners: {listener} has no security protocol; expected {listener.name}:PLAINTEXT in "
-                "listener.security.protocol.map"
-            )
-        else:
-            out.append(listener._replace(security_protocol=protocol))
-    return tuple(out)
-
-
 class Addresses(NamedTuple):
     """What a broker binds, and what it advertises."""
 
@@ -119,15 +100,26 @@ def make_addresses(
     protocols: Mapping[str, str],
     problems: list[str],
 ) -> Addresses:
-    """Listeners with their protocols; by default all are advertised as they are bound."""
-    bound = with_protocols(listeners, protocols, problems)
-    spoken = {listener.name: listener.security_protocol for listener in bound}
+    """Listeners with their protocols; by default all are advertised as they are bound.
+
+    A name that is neither mapped nor a protocol is a problem.
+    """
+    spoken: dict[str, str] = {}
+    for listener in listeners:
+        protocol = protocols.get(listener.name, listener.name)
+        if protocol in SECURITY_PROTOCOLS:
+            spoken[listener.name] = protocol
+        else:
+            problems.append(
+                f"listeners: {listener} has no security protocol; expected {listener.name}:PLAINTEXT in "
+                "listener.security.protocol.map"
+            )
+    bound = tuple(listener for listener in listeners if listener.name in spoken)
     return Addresses(
-        bound,
-        tuple(
-            listener._replace(security_protocol=spoken.get(listener.name, PLAINTEXT))
-            for listener in (bound if advertised is None else advertised)
-        ),
+        *(
+            tuple(each._replace(security_protocol=spoken.get(each.name, PLAINTEXT)) for each in several)
+            for several in (bound, bound if advertised is None else advertised)
+        )
     )
 
 
