@@ -189,7 +189,6 @@ async def _placements(admin: Admin, topics: Collection[str]) -> dict[TopicPartit
 
 
 async def _sizes(admin: Admin, topics: Collection[str]) -> dict[tuple[TopicPartition, BrokerId], int]:
-    """The bytes of each replica that a broker reports."""
     return {
         (tp, BrokerId(broker.node.node_id)): replica.size_bytes
         for broker in await admin.describe_replicas(list(topics))

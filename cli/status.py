@@ -158,7 +158,6 @@ def _partition_table(
 
 
 def _internal_topics(partitions: Iterable[PartitionView]) -> list[str]:
-    """A line for each internal topic."""
     by_topic: dict[str, list[PartitionView]] = {}
     for partition in partitions:
         if partition.is_internal:

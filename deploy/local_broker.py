@@ -186,7 +186,6 @@ class LocalBroker(LocalServer):
         return self.directory / "server.properties"
 
     def write_settings(self, settings: Mapping[str, str]) -> None:
-        """Write the settings file."""
         for folder in self.log_dirs:
             folder.mkdir(parents=True, exist_ok=True)
         self.settings_file.write_text(to_properties(self.all_settings(settings)))

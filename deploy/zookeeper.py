@@ -193,11 +193,9 @@ class ZooKeeper(LocalServer):
 
     @property
     def connect(self) -> str:
-        """Its connect string, ``host:port``."""
         return str(self.endpoint)
 
     def is_serving(self) -> bool:
-        """Whether it answers now."""
         return is_serving(self.endpoint)
 
     def launch(self) -> None:

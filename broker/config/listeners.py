@@ -25,10 +25,6 @@ class Listener(NamedTuple):
     port: int
     security_protocol: str = PLAINTEXT
 
-    @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint(self.host, self.port)
-
     def advertised(self, bound_port: int) -> Endpoint:
         """The address for clients. Port 0 means the bound one, an empty host the name of this machine."""
         return Endpoint(self.host or socket.getfqdn(), self.port or bound_port)

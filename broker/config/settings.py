@@ -395,10 +395,6 @@ class BrokerConfig:
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """The texts of the settings that were given, by the name that was used."""
 
-    def listener(self, name: str) -> Listener:
-        """The bound listener of this name. Raises KeyError."""
-        return {listener.name: listener for listener in self.listeners}[name]
-
     def value(self, name: str) -> Any:
         declared = SETTINGS[name]
         return getattr(self.topics if declared.topic_name else self, declared.attribute)

@@ -26,8 +26,6 @@ class _Entry(NamedTuple):
 
 
 class TopicConfigs:
-    """The settings of all topics with known overrides."""
-
     def __init__(self, defaults: TopicConfig) -> None:
         self._defaults = defaults
         self._lock = threading.Lock()

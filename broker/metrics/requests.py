@@ -74,7 +74,6 @@ def described(kind: RequestKind) -> tuple[list[str], str]:
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code."""
     return ErrorCode(code).name if code in _ERRORS else str(code)
 
 
