@@ -46,8 +46,6 @@ Settled = Callable[[ErrorCode, int], None]
 """Takes NONE and the offset of the append's first record, or the error of the log and -1."""
 RunAside = Callable[[Callable[[], None]], None]
 """Has a call made soon, on the thread for appends of coordinators."""
-Removed = Callable[[ErrorCode], None]
-"""Takes NONE when the tombstones are replicated, or the error of the log."""
 
 
 class _Kind(NamedTuple):
@@ -137,11 +135,11 @@ class CoordinatorLog:
             self._waiting.append(_Waiting(records, settled, _Kind(is_removal=False, producer=producer)))
             return True
 
-    def enqueue_removal(self, tombstones: Sequence[Any], removed: Removed) -> None:
+    def enqueue_removal(self, tombstones: Sequence[Any], removed: Settled) -> None:
         """Queue tombstones, in as many appends as the limit requires.
 
         They are never refused: their number is bounded by the state that they remove. ``removed`` gets the
-        first error, or NONE, when the last append is settled.
+        first error, or NONE, when the last append is settled, and no offset.
         """
         parts = self._divided(tombstones)
         errors: list[ErrorCode] = []
@@ -151,7 +149,7 @@ class CoordinatorLog:
                 errors.append(error)
                 is_last = len(errors) == len(parts)
             if is_last:
-                removed(next((error for error in errors if error != ErrorCode.NONE), ErrorCode.NONE))
+                removed(next((error for error in errors if error != ErrorCode.NONE), ErrorCode.NONE), -1)
 
         with self._lock:
             kind = _Kind(is_removal=True, producer=None)

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from barnabas.broker.base.contained import contained
 from barnabas.broker.base.purgatory import DelayedCall, Reaper
-from barnabas.broker.coordinators.coordinator_log import CoordinatorLog, Removed
+from barnabas.broker.coordinators.coordinator_log import CoordinatorLog
 from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
@@ -211,21 +211,13 @@ class MachineShard(ABC, Generic[M]):
 
     # ---- events
 
-    def apply(
-        self,
-        key: str,
-        event: Callable[[M, Moment], Effects],
-        *,
-        create: bool = True,
-        removed: Removed | None = None,
-    ) -> bool:
+    def apply(self, key: str, event: Callable[[M, Moment], Effects], *, create: bool = True) -> bool:
         """Apply an event to a machine; False if the machine does not exist and must not be created.
 
-        ``removed`` is called with the outcome of the event's tombstones, or NONE without tombstones. Raises
-        as `check_serving`, and COORDINATOR_NOT_AVAILABLE for too many machines.
+        Raises as `check_serving`, and COORDINATOR_NOT_AVAILABLE for too many machines.
         """
         while (hosted := self._find(key, create)) is not None:
-            if self._apply(hosted, event, removed):
+            if self._apply(hosted, event):
                 return True
         return False
 
@@ -273,11 +265,7 @@ class MachineShard(ABC, Generic[M]):
         contained(f"{self.KIND} {hosted.key!r} failed by an unforeseen error", work, hosted)
 
     def _apply(
-        self,
-        hosted: Hosted[M],
-        event: Callable[[M, Moment], Effects],
-        removed: Removed | None = None,
-        flush: Flush | None = None,
+        self, hosted: Hosted[M], event: Callable[[M, Moment], Effects], flush: Flush | None = None
     ) -> bool:
         """Apply an event, after the first one of a loaded machine; False if the machine is gone.
 
@@ -285,7 +273,7 @@ class MachineShard(ABC, Generic[M]):
         """
         if not hosted.is_started:
             self._start(hosted, flush)
-        return self._handle(hosted, event, removed, flush)
+        return self._handle(hosted, event, flush)
 
     def _start(self, hosted: Hosted[M], flush: Flush | None = None) -> None:
         """Give a loaded machine its first event, unless it has had it."""
@@ -296,13 +284,12 @@ class MachineShard(ABC, Generic[M]):
             hosted.is_started = True
             return self._started(machine, now)
 
-        self._handle(hosted, first, None, flush)
+        self._handle(hosted, first, flush)
 
     def _handle(
         self,
         hosted: Hosted[M],
         event: Callable[[M, Moment], Effects],
-        removed: Removed | None,
         flush: Flush | None,
         *,
         is_outcome: bool = False,
@@ -312,7 +299,7 @@ class MachineShard(ABC, Generic[M]):
             if hosted.is_gone and not is_outcome:
                 return False
             effects = event(hosted.machine, self._now())
-            refused = self._enqueue(hosted, effects.appends, removed)
+            refused = self._enqueue(hosted, effects.appends)
             if not hosted.is_gone:
                 self._set_timer(hosted)
                 self._drop_if_done(hosted)
@@ -324,36 +311,31 @@ class MachineShard(ABC, Generic[M]):
             (flush or self._log.flush)()
         for request in effects.requests:
             self._request(hosted, request)
-        if removed is not None and all(append.number is not None for append in effects.appends):
-            removed(ErrorCode.NONE)
         return True
 
-    def _enqueue(
-        self, hosted: Hosted[M], appends: Sequence[Append], removed: Removed | None
-    ) -> list[Callable[[], None]]:
+    def _enqueue(self, hosted: Hosted[M], appends: Sequence[Append]) -> list[Callable[[], None]]:
         """Queue the appends; returns the calls that report the refused ones, to be made without the lock."""
         refused: list[Callable[[], None]] = []
         for append in appends:
-            if append.number is None:
-                self._log.enqueue_removal(append.records, removed or self._removed)
-                continue
             settled = partial(self._settled, hosted, append.number)
-            if not self._log.enqueue(append.records, settled, append.producer):
+            if append.is_removal:
+                self._log.enqueue_removal(append.records, settled)
+            elif not self._log.enqueue(append.records, settled, append.producer):
                 refused.append(partial(settled, ErrorCode.NOT_ENOUGH_REPLICAS, -1))
         return refused
 
-    def _settled(self, hosted: Hosted[M], number: int, error: ErrorCode, offset: int) -> None:
+    def _settled(self, hosted: Hosted[M], number: int | None, error: ErrorCode, offset: int) -> None:
         """Pass the outcome of an append on, also to a machine that is gone: its clients wait."""
+        if number is None:
+            if error != ErrorCode.NONE and self.state is ShardState.SERVING:
+                logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
+            return
 
         def outcome(machine: M, now: Moment) -> Effects:
             return machine.appended(number, error, offset, now)
 
         # Usually the batch is still in flight, and what its outcome causes is written after it.
-        self._handle(hosted, outcome, None, self._log.flush_aside, is_outcome=True)
-
-    def _removed(self, error: ErrorCode) -> None:
-        if error != ErrorCode.NONE and self.state is ShardState.SERVING:
-            logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
+        self._handle(hosted, outcome, self._log.flush_aside, is_outcome=True)
 
     def _drop_if_done(self, hosted: Hosted[M]) -> None:
         if not self._is_done(hosted.machine):

@@ -91,14 +91,15 @@ class TransactionalProducer(NamedTuple):
 class Append(NamedTuple):
     """Records to append as one batch, with acks=all, and in the transaction of the ``producer``.
 
-    Pass the outcome with the ``number`` to the machine's ``appended`` exactly once. Without a number the
-    records are tombstones of state that the machine has already dropped: they must be written while this
-    broker leads.
+    Pass the outcome with the ``number`` to the machine's ``appended`` exactly once; without a number nobody
+    waits for it. A removal has the tombstones of state that the machine has already dropped: they must be
+    written while this broker leads.
     """
 
     number: int | None
     records: tuple[Any, ...]
     producer: TransactionalProducer | None = None
+    is_removal: bool = False
 
 
 @dataclass(slots=True)
@@ -131,15 +132,22 @@ class Outbox:
     def append(
         self, records: Sequence[Any], settled: Settled, producer: TransactionalProducer | None = None
     ) -> None:
+        self._pending().appends.append(Append(self._number(settled), tuple(records), producer))
+
+    def append_tombstones(self, records: Sequence[Any], now: Moment, settled: Settled | None = None) -> None:
+        """Without records the outcome is NONE at once."""
+        if records:
+            number = None if settled is None else self._number(settled)
+            self._pending().appends.append(Append(number, tuple(records), is_removal=True))
+        elif settled is not None:
+            settled(ErrorCode.NONE, -1, now)
+
+    def _number(self, settled: Settled) -> int:
+        number, self._next_number = self._next_number, self._next_number + 1
         if self._unsettled is None:
             self._unsettled = {}
-        self._unsettled[self._next_number] = settled
-        self._pending().appends.append(Append(self._next_number, tuple(records), producer))
-        self._next_number += 1
-
-    def append_tombstones(self, records: Sequence[Any]) -> None:
-        if records:
-            self._pending().appends.append(Append(None, tuple(records)))
+        self._unsettled[number] = settled
+        return number
 
     def settle(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> None:
         settled = None if self._unsettled is None else self._unsettled.pop(number, None)

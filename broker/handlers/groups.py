@@ -17,7 +17,7 @@ from typing import Final
 from barnabas.broker.coordinators.groups.coordinator import GroupShard
 from barnabas.broker.coordinators.groups.group import Group, JoinOptions
 from barnabas.broker.coordinators.groups.members import Client
-from barnabas.broker.coordinators.state_machine import Effects, Moment, append_error
+from barnabas.broker.coordinators.state_machine import Effects, Moment
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.known_errors import known_error, respond_code
 from barnabas.broker.handlers.services import Services
@@ -170,8 +170,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
 
     def deleted(result: wire.DeletableGroupResult, error: ErrorCode) -> None:
         nonlocal unanswered
-        if error != ErrorCode.NONE:
-            result.error_code = append_error(error)
+        result.error_code = error
         with lock:
             unanswered -= 1
             is_last = not unanswered
@@ -180,24 +179,16 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
 
     if not results:
         request.respond(wire.DeleteGroupsResponse(results=[]))
-    for result in results.values():
-        _delete(services, result, partial(deleted, result))
+    for group_id, result in results.items():
+        _delete(services, group_id, partial(deleted, result))
 
 
-def _delete(
-    services: Services, result: wire.DeletableGroupResult, deleted: Callable[[ErrorCode], None]
-) -> None:
-    """Calls ``deleted`` with the outcome of the tombstones, NONE without tombstones."""
-    group_id = result.group_id
-
+def _delete(services: Services, group_id: str, deleted: Callable[[ErrorCode], None]) -> None:
     def delete(group: Group, now: Moment) -> Effects:
-        result.error_code, effects = group.delete(now)
-        return effects
+        return group.delete(deleted, now)
 
     try:
-        if services.groups.shard_of(group_id).apply(group_id, delete, create=False, removed=deleted):
-            return
-        result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        if not services.groups.shard_of(group_id).apply(group_id, delete, create=False):
+            deleted(ErrorCode.GROUP_ID_NOT_FOUND)
     except ApiError as error:
-        result.error_code = error.code
-    deleted(ErrorCode.NONE)
+        deleted(error.code)

@@ -12,12 +12,13 @@ from typing import Final
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.offsets import Commit, CommitResponse, commit_error
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata
-from barnabas.broker.coordinators.state_machine import Effects, Moment, TransactionalProducer, append_error
+from barnabas.broker.coordinators.state_machine import Effects, Moment, TransactionalProducer
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.known_errors import known_error
+from barnabas.broker.handlers.groups import shard_of
+from barnabas.broker.handlers.known_errors import known_error, respond_code
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages import offsets as wire
 from barnabas.protocol.messages.transactions import (
@@ -182,37 +183,25 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
     """Answered when the tombstones are replicated, or have failed."""
     body: wire.OffsetDeleteRequest = request.body
     partitions = named_once(body.topics)
-    outcomes: dict[TopicPartition, int] = {**_unknown(services, partitions)}
-    existing = [tp for tp in partitions if tp not in outcomes]
-    refusal = ErrorCode.NONE
-
-    def delete(group: Group, now: Moment) -> Effects:
-        nonlocal refusal
-        deletion = group.delete_offsets(existing, now)
-        refusal = deletion.error
-        outcomes.update(deletion.partitions)
-        return deletion.effects
+    unknown = _unknown(services, partitions)
+    existing = [tp for tp in partitions if tp not in unknown]
 
     @request.answering
-    def removed(error: ErrorCode) -> None:
-        if refusal != ErrorCode.NONE:
-            request.respond(wire.OffsetDeleteResponse(error_code=refusal))
+    def answer(outcome: ErrorCode | dict[TopicPartition, ErrorCode]) -> None:
+        if isinstance(outcome, ErrorCode):
+            respond_code(request, outcome)
             return
-        if error != ErrorCode.NONE:
-            deleted = [tp for tp in existing if outcomes[tp] == ErrorCode.NONE]
-            outcomes.update(dict.fromkeys(deleted, append_error(error)))
-        request.respond(
-            wire.OffsetDeleteResponse(topics=outcomes_in_topics(wire.OffsetDeleteResponseTopic, outcomes))
-        )
+        topics = outcomes_in_topics(wire.OffsetDeleteResponseTopic, {**unknown, **outcome})
+        request.respond(wire.OffsetDeleteResponse(topics=topics))
+
+    def delete(group: Group, now: Moment) -> Effects:
+        return group.delete_offsets(existing, answer, now)
 
     try:
-        if not body.group_id:
-            raise api_error(ErrorCode.INVALID_GROUP_ID, "a group id may not be empty")
-        shard = services.groups.shard_of(body.group_id)
-        if not shard.apply(body.group_id, delete, create=False, removed=removed):
-            request.respond(wire.OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+        if not shard_of(services, body.group_id).apply(body.group_id, delete, create=False):
+            answer(ErrorCode.GROUP_ID_NOT_FOUND)
     except ApiError as error:
-        request.respond(wire.OffsetDeleteResponse(error_code=error.code))
+        answer(error.code)
 
 
 # ---- TxnOffsetCommit
@@ -256,11 +245,8 @@ def handle_transaction_commit(services: Services, request: ApiRequest) -> None:
         except ApiError as error:
             refuse(error.code)
 
-    if not body.group_id:
-        refuse(ErrorCode.INVALID_GROUP_ID)
-        return
     try:
-        tp = services.groups.shard_of(body.group_id).partition
+        tp = shard_of(services, body.group_id).partition
     except ApiError as error:
         refuse(error.code)
         return

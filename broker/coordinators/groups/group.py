@@ -30,7 +30,7 @@ from barnabas.broker.coordinators.groups.offsets import (
 )
 from barnabas.broker.coordinators.groups.rebalance import GroupState, Rebalance, join_refused
 from barnabas.broker.coordinators.groups.records import GroupMetadataValue, GroupRecord, Record
-from barnabas.broker.coordinators.state_machine import Effects, Moment, Outbox, Token
+from barnabas.broker.coordinators.state_machine import Effects, Moment, Outbox, Settled, Token, append_error
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -90,14 +90,6 @@ class LoadedGroup:
         default_factory=lambda: defaultdict(dict)
     )
     """The offsets of transactions without a marker, by producer id."""
-
-
-class OffsetDeletion(NamedTuple):
-    """The result of OffsetDelete: an ``error`` for the request, or else one for each partition."""
-
-    error: ErrorCode
-    partitions: dict[TopicPartition, ErrorCode]
-    effects: Effects
 
 
 class Group:
@@ -480,30 +472,43 @@ class Group:
         names = self.offsets if partitions is None else partitions
         return {partition: self.offsets.fetch(partition, require_stable) for partition in names}
 
-    def delete_offsets(self, partitions: Sequence[TopicPartition], now: Moment) -> OffsetDeletion:
-        """OffsetDelete: not of topics that consumers of the group are subscribed to."""
+    def delete_offsets(self, partitions: Sequence[TopicPartition], token: Token, now: Moment) -> Effects:
+        """OffsetDelete: not of topics that consumers of the group are subscribed to.
+
+        Answered by an error, or by one for each partition when the tombstones are replicated or have failed.
+        """
         rebalance = self._rebalance
         if self.is_dead:
-            return OffsetDeletion(ErrorCode.GROUP_ID_NOT_FOUND, {}, Effects())
+            return self._answered(token, ErrorCode.GROUP_ID_NOT_FOUND)
         outcome = dict.fromkeys(partitions, ErrorCode.NONE)
         if rebalance.state is not GroupState.EMPTY:
             if rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
-                return OffsetDeletion(ErrorCode.NON_EMPTY_GROUP, {}, Effects())
+                return self._answered(token, ErrorCode.NON_EMPTY_GROUP)
             subscribed = rebalance.subscribed_topics
             for partition in partitions:
                 if subscribed is None or partition.topic in subscribed:
                     outcome[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         deleted = [partition for partition, error in outcome.items() if error is ErrorCode.NONE]
-        return OffsetDeletion(ErrorCode.NONE, outcome, self.remove_offsets(deleted, now))
 
-    def remove_offsets(self, partitions: Iterable[TopicPartition], now: Moment) -> Effects:
+        def removed(error: ErrorCode, base_offset: int, now: Moment) -> None:
+            self._outbox.answer(token, {**outcome, **dict.fromkeys(deleted, append_error(error))})
+
+        return self.remove_offsets(deleted, now, removed)
+
+    def _answered(self, token: Token, error: ErrorCode) -> Effects:
+        self._outbox.answer(token, error)
+        return self._outbox.take()
+
+    def remove_offsets(
+        self, partitions: Iterable[TopicPartition], now: Moment, removed: Settled | None = None
+    ) -> Effects:
         """Remove offsets, as of deleted topics; a group without members and offsets dies."""
         if self.is_dead:
             return Effects()
         tombstones = self.offsets.remove(partitions)
         if self.state is GroupState.EMPTY and self.offsets.is_empty and not self._members.pending:
             tombstones += self._die(now)
-        self._outbox.append_tombstones(tombstones)
+        self._outbox.append_tombstones(tombstones, now, removed)
         return self._outbox.take()
 
     def expire_offsets(self, now: Moment, retention_ms: int) -> Effects:
@@ -523,14 +528,19 @@ class Group:
         expired = self.offsets.expired(now, retention_ms, since_ms, still_read)
         return self.remove_offsets(expired, now)
 
-    def delete(self, now: Moment) -> tuple[ErrorCode, Effects]:
+    def delete(self, token: Token, now: Moment) -> Effects:
+        """Answered by an error when the tombstones are replicated or have failed, or at once."""
         if self.is_dead:
-            return ErrorCode.GROUP_ID_NOT_FOUND, Effects()
+            return self._answered(token, ErrorCode.GROUP_ID_NOT_FOUND)
         if self.state is not GroupState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP, Effects()
-        tombstones = self.offsets.remove(self.offsets.all_partitions())
-        self._outbox.append_tombstones(tombstones + self._die(now))
-        return ErrorCode.NONE, self._outbox.take()
+            return self._answered(token, ErrorCode.NON_EMPTY_GROUP)
+
+        def removed(error: ErrorCode, base_offset: int, now: Moment) -> None:
+            self._outbox.answer(token, append_error(error))
+
+        tombstones = self.offsets.remove(self.offsets.all_partitions()) + self._die(now)
+        self._outbox.append_tombstones(tombstones, now, removed)
+        return self._outbox.take()
 
     def _die(self, now: Moment) -> list[Record]:
         """Returns the group's own tombstone, unless it only stored offsets and has no record."""

@@ -183,7 +183,7 @@ def test_tombstones_are_written_whatever_the_isr_and_however_many_appends_wait(r
         rig.enqueue("a")
     tombstone = OffsetRecord("a", TopicPartition("topic", 0), None)
     errors: list[ErrorCode] = []
-    rig.log.enqueue_removal([tombstone], errors.append)
+    rig.log.enqueue_removal([tombstone], lambda error, _: errors.append(error))
     assert not rig.log.enqueue((committed("b"),), rig.settled("b"))
     rig.replicas.at_once = True
     rig.log.flush()
@@ -198,7 +198,7 @@ def test_tombstones_are_divided_as_the_limit_requires_and_reported_once() -> Non
     offsets = [OffsetRecord("g", TopicPartition("topic", index), None) for index in range(100)]
     tombstones = [*offsets, GroupRecord("g", None)]
     errors: list[ErrorCode] = []
-    rig.log.enqueue_removal(tombstones, errors.append)
+    rig.log.enqueue_removal(tombstones, lambda error, _: errors.append(error))
     rig.log.flush()
     rig.replicas.error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     rig.replicas.settle()

@@ -48,7 +48,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.is_full = False
         self.queued: list[Callable[[ErrorCode, int], None]] = []
-        self.removals: list[Callable[[ErrorCode], None]] = []
+        self.removals: list[Callable[[ErrorCode, int], None]] = []
         self.flushed: list[str] = []
 
     def enqueue(self, records: Sequence[Any], settled: Callable[[ErrorCode, int], None], _: object) -> bool:
@@ -56,7 +56,7 @@ class FakeLog:
             self.queued.append(settled)
         return not self.is_full
 
-    def enqueue_removal(self, records: Sequence[Any], removed: Callable[[ErrorCode], None]) -> None:
+    def enqueue_removal(self, records: Sequence[Any], removed: Callable[[ErrorCode, int], None]) -> None:
         self.removals.append(removed)
 
     def flush(self) -> None:
@@ -194,7 +194,7 @@ def test_an_event_of_a_missing_machine_creates_it_if_wanted() -> None:
 
 def test_appends_are_settled_also_if_the_log_refuses_them() -> None:
     rig = Rig()
-    rig.apply("a", Append(None, RECORD), Append(4, RECORD))
+    rig.apply("a", Append(None, RECORD, is_removal=True), Append(4, RECORD))
     rig.log.queued.pop()(ErrorCode.NONE, 7)
     rig.log.is_full = True
     rig.apply("a", Append(5, RECORD))
@@ -214,14 +214,12 @@ def test_the_outcome_of_an_append_may_set_a_deadline_and_end_a_machine() -> None
     assert rig.reaper.deadlines == []
 
 
-def test_a_removal_is_reported_with_its_outcome_or_at_once_without_tombstones() -> None:
+def test_the_outcome_of_a_removal_is_reported_to_a_machine_that_waits_for_it() -> None:
     rig = Rig()
-    errors: list[ErrorCode] = []
-    rig.apply("a", Append(None, RECORD), removed=errors.append)
-    assert errors == []
-    rig.log.removals[0](ErrorCode.NOT_ENOUGH_REPLICAS)
-    rig.apply("a", Append(1, RECORD), removed=errors.append)
-    assert errors == [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NONE]
+    rig.apply("a", Append(None, RECORD, is_removal=True), Append(3, RECORD, is_removal=True))
+    for removed in rig.log.removals:
+        removed(ErrorCode.NOT_ENOUGH_REPLICAS, -1)
+    assert (rig.log.queued, rig.machine().events) == ([], [(3, ErrorCode.NOT_ENOUGH_REPLICAS)])
 
 
 def test_an_event_finds_the_successor_of_a_machine_that_is_gone() -> None:

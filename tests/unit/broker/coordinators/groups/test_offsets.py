@@ -2,6 +2,8 @@
 
 import uuid
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -39,9 +41,18 @@ def store(rig: GroupRig, *partitions: TopicPartition) -> None:
 def tombstones(rig: GroupRig) -> set[TopicPartition | str]:
     """The partitions in the last append, which has only tombstones; "group" for the group's."""
     append = rig.appends.pop()
-    assert append.number is None
+    assert append.is_removal
     assert all(record.value is None for record in append.records)
     return {record.partition if isinstance(record, OffsetRecord) else "group" for record in append.records}
+
+
+def deleted(rig: GroupRig, *partitions: TopicPartition) -> Any:
+    """The answer to the deletion of these offsets, or of the group, when its tombstones are written."""
+    delete = partial(rig.group.delete_offsets, partitions) if partitions else rig.group.delete
+    rig.do(delete("delete", rig.moment()))
+    if rig.appends:
+        rig.settle()
+    return rig.answer("delete")
 
 
 def test_a_commit_is_valid_when_it_is_replicated(rig: GroupRig) -> None:
@@ -83,46 +94,52 @@ def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
 def test_offsets_of_subscribed_topics_cannot_be_deleted(rig: GroupRig) -> None:
     store(rig, T0, U0)
     rig.stable("m")
-    deletion = rig.group.delete_offsets([T0, T1, U0], rig.moment())
-    assert deletion.error is E.NONE
-    assert deletion.partitions == {
+    rig.do(rig.group.delete_offsets([T0, T1, U0], "delete", rig.moment()))
+    assert rig.answer("delete") is None
+    rig.settle(E.NOT_ENOUGH_REPLICAS)
+    assert rig.answer("delete") == {
         T0: E.GROUP_SUBSCRIBED_TO_TOPIC,
         T1: E.GROUP_SUBSCRIBED_TO_TOPIC,
-        U0: E.NONE,
+        U0: E.COORDINATOR_NOT_AVAILABLE,
     }
-    rig.do(deletion.effects)
-    assert tombstones(rig) == {U0}
     assert (committed(rig), committed(rig, U0)) == ((7, E.NONE), (-1, E.NONE))
 
 
 def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty(rig: GroupRig) -> None:
     store(rig, T0)
     rig.join("w", protocol_type="connect", protocols={"eager": b""})
-    assert rig.group.delete_offsets([T0], rig.moment())[:2] == (E.NON_EMPTY_GROUP, {})
+    assert deleted(rig, T0) is E.NON_EMPTY_GROUP
     rig.leave("w")
-    deletion = rig.group.delete_offsets([T0], rig.moment())
-    assert deletion[:2] == (E.NONE, {T0: E.NONE})
+    rig.settle()
+    assert deleted(rig, T0) == {T0: E.NONE}
     assert rig.group.is_dead, "a group with nothing left"
-    assert rig.group.delete_offsets([T0], rig.moment())[:2] == (E.GROUP_ID_NOT_FOUND, {})
+    assert deleted(rig, T0) is E.GROUP_ID_NOT_FOUND
+
+
+def test_the_deletion_of_no_offset_is_answered_at_once(rig: GroupRig) -> None:
+    rig.stable("m")
+    rig.do(rig.group.delete_offsets([U0], "delete", rig.moment()))
+    assert (rig.answer("delete"), rig.appends) == ({U0: E.NONE}, [])
 
 
 @pytest.mark.parametrize("had_members", [True, False])
 def test_a_deleted_group_leaves_only_tombstones(had_members: bool, rig: GroupRig) -> None:
     if had_members:
         rig.stable("m")
-        assert rig.group.delete(rig.moment())[0] is E.NON_EMPTY_GROUP
+        assert deleted(rig) is E.NON_EMPTY_GROUP
         rig.leave("m")
         rig.settle()
     store(rig, T0, U0)
     rig.commit_from_outside(offsets={T1: rig.offset(1)})
-    error, effects = rig.group.delete(rig.moment())
-    rig.do(effects)
-    assert (error, rig.group.is_dead) == (E.NONE, True)
-    # A group that only stored offsets has no record of its own.
-    assert tombstones(rig) == {T0, T1, U0} | ({"group"} if had_members else set())
-    assert rig.group.delete(rig.moment())[0] is E.GROUP_ID_NOT_FOUND
+    rig.do(rig.group.delete("delete", rig.moment()))
+    assert (rig.answer("delete"), rig.group.is_dead) == (None, True)
     rig.settle()
     assert rig.answer("commit") == {T1: E.NONE}
+    rig.do(rig.group.appended(rig.appends[0].number or 0, E.REQUEST_TIMED_OUT, -1, rig.moment()))
+    assert rig.answer("delete") is E.COORDINATOR_NOT_AVAILABLE
+    # A group that only stored offsets has no record of its own.
+    assert tombstones(rig) == {T0, T1, U0} | ({"group"} if had_members else set())
+    assert deleted(rig) is E.GROUP_ID_NOT_FOUND
 
 
 # ---- expiry
