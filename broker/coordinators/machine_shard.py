@@ -68,6 +68,10 @@ class Machine(Protocol):
         """
         ...
 
+    def resume(self, now: Moment) -> Effects:
+        """The first event of a machine that was loaded, before all others."""
+        ...
+
     def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
         """Take the outcome of an append, once, and return the effects."""
         ...
@@ -145,10 +149,6 @@ class MachineShard(ABC, Generic[M]):
     @abstractmethod
     def _is_done(self, machine: M) -> bool:
         """True if the machine is dead, or equal to a new one, and can be forgotten."""
-
-    @abstractmethod
-    def _started(self, machine: M, now: Moment) -> Effects:
-        """The first event of a machine that was loaded, before all others."""
 
     @abstractmethod
     def _postponed(self, machine: M, now: Moment) -> None:
@@ -282,7 +282,7 @@ class MachineShard(ABC, Generic[M]):
             if hosted.is_started:
                 return Effects()
             hosted.is_started = True
-            return self._started(machine, now)
+            return machine.resume(now)
 
         self._handle(hosted, first, flush)
 
@@ -331,11 +331,13 @@ class MachineShard(ABC, Generic[M]):
                 logger.warning("%s: tombstones were not written: %s", self.partition, error.name)
             return
 
-        def outcome(machine: M, now: Moment) -> Effects:
-            return machine.appended(number, error, offset, now)
-
         # Usually the batch is still in flight, and what its outcome causes is written after it.
-        self._handle(hosted, outcome, self._log.flush_aside, is_outcome=True)
+        self._handle(
+            hosted,
+            lambda machine, now: machine.appended(number, error, offset, now),
+            self._log.flush_aside,
+            is_outcome=True,
+        )
 
     def _drop_if_done(self, hosted: Hosted[M]) -> None:
         if not self._is_done(hosted.machine):

@@ -34,10 +34,11 @@ def handle_describe(services: Services, request: ApiRequest) -> None:
 def _describe(services: Services, transactional_id: str) -> wire.DescribedTransaction:
     code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     try:
-        described = services.transactions.describe(transactional_id)
+        shard = services.transactions.shard_of(transactional_id)
+        described = shard.read(transactional_id, lambda transaction, now: transaction.describe())
     except ApiError as error:
         described, code = None, error.code
-    if described is not None and described.error_code == ErrorCode.NONE:
+    if described is not None:
         return described
     # As in Kafka: zeros, since there are clients that cannot decode -1 here.
     return wire.DescribedTransaction(

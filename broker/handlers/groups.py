@@ -15,11 +15,10 @@ from functools import partial
 from typing import Final
 
 from barnabas.broker.coordinators.groups.coordinator import GroupShard
-from barnabas.broker.coordinators.groups.group import Group, JoinOptions
+from barnabas.broker.coordinators.groups.group import JoinOptions
 from barnabas.broker.coordinators.groups.members import Client
-from barnabas.broker.coordinators.state_machine import Effects, Moment
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.known_errors import known_error, respond_code
+from barnabas.broker.handlers.known_errors import respond_code
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -55,11 +54,9 @@ def handle_join(services: Services, request: ApiRequest) -> None:
             response.protocol_name = ""
         request.respond(response)
 
-    def join(group: Group, now: Moment) -> Effects:
-        return group.join(body, client, answer, now, options)
-
     try:
-        shard_of(services, body.group_id).apply(body.group_id, join)
+        shard = shard_of(services, body.group_id)
+        shard.apply(body.group_id, lambda group, now: group.join(body, client, answer, now, options))
     except ApiError as error:
         answer(wire.JoinGroupResponse(error_code=error.code, protocol_name=None, member_id=body.member_id))
 
@@ -67,24 +64,22 @@ def handle_join(services: Services, request: ApiRequest) -> None:
 def handle_sync(services: Services, request: ApiRequest) -> None:
     body: wire.SyncGroupRequest = request.take_body()
 
-    def sync(group: Group, now: Moment) -> Effects:
-        return group.sync(body, request.respond, now)
-
     try:
-        shard_of(services, body.group_id).apply(body.group_id, sync)
+        shard = shard_of(services, body.group_id)
+        shard.apply(body.group_id, lambda group, now: group.sync(body, request.respond, now))
     except ApiError as error:
-        request.respond(wire.SyncGroupResponse(error_code=known_error(request, error.code)))
+        respond_code(request, error.code)
 
 
 def handle_heartbeat(services: Services, request: ApiRequest) -> None:
     body: wire.HeartbeatRequest = request.body
-    code: int | None
+    code: ErrorCode | None
     try:
         shard = shard_of(services, body.group_id)
         code = shard.read(body.group_id, lambda group, now: group.heartbeat(body, now))
     except ApiError as error:
-        code = known_error(request, error.code)
-    request.respond(wire.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID if code is None else code))
+        code = error.code
+    respond_code(request, ErrorCode.UNKNOWN_MEMBER_ID if code is None else code)
 
 
 def handle_leave(services: Services, request: ApiRequest) -> None:
@@ -97,11 +92,9 @@ def handle_leave(services: Services, request: ApiRequest) -> None:
             response.error_code = response.error_code or response.members[0].error_code
         request.respond(response)
 
-    def leave(group: Group, now: Moment) -> Effects:
-        return group.leave(leaving, answer, now)
-
     try:
-        shard_of(services, body.group_id).apply(body.group_id, leave)
+        shard = shard_of(services, body.group_id)
+        shard.apply(body.group_id, lambda group, now: group.leave(leaving, answer, now))
     except ApiError as error:
         respond_code(request, error.code)
 
@@ -184,11 +177,9 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
 
 
 def _delete(services: Services, group_id: str, deleted: Callable[[ErrorCode], None]) -> None:
-    def delete(group: Group, now: Moment) -> Effects:
-        return group.delete(deleted, now)
-
     try:
-        if not services.groups.shard_of(group_id).apply(group_id, delete, create=False):
+        shard = services.groups.shard_of(group_id)
+        if not shard.apply(group_id, lambda group, now: group.delete(deleted, now), create=False):
             deleted(ErrorCode.GROUP_ID_NOT_FOUND)
     except ApiError as error:
         deleted(error.code)

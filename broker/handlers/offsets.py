@@ -194,11 +194,11 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
         topics = outcomes_in_topics(wire.OffsetDeleteResponseTopic, {**unknown, **outcome})
         request.respond(wire.OffsetDeleteResponse(topics=topics))
 
-    def delete(group: Group, now: Moment) -> Effects:
-        return group.delete_offsets(existing, answer, now)
-
     try:
-        if not shard_of(services, body.group_id).apply(body.group_id, delete, create=False):
+        shard = shard_of(services, body.group_id)
+        if not shard.apply(
+            body.group_id, lambda group, now: group.delete_offsets(existing, answer, now), create=False
+        ):
             answer(ErrorCode.GROUP_ID_NOT_FOUND)
     except ApiError as error:
         answer(error.code)

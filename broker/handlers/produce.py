@@ -7,7 +7,7 @@ just confirmed it: see `transaction_verification`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD, MAX_PRODUCED_BATCHES
 from barnabas.broker.coordinators.transactions.verification import Outcome, Question
@@ -41,11 +41,6 @@ Refusals = Mapping[TopicPartition, wire.PartitionProduceResponse]
 Guards = Mapping[TopicPartition, VerificationGuards]
 _NO_REFUSALS: Final[Refusals] = {}
 _NO_GUARDS: Final[Guards] = {}
-
-
-class _Producer(NamedTuple):
-    producer_id: int
-    epoch: int
 
 
 def handle(services: Services, request: ApiRequest) -> None:
@@ -157,18 +152,16 @@ def _confirm(
         request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, batches, append, texts))
         return
     try:
-        producer = _only_producer(request.body.transactional_id, batches)
+        producer_id, epoch = _only_producer(request.body.transactional_id, batches)
     except ApiError as error:
         append({tp: _refusal(tp, error, texts) for tp, _ in batches}, _NO_GUARDS)
         return
     adds = request.is_since(_ADDS_PARTITIONS_SINCE)
-    guards, unasked = _guards(services, batches, producer, adds)
+    guards, unasked = _guards(services, batches, producer_id, epoch, adds)
     if not guards or not services.verification.asks(adds):
         append(_NO_REFUSALS, guards | unasked)
         return
-    question = Question(
-        request.body.transactional_id, producer.producer_id, producer.epoch, frozenset(guards), adds
-    )
+    question = Question(request.body.transactional_id, producer_id, epoch, frozenset(guards), adds)
     outcomes: list[Outcome] = []
 
     def confirmed() -> None:
@@ -193,15 +186,18 @@ def _confirm(
     request.raw.continue_in(Lane.GENERAL, ask)
 
 
-def _only_producer(transactional_id: str | None, batches: Iterable[Named]) -> _Producer:
-    """The producer of all transactional batches. Raises Kafka's errors without an id, or with two."""
+def _only_producer(transactional_id: str | None, batches: Iterable[Named]) -> tuple[int, int]:
+    """The producer id and epoch of all transactional batches.
+
+    Raises Kafka's errors without a transactional id, or with two producers.
+    """
     if transactional_id is None:
         raise api_error(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "the batches are transactional, and the request names no transactional id",
         )
     producers = {
-        _Producer(header.producer_id, header.producer_epoch)
+        (header.producer_id, header.producer_epoch)
         for _, produced in batches
         for _, header in produced.batches
         if header.is_transactional
@@ -215,7 +211,7 @@ def _only_producer(transactional_id: str | None, batches: Iterable[Named]) -> _P
 
 
 def _guards(
-    services: Services, batches: Iterable[Named], producer: _Producer, adds: bool
+    services: Services, batches: Iterable[Named], producer_id: int, epoch: int, adds: bool
 ) -> tuple[dict[TopicPartition, VerificationGuards], dict[TopicPartition, VerificationGuards]]:
     """Guards for the partitions where the transaction is to be confirmed, and for those not led here.
 
@@ -230,12 +226,12 @@ def _guards(
             continue
         partition = services.replicas.roles.partitions.get(tp)
         if partition is None or not partition.is_leader:
-            guard = VerificationGuard(*producer, first.base_sequence, adds)
-            unasked[tp] = {producer.producer_id: guard}
+            guard = VerificationGuard(producer_id, epoch, first.base_sequence, adds)
+            unasked[tp] = {producer_id: guard}
             continue
-        begun = partition.log.begin_verification(*producer, first.base_sequence, adds=adds)
+        begun = partition.log.begin_verification(producer_id, epoch, first.base_sequence, adds=adds)
         if begun is not None:
-            guards[tp] = {producer.producer_id: begun}
+            guards[tp] = {producer_id: begun}
     return guards, unasked
 
 

@@ -166,12 +166,12 @@ def prepared_transactions_time_out(setattr_: SetAttr) -> None:
         timeout_ms = stored.prepared_timeout_ms if stored.is_prepared else stored.timeout_ms
         return stored.start_timestamp_ms + timeout_ms if stored.state is TransactionState.ONGOING else None
 
-    setattr_(transaction, "timeout_at_ms", impatient)
+    setattr_(rules, "timeout_at_ms", impatient)
 
 
 @found_in("exactly once", 3, alone=Promise.REST)
 def transactions_never_time_out(setattr_: SetAttr) -> None:
-    setattr_(transaction, "timeout_at_ms", lambda stored: None)
+    setattr_(rules, "timeout_at_ms", lambda stored: None)
 
 
 @found_in("exactly once", 6)
@@ -187,7 +187,7 @@ def unloaded_requests_are_forgotten(setattr_: SetAttr) -> None:
 
 @found_in("exactly once", 15)
 def any_id_expires(setattr_: SetAttr) -> None:
-    setattr_(transaction, "has_expired", lambda stored, limits, used_ms, now: True)
+    setattr_(rules, "has_expired", lambda stored, limits, used_ms, now: True)
 
 
 @found_in("exactly once", 12)
@@ -224,7 +224,6 @@ def a_fence_does_not_raise_the_epoch(setattr_: SetAttr) -> None:
         )
 
     setattr_(rules, "fenced", same)
-    setattr_(transaction, "fenced", same)
 
 
 @found_in("exactly once", 20)

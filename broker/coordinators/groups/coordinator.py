@@ -160,12 +160,9 @@ class GroupShard(MachineShard[Group]):
         )
         return machine.is_dead or is_blank
 
-    def _started(self, machine: Group, now: Moment) -> Effects:
-        return machine.restart_sessions(now)
-
     def _postponed(self, machine: Group, now: Moment) -> None:
         """Restart all sessions, because members could not send heartbeats."""
-        machine.restart_sessions(now)
+        machine.resume(now)
 
 
 class GroupCoordinator(TopicCoordinator[GroupShard]):

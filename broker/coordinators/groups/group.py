@@ -380,7 +380,7 @@ class Group:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def restart_sessions(self, now: Moment) -> Effects:
+    def resume(self, now: Moment) -> Effects:
         """Restart all sessions after a time without heartbeats, as while groups are loaded."""
         for member in self._members:
             self._rebalance.keep_alive(member, now)

@@ -22,7 +22,7 @@ from barnabas.broker.coordinators.broker_links import BrokerLinks
 from barnabas.broker.coordinators.coordinator_log import Encoded
 from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.machine_shard import Hosted, Leadership, MachineShard, ShardState
-from barnabas.broker.coordinators.state_machine import Effects, Moment
+from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.coordinators.topic_coordinator import Host, TopicCoordinator, max_batch_bytes
 from barnabas.broker.coordinators.transactions.marker_queue import MarkerQueue
 from barnabas.broker.coordinators.transactions.records import (
@@ -50,7 +50,6 @@ from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, Unencodable, api_error
 from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicId, TopicPartition
-from barnabas.protocol.messages.describe_transactions import DescribedTransaction
 from barnabas.protocol.messages.produce import InitProducerIdRequest
 from barnabas.protocol.topic_names import TRANSACTIONS_TOPIC
 
@@ -128,16 +127,17 @@ class TransactionShard(MachineShard[Transaction]):
     def handle(self, transactional_id: str, request: Request, answer: Callable[[Any], None]) -> None:
         """``answer`` gets the response that the request documents, now or later. Raises as `apply`."""
 
-        def event(transaction: Transaction, now: Moment) -> Effects:
-            return transaction.handle(request, answer, now)
-
         if transactional_id in self._unreadable:
             raise api_error(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE,
                 f"the record of transactional id {transactional_id!r} in {self.partition} cannot be read",
             )
-        # Only this request begins to use an id.
-        if not self.apply(transactional_id, event, create=isinstance(request, InitProducerIdRequest)):
+        if not self.apply(
+            transactional_id,
+            lambda transaction, now: transaction.handle(request, answer, now),
+            # Only this request begins to use an id.
+            create=isinstance(request, InitProducerIdRequest),
+        ):
             response: Response = refused(request, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
             answer(response)
 
@@ -146,9 +146,6 @@ class TransactionShard(MachineShard[Transaction]):
 
     def _is_done(self, machine: Transaction) -> bool:
         return machine.is_droppable
-
-    def _started(self, machine: Transaction, now: Moment) -> Effects:
-        return machine.resume(now)
 
     def _postponed(self, machine: Transaction, now: Moment) -> None:
         """A producer may have been unable to end its transaction: it ends when the broker may act again."""
@@ -171,18 +168,20 @@ class TransactionShard(MachineShard[Transaction]):
     def _markers_written(
         self, hosted: Hosted[Transaction], number: int, partitions: Collection[TopicPartition]
     ) -> None:
-        def event(machine: Transaction, now: Moment) -> Effects:
-            return machine.markers_written(number, partitions, now)
-
-        self._apply(hosted, event, flush=self._log.flush_quickly)
+        self._apply(
+            hosted,
+            lambda machine, now: machine.markers_written(number, partitions, now),
+            self._log.flush_quickly,
+        )
 
     def _producer_id_given(
         self, hosted: Hosted[Transaction], producer_id: ProducerId, error: ErrorCode
     ) -> None:
-        def event(machine: Transaction, now: Moment) -> Effects:
-            return machine.producer_id_given(producer_id, error, now)
-
-        self._apply(hosted, event, flush=self._log.flush_quickly)
+        self._apply(
+            hosted,
+            lambda machine, now: machine.producer_id_given(producer_id, error, now),
+            self._log.flush_quickly,
+        )
 
 
 class TransactionCoordinator(TopicCoordinator[TransactionShard]):
@@ -267,11 +266,6 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
             self.find(index).handle(transactional_id, request, answer)
         except ApiError as error:
             answer(refused(request, error.code))
-
-    def describe(self, transactional_id: str) -> DescribedTransaction | None:
-        """The transaction of an id; None if the id is unknown. Raises as `shard_of`."""
-        shard = self.shard_of(transactional_id)
-        return shard.read(transactional_id, lambda transaction, now: transaction.describe())
 
     def expire_ids(self) -> None:
         """Forget the ids that were not used for too long; called by the scheduler."""

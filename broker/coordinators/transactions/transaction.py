@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from barnabas.broker.coordinators.state_machine import TOO_LARGE, Effects, Moment, Outbox, Token, append_error
+from barnabas.broker.coordinators.transactions import rules
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord
 from barnabas.broker.coordinators.transactions.requests import (
     MAX_WAITING,
@@ -21,20 +22,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     TransactionLimits,
     VerifyPartitions,
     refused,
-)
-from barnabas.broker.coordinators.transactions.rules import (
-    BLANK,
-    Fence,
-    Move,
-    Reply,
-    Wait,
-    WantProducerId,
-    completed,
-    decide,
-    fenced,
-    has_expired,
-    refusal,
-    timeout_at_ms,
 )
 from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState, check_move
 from barnabas.broker.replication.marker_writer import TransactionMarker
@@ -50,7 +37,7 @@ MAX_APPEND_RETRY_MS: Final = 1_600
 """Without enough replicas, all ids of a partition retry."""
 _NOT_APPENDED: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, *TOO_LARGE})
 """The errors that say for certain that the log does not have the records."""
-_ADDED_BEFORE: Final = Reply(ErrorCode.NONE, is_promise=True)
+_ADDED_BEFORE: Final = rules.Reply(ErrorCode.NONE, is_promise=True)
 
 
 class _Waiting(NamedTuple):
@@ -101,7 +88,7 @@ class Transaction:
     _coordinator_epoch: LeaderEpoch
     """The leader epoch of the partition of the transaction topic."""
     _limits: TransactionLimits
-    _stored: TransactionMetadata = BLANK
+    _stored: TransactionMetadata = rules.BLANK
     next_deadline_ms: float = field(init=False, default=math.inf)
     _outbox: Outbox = field(init=False)
     _is_confirmed: bool = field(init=False)
@@ -121,7 +108,7 @@ class Transaction:
 
     def __post_init__(self) -> None:
         self._outbox = Outbox(self.transactional_id)
-        self._is_confirmed = self._stored is BLANK
+        self._is_confirmed = self._stored is rules.BLANK
         self._used_ms = self._stored.last_update_timestamp_ms
 
     def resume(self, now: Moment) -> Effects:
@@ -135,7 +122,7 @@ class Transaction:
             self._append(_Change(stored, must_succeed=True))
         elif stored.state is TransactionState.PREPARE_EPOCH_FENCE:
             ongoing = stored._replace(state=TransactionState.ONGOING)
-            self._append(_Change(fenced(ongoing, now), must_succeed=True))
+            self._append(_Change(rules.fenced(ongoing, now), must_succeed=True))
         self._used_ms = now.latest(stored.last_update_timestamp_ms)
         self._set_timeout(now, now.latest(stored.start_timestamp_ms))
         return self._take(now)
@@ -162,15 +149,13 @@ class Transaction:
         """The log has no record of this id, and no request waits."""
         if self.state is TransactionState.DEAD:
             return True
-        return self._stored is BLANK and self._change is None and not self._waiting
+        return self._stored is rules.BLANK and self._change is None and not self._waiting
 
-    def describe(self) -> wire.DescribedTransaction:
-        """The answer of DescribeTransactions; TRANSACTIONAL_ID_NOT_FOUND if the log does not have the id."""
+    def describe(self) -> wire.DescribedTransaction | None:
+        """The answer of DescribeTransactions; None if the log does not have the id."""
         stored = self._stored
         if stored.producer_id == NO_PRODUCER_ID or stored.state is TransactionState.DEAD:
-            return wire.DescribedTransaction(
-                error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=self.transactional_id
-            )
+            return None
         topics: dict[str, list[int]] = {}
         for topic, partition in sorted(stored.partitions):
             topics.setdefault(topic, []).append(partition)
@@ -206,8 +191,8 @@ class Transaction:
             self._handle_waiting(now)
         elif self._change is None and self._waiting is not None:
             for waiting in self._take_waiting():
-                decision = decide(self._stored, waiting.request, self._limits, now, None)
-                if isinstance(decision, WantProducerId):
+                decision = rules.decide(self._stored, waiting.request, self._limits, now, None)
+                if isinstance(decision, rules.WantProducerId):
                     self._refuse(waiting, error)
                 else:
                     self._handle(waiting, now)
@@ -242,15 +227,15 @@ class Transaction:
                 self._stored.producer_epoch,
                 self._stored.timeout_ms,
             )
-            self._fence(fenced(self._stored, now, self._stored.producer_epoch))
+            self._fence(rules.fenced(self._stored, now, self._stored.producer_epoch))
         return self._take(now)
 
     def expire(self, now: Moment) -> Effects:
         """Remove the id from the log if it has not been used for transactional.id.expiration.ms."""
         is_busy = self._change is not None or self._missing_markers is not None or self._waiting is not None
-        if is_busy or self._stored is BLANK:
+        if is_busy or self._stored is rules.BLANK:
             return Effects()
-        if has_expired(self._stored, self._limits, self._used_ms, now):
+        if rules.has_expired(self._stored, self._limits, self._used_ms, now):
             self._append(_Change(None))
         return self._take(now)
 
@@ -273,7 +258,7 @@ class Transaction:
             self._refuse(waiting, ErrorCode.NOT_COORDINATOR)
             return
         if self._change is not None:
-            error = refusal(self._stored, request, self._limits)
+            error = rules.refusal(self._stored, request, self._limits)
             if error is not ErrorCode.NONE:
                 self._refuse(waiting, error)
             elif self._is_verified(request, self._change):
@@ -281,21 +266,21 @@ class Transaction:
             else:
                 self._wait(waiting)
             return
-        match decide(self._stored, request, self._limits, now, self._new_producer_id):
-            case Reply(response, is_promise):
+        match rules.decide(self._stored, request, self._limits, now, self._new_producer_id):
+            case rules.Reply(response, is_promise):
                 if is_promise and not self._is_confirmed:
                     self._wait(waiting)
                     self._append(_Change(self._stored))
                 else:
                     self._outbox.answer(token, response)
-            case Move(target, response):
+            case rules.Move(target, response):
                 self._append(_Change(target, [_Asker(request, token, response)]))
-            case Fence(target):
+            case rules.Fence(target):
                 self._wait(waiting)
                 self._fence(target)
-            case Wait():
+            case rules.Wait():
                 self._wait(waiting)
-            case WantProducerId():
+            case rules.WantProducerId():
                 self._wait(waiting)
                 if not self._wants_producer_id:
                     self._wants_producer_id = True
@@ -339,8 +324,8 @@ class Transaction:
         for each in waiting:
             if not isinstance(each.request, AddPartitions):
                 break
-            decision = decide(target, each.request, self._limits, now, None)
-            if isinstance(decision, Move):
+            decision = rules.decide(target, each.request, self._limits, now, None)
+            if isinstance(decision, rules.Move):
                 target = decision.target
             elif not askers or decision != _ADDED_BEFORE:
                 break
@@ -430,8 +415,8 @@ class Transaction:
             self._outbox.answer(asker.token, asker.response)
         if target.last_update_timestamp_ms != former.last_update_timestamp_ms:
             self._used_ms = target.last_update_timestamp_ms
-        timeout_at = timeout_at_ms(target)
-        if timeout_at is None or timeout_at != timeout_at_ms(former):
+        timeout_at = rules.timeout_at_ms(target)
+        if timeout_at is None or timeout_at != rules.timeout_at_ms(former):
             # The wall clock may have been set since the append.
             self._set_timeout(now, now.wall_ms)
         if target.state in DECIDED:
@@ -458,7 +443,7 @@ class Transaction:
         if self._missing_markers is None or self._missing_markers:
             return
         self._missing_markers = None
-        completion = completed(self._stored, now)
+        completion = rules.completed(self._stored, now)
         target, askers = self._with_additions(completion, now)
         is_followed = target is not completion
         self._append(_Change(target, askers, True, completion if is_followed else None))
@@ -467,7 +452,7 @@ class Transaction:
 
     def _set_timeout(self, now: Moment, start_ms: int) -> None:
         """Convert the end of the ongoing transaction to the monotonic clock, which no operator sets."""
-        if timeout_at_ms(self._stored) is None:
+        if rules.timeout_at_ms(self._stored) is None:
             self._timeout_ms = math.inf
             return
         # Another broker's clock may have been ahead when the transaction began.

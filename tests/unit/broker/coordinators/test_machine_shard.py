@@ -36,6 +36,9 @@ class FakeMachine:
     def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
         return self._took((number, error))
 
+    def resume(self, now: Moment) -> Effects:
+        return self._took("started")
+
     def tick(self, now: Moment) -> Effects:
         self.next_deadline_ms = math.inf
         return self._took("tick")
@@ -92,9 +95,6 @@ class FakeShard(MachineShard[FakeMachine]):
 
     def _is_done(self, machine: FakeMachine) -> bool:
         return machine.is_done
-
-    def _started(self, machine: FakeMachine, now: Moment) -> Effects:
-        return machine._took("started")
 
     def _postponed(self, machine: FakeMachine, now: Moment) -> None:
         machine.events.append("postponed")

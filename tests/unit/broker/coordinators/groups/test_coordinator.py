@@ -12,7 +12,6 @@ import pytest
 
 from barnabas.broker.coordinators import topic_coordinator
 from barnabas.broker.coordinators.groups import coordinator as group_coordinator
-from barnabas.broker.coordinators.groups.coordinator import GroupShard
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.records import (
     OffsetAndMetadata,
@@ -373,11 +372,13 @@ def test_a_marker_ends_the_transaction_before_the_first_request_after_loading(
     hosting.groups.transaction_ended({0: led_again.log_end_offset}, 5, True)
     seen: list[int] = []
 
-    def started(shard: GroupShard, machine: Group, now: Moment) -> Any:
-        seen.append(machine.fetch([TopicPartition("topic", 0)])[TopicPartition("topic", 0)].committed_offset)
-        return machine.restart_sessions(now)
+    resume = Group.resume
 
-    monkeypatch.setattr(GroupShard, "_started", started)
+    def resumed(group: Group, now: Moment) -> Any:
+        seen.append(group.fetch([TopicPartition("topic", 0)])[TopicPartition("topic", 0)].committed_offset)
+        return resume(group, now)
+
+    monkeypatch.setattr(Group, "resume", resumed)
     work(hosting)
     assert seen == [8]
 

@@ -270,7 +270,7 @@ def loaded(rig: GroupRig, epoch: int = 0, **settings: Any) -> GroupRig:
     again = GroupRig(**settings)
     again.ids = rig.ids
     again.group.load(LoadedGroup(rig.stored()), epoch, again.moment())
-    again.do(again.group.restart_sessions(again.moment()))
+    again.do(again.group.resume(again.moment()))
     return again
 
 
