@@ -20,11 +20,10 @@ from barnabas.broker.replication.delayed_fetch import (
     FetchOutcome,
     FetchParams,
     FetchResult,
-    FixedItems,
+    FetchSource,
 )
 from barnabas.broker.replication.fetch_sessions import (
     FetchSession,
-    FetchSessions,
     SessionKey,
     SessionRequest,
 )
@@ -139,9 +138,7 @@ class _Fetch:
         uses_topic_ids = version is not None and version >= _FIRST_WITH_TOPIC_IDS
         self._services, self._request, self._params = services, request, params
         self._replicas = replicas = services.replicas
-        self._sessions: FetchSessions = (
-            replicas.follower_sessions if params.is_follower else replicas.consumer_sessions
-        )
+        self._sessions = replicas.follower_sessions if params.is_follower else replicas.consumer_sessions
         self._session_request = SessionRequest(
             params.replica_id,
             body.session_id,
@@ -164,7 +161,7 @@ class _Fetch:
         except ApiError as error:
             _refuse(self._request, error.code)
             return
-        source = FixedItems(self._session_request.items) if session is None else session
+        source = FetchSource(self._session_request.items) if session is None else session
         cancel = self._replicas.fetch(self._params, source, self._request.answering(self.send))
         if cancel is not None:
             self._request.raw.park(cancel)

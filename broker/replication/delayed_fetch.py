@@ -16,12 +16,11 @@ import itertools
 import logging
 import threading
 import uuid
-from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from barnabas.broker.base.limits import COLD_READERS, MAX_COLD_BYTES, MAX_WAITING_FOR_COLD_READERS
 from barnabas.broker.base.purgatory import Cancel, DelayedOperation
@@ -85,46 +84,28 @@ class FetchItem(NamedTuple):
     """The topic id of a follower's log, because a topic of the same name may have been recreated."""
 
 
-class FetchSource(Protocol):
-    """The partitions of a fetch; a session's may change while the fetch waits."""
+class FetchSource:
+    """The partitions of a fetch, those that one request names; a session's may change while it waits."""
 
-    @property
-    @abstractmethod
-    def watched(self) -> Sequence[Hashable]:
-        """The keys in the purgatory that wake the fetch; without any it cannot wait."""
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """About how many partitions `items` returns, without the cost of that."""
-
-    @abstractmethod
-    def items(self) -> Sequence[FetchItem]:
-        """The partitions to read now, in order."""
-
-    @abstractmethod
-    def is_news(self, item: FetchItem, high_watermark: Offset) -> bool:
-        """Whether the fetcher has a session and has not been sent this high watermark."""
-
-
-class FixedItems(FetchSource):
-    """The partitions that one request names."""
-
-    def __init__(self, items: Sequence[FetchItem]) -> None:
+    def __init__(self, items: Sequence[FetchItem] = ()) -> None:
         self._items = items
 
     @property
     def watched(self) -> Sequence[Hashable]:
+        """The keys in the purgatory that wake the fetch; without any it cannot wait."""
         return [item.partition for item in self._items]
 
     @property
     def size(self) -> int:
+        """About how many partitions `items` returns, without the cost of that."""
         return len(self._items)
 
     def items(self) -> Sequence[FetchItem]:
+        """The partitions to read now, in order."""
         return self._items
 
     def is_news(self, item: FetchItem, high_watermark: Offset) -> bool:
+        """Whether the fetcher has a session and has not been sent this high watermark."""
         return False
 
 

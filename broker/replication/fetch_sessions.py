@@ -18,10 +18,10 @@ Source: https://cwiki.apache.org/confluence/display/KAFKA/KIP-227, and Kafka 3.9
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import uuid
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -31,7 +31,7 @@ from barnabas.broker.base.limits import MAX_PARTITIONS_OF_SESSION, MAX_SESSION_P
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.replication.delayed_fetch import FetchItem, FetchOutcome, FetchSource
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.ids import BrokerId, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_BROKER, BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 
 EVICTION_MS: Final = 120_000
@@ -145,11 +145,13 @@ class FetchSession(FetchSource):
         listeners: PartitionListeners,
         *,
         uses_topic_ids: bool = False,
+        follower: BrokerId = NO_BROKER,
     ) -> None:
         """``outcomes`` are the answer to the full fetch that opens the session."""
         self.id = session_id
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.uses_topic_ids = uses_topic_ids
+        self.follower = follower
         self.created_ms = self.last_used_ms = 0.0
         self.arrived: dict[SessionPartition, None] = {}
         """Partitions that changed since `items` was last called; added to without the lock."""
@@ -287,28 +289,40 @@ def not_found(session_id: int) -> Exception:
     return api_error(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {session_id}")
 
 
-def _random_id() -> int:
-    return random.randint(1, _MAX_ID)
+class FetchSessions:
+    """The sessions of all followers, or of all consumers. ``wake`` is called when a session has news.
 
-
-class FetchSessions(ABC):
-    """The sessions of one kind of fetcher, by a key of their requests. A subclass decides who has a session.
-
-    ``wake`` is called when a session has news.
+    A follower has one session while it is alive; a peer could invent ids of other followers. Consumers have
+    at most ``max_slots`` (``max.incremental.fetch.session.cache.slots``), with ``max_partitions`` in all. If
+    there is no room for another session or its partitions, it replaces the least recently used one if that
+    is stale (`EVICTION_MS`); else the smallest of the sessions older than that, if that is smaller than the
+    new one. Without a session, as with more than `largest` partitions, a fetcher continues with full fetches.
     """
 
     def __init__(
         self,
         wake: Callable[[FetchSession], object],
         metadata: MetadataCache,
-        new_id: Callable[[], int] = _random_id,
+        now_ms: Callable[[], float],
+        max_slots: int | None = None,
+        max_partitions: int = MAX_SESSION_PARTITIONS,
+        new_id: Callable[[], int] = lambda: random.randint(1, _MAX_ID),
     ) -> None:
+        """Without ``max_slots`` they are followers'."""
+        is_bounded = max_slots is not None
+        self.largest = MAX_PARTITIONS_OF_SESSION if is_bounded else MAX_SESSION_PARTITIONS
         self.listeners = PartitionListeners(wake)
         self._metadata = metadata
+        self._now_ms = now_ms
+        self._max_slots = math.inf if max_slots is None else max_slots
+        self._max_partitions = max_partitions if is_bounded else math.inf
         self._new_id = new_id
         self._lock = threading.Lock()
         # The least recently used session comes first.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        # The partitions of each session at its last use, and of all together; also of those being made.
+        self._sizes: dict[int, int] = {}
+        self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -319,7 +333,7 @@ class FetchSessions(ABC):
         Closing a session takes time for each of its partitions.
         """
         size = len(request.items) + len(request.forgotten)
-        session = self._sessions.get(self._key(request))
+        session = self._sessions.get(request.session_id)
         if session is None:
             return size
         return size + (len(session) if request.epoch in (INITIAL_EPOCH, FINAL_EPOCH) else session.size)
@@ -329,169 +343,111 @@ class FetchSessions(ABC):
 
         Raises the errors of `FetchSession.update`.
         """
+        session = self._sessions.get(request.session_id)
+        if session is not None and session.follower not in (NO_BROKER, request.replica_id):
+            session = None
         if request.epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if request.session_id != NO_SESSION:
-                self._close(request)
+            if session is not None:
+                self._close(session)
             return None
-        session = self._find(request)
         if session is None:
             raise not_found(request.session_id)
         session.update(request, self._metadata.current.topic_names)
         if not len(session):
-            self._close(request)
+            self._close(session)
             return None
-        self._used(request, session)
+        with self._lock:
+            has_grown = self._used(session)
+        if has_grown:
+            # Its fetcher will not find it, and opens another if there is room.
+            self._close(session)
         return session
 
-    @abstractmethod
     def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
-        """Open a session for a full fetch with these outcomes; its id, or `NO_SESSION` if it gets none."""
+        """Open a session for a full fetch with these outcomes; its id, or `NO_SESSION` if it gets none.
 
-    @abstractmethod
-    def _key(self, request: SessionRequest) -> int: ...
-
-    @abstractmethod
-    def _used(self, request: SessionRequest, session: FetchSession) -> None:
-        """The session was used and may have another size: drop it if it has grown too much."""
-
-    def _find(self, request: SessionRequest) -> FetchSession | None:
-        session = self._sessions.get(self._key(request))
-        return session if session is not None and session.id == request.session_id else None
-
-    def _close(self, request: SessionRequest) -> None:
-        with self._lock:
-            session = self._find(request)
-            if session is not None:
-                self._drop(self._key(request))
-        if session is not None:
-            session.close()
-
-    def _drop(self, key: int) -> FetchSession:
-        """Remove a session, under the lock; the caller closes it without the lock."""
-        return self._sessions.pop(key)
-
-
-class FollowerSessions(FetchSessions):
-    """Holds one session for each follower that is alive; a peer could invent ids of other followers.
-
-    A follower of more than `MAX_SESSION_PARTITIONS` continues with full fetches.
-    """
-
-    def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
-        """Replaces the follower's former session, and drops the sessions of brokers that are gone."""
-        follower, alive = request.replica_id, self._metadata.current.brokers
-        session = None
-        if follower in alive and len(outcomes) <= MAX_SESSION_PARTITIONS:
-            session = FetchSession(self._new_id(), outcomes, self.listeners)
-        with self._lock:
-            gone = [id_ for id_ in self._sessions if id_ == follower or id_ not in alive]
-            dropped = [self._drop(broker_id) for broker_id in gone]
-            if session is not None:
-                self._sessions[follower] = session
-        for former in dropped:
-            former.close()
-        return NO_SESSION if session is None else session.id
-
-    def _key(self, request: SessionRequest) -> int:
-        return request.replica_id
-
-    def _used(self, request: SessionRequest, session: FetchSession) -> None:
-        if len(session) > MAX_SESSION_PARTITIONS:
-            self._close(request)
-
-
-class ConsumerSessions(FetchSessions):
-    """At most ``max_slots`` sessions (``max.incremental.fetch.session.cache.slots``), found by id, each of at
-    most `MAX_PARTITIONS_OF_SESSION` partitions.
-
-    If there is no room for another session or its partitions, it replaces the least recently used one if that
-    is stale (`EVICTION_MS`); else the smallest of the sessions older than that, if that is smaller than the
-    new one. Otherwise the consumer gets no session and continues with full fetches.
-    """
-
-    def __init__(
-        self,
-        max_slots: int,
-        wake: Callable[[FetchSession], object],
-        metadata: MetadataCache,
-        *,
-        now_ms: Callable[[], float],
-        max_partitions: int = MAX_SESSION_PARTITIONS,
-        new_id: Callable[[], int] = _random_id,
-    ) -> None:
-        super().__init__(wake, metadata, new_id)
-        self._max_slots = max_slots
-        self._max_partitions = max_partitions
-        self._now_ms = now_ms
-        # The partitions of each session at its last use, and of all together; also of those being made.
-        self._sizes: dict[int, int] = {}
-        self._partitions = 0
-
-    def open(self, request: SessionRequest, outcomes: Sequence[FetchOutcome]) -> int:
+        A follower's former session is closed, and those of brokers that are gone.
+        """
+        follower = max(request.replica_id, NO_BROKER)
         now_ms = self._now_ms()
-        session_id, evicted = self._reserve(len(outcomes), now_ms)
+        with self._lock:
+            evicted = self._abandoned(follower)
+            session_id = self._reserve(follower, len(outcomes), now_ms, evicted)
         for former in evicted:
             former.close()
         if session_id == NO_SESSION:
             return NO_SESSION
-        session = FetchSession(session_id, outcomes, self.listeners, uses_topic_ids=request.uses_topic_ids)
+        session = FetchSession(
+            session_id, outcomes, self.listeners, uses_topic_ids=request.uses_topic_ids, follower=follower
+        )
         session.created_ms = session.last_used_ms = now_ms
         with self._lock:
             self._sessions[session_id] = session
-            self._note_size(session)
         return session_id
 
-    def _reserve(self, size: int, now_ms: float) -> tuple[int, list[FetchSession]]:
-        """The id of a session for which there is room, or `NO_SESSION`; and the sessions evicted for it."""
-        evicted: list[FetchSession] = []
-        with self._lock:
-            if size > min(self._max_partitions, MAX_PARTITIONS_OF_SESSION):
-                return NO_SESSION, evicted
-            while len(self._sizes) >= self._max_slots or self._partitions + size > self._max_partitions:
-                key = self._evictable_for(size, now_ms)
-                if key is None:
-                    return NO_SESSION, evicted
-                evicted.append(self._drop(key))
+    # Under the lock
+
+    def _abandoned(self, follower: BrokerId) -> list[FetchSession]:
+        """Drop the sessions that end when this follower opens one."""
+        if follower == NO_BROKER:
+            return []
+        alive = self._metadata.current.brokers
+        former = [
+            session
+            for session in self._sessions.values()
+            if session.follower == follower or session.follower not in alive
+        ]
+        for session in former:
+            self._drop(session)
+        return former
+
+    def _reserve(self, follower: BrokerId, size: int, now_ms: float, evicted: list[FetchSession]) -> int:
+        """The id of a session for which there is room, or `NO_SESSION`; adds those that give way to it."""
+        is_gone = follower != NO_BROKER and follower not in self._metadata.current.brokers
+        if is_gone or size > min(self._max_partitions, self.largest):
+            return NO_SESSION
+        while len(self._sizes) >= self._max_slots or self._partitions + size > self._max_partitions:
+            session = self._evictable_for(size, now_ms)
+            if session is None:
+                return NO_SESSION
+            self._drop(session)
+            evicted.append(session)
+        session_id = self._new_id()
+        while session_id in self._sizes:
             session_id = self._new_id()
-            while session_id in self._sizes:
-                session_id = self._new_id()
-            self._sizes[session_id] = size
-            self._partitions += size
-        return session_id, evicted
+        self._sizes[session_id] = size
+        self._partitions += size
+        return session_id
 
-    def _key(self, request: SessionRequest) -> int:
-        return request.session_id
-
-    def _used(self, request: SessionRequest, session: FetchSession) -> None:
-        has_grown = False
-        with self._lock:
-            if session.id not in self._sessions:
-                return
-            session.last_used_ms = self._now_ms()
-            self._sessions.move_to_end(session.id)
-            self._note_size(session)
-            if self._partitions > self._max_partitions or len(session) > MAX_PARTITIONS_OF_SESSION:
-                # It has grown too much. Its consumer will not find it, and opens another if there is room.
-                has_grown = True
-                self._drop(session.id)
-        if has_grown:
-            session.close()
-
-    def _note_size(self, session: FetchSession) -> None:
+    def _used(self, session: FetchSession) -> bool:
+        """A session was used and may have another size; returns whether it has grown too much."""
+        if session.id not in self._sessions:
+            return False
+        session.last_used_ms = self._now_ms()
+        self._sessions.move_to_end(session.id)
         size = len(session)
-        self._partitions += size - self._sizes.get(session.id, 0)
+        self._partitions += size - self._sizes[session.id]
         self._sizes[session.id] = size
+        return self._partitions > self._max_partitions or size > self.largest
 
-    def _evictable_for(self, size: int, now_ms: float) -> int | None:
+    def _evictable_for(self, size: int, now_ms: float) -> FetchSession | None:
         """The session that gives way to a new one of that size."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is not None and now_ms - oldest.last_used_ms > EVICTION_MS:
-            return oldest.id
+            return oldest
         # No index of sizes: a lookup for a new session in a full cache takes time for each session.
         settled = (one for one in self._sessions.values() if one.last_used_ms - one.created_ms > EVICTION_MS)
-        smallest = min(((self._sizes[one.id], one.id) for one in settled), default=(size, 0))
-        return smallest[1] if smallest[0] < size else None
+        smallest = min(settled, key=lambda one: self._sizes[one.id], default=None)
+        return smallest if smallest is not None and self._sizes[smallest.id] < size else None
 
-    def _drop(self, key: int) -> FetchSession:
-        self._partitions -= self._sizes.pop(key)
-        return super()._drop(key)
+    def _drop(self, session: FetchSession) -> None:
+        """Remove a session; it is closed without the lock."""
+        if self._sessions.pop(session.id, None) is not None:
+            self._partitions -= self._sizes.pop(session.id)
+
+    # Without it
+
+    def _close(self, session: FetchSession) -> None:
+        with self._lock:
+            self._drop(session)
+        session.close()

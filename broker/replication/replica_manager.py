@@ -36,7 +36,7 @@ from barnabas.broker.replication.delayed_fetch import (
 from barnabas.broker.replication.delayed_produce import DelayedProduce, Unacknowledged
 from barnabas.broker.replication.failures import DiskFailures
 from barnabas.broker.replication.fence import Fence
-from barnabas.broker.replication.fetch_sessions import ConsumerSessions, FollowerSessions
+from barnabas.broker.replication.fetch_sessions import FetchSessions
 from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.isr_changes import IsrChanges, IsrStore
 from barnabas.broker.replication.marker_writer import TransactionMarkers
@@ -87,9 +87,9 @@ class ReplicaManager:
         self.produce_purgatory = Purgatory("produce", reaper)
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
-        self.follower_sessions = FollowerSessions(self.follower_purgatory.check_and_complete, metadata)
+        self.follower_sessions = FetchSessions(self.follower_purgatory.check_and_complete, metadata, now_ms)
         wakes = self.consumer_wakes = SlicedChecks(self.consumer_purgatory, call_soon, on_fatal=on_fatal)
-        self.consumer_sessions = ConsumerSessions(max_fetch_sessions, wakes.note, metadata, now_ms=now_ms)
+        self.consumer_sessions = FetchSessions(wakes.note, metadata, now_ms, max_fetch_sessions)
         self.role_listeners: list[Callable[[TopicPartition], None]] = []
         self.fence, self.traffic = Fence(self._fenced), Traffic()
         self.disk_failures = DiskFailures(broker_id, logs, isr_store, on_fatal=on_fatal)

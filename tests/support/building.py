@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from barnabas.broker.base.purgatory import Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
-from barnabas.broker.replication.delayed_fetch import FetchItem, FetchParams, FetchResult, FixedItems
+from barnabas.broker.replication.delayed_fetch import FetchItem, FetchParams, FetchResult, FetchSource
 from barnabas.broker.replication.fetcher_thread import FollowedLeader
 from barnabas.broker.replication.partition import FollowerProgress, Isolation, Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -374,7 +374,7 @@ class Managed:
             max_bytes=max_bytes,
             broker_epoch=broker_epoch,
         )
-        self.manager.fetch(params, FixedItems(items), answers.append)
+        self.manager.fetch(params, FetchSource(items), answers.append)
         return answers
 
     def pass_time(self, ms: float) -> None:

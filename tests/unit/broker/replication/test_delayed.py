@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.replication import sliced_checks
-from barnabas.broker.replication.delayed_fetch import FetchResult, FixedItems
+from barnabas.broker.replication.delayed_fetch import FetchResult, FetchSource
 from barnabas.broker.replication.partition import PartitionRead
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -333,7 +333,7 @@ def test_enough_is_answered_at_once_and_so_is_an_error(led: Managed) -> None:
     # So is a follower with another history.
     answers: list[FetchResult] = []
     diverging = fetch_item(TP, 5)._replace(last_fetched_epoch=0)
-    led.manager.fetch(fetch_params(TWO, max_wait_ms=1_000), FixedItems([diverging]), answers.append)
+    led.manager.fetch(fetch_params(TWO, max_wait_ms=1_000), FetchSource([diverging]), answers.append)
     read = answers[0].outcomes[0].read
     assert read is not None
     assert read.diverging == (0, 1)

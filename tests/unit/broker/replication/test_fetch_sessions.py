@@ -12,9 +12,8 @@ from barnabas.broker.replication import fetch_sessions
 from barnabas.broker.replication.delayed_fetch import FetchItem, FetchOutcome
 from barnabas.broker.replication.fetch_sessions import (
     EVICTION_MS,
-    ConsumerSessions,
     FetchSession,
-    FollowerSessions,
+    FetchSessions,
     SessionRequest,
     key_of,
 )
@@ -76,14 +75,14 @@ class Rig:
         self._ids = itertools.count(1)
         self.sessions = self._make(slots, partitions)
 
-    def _make(self, slots: int, partitions: int) -> ConsumerSessions | FollowerSessions:
-        return ConsumerSessions(
-            slots,
+    def _make(self, slots: int | None, partitions: int) -> FetchSessions:
+        return FetchSessions(
             lambda session: self.woken.append(session.id),
             self.metadata,
-            now_ms=self.clock,
-            max_partitions=partitions,
-            new_id=lambda: next(self._ids),
+            self.clock,
+            slots,
+            partitions,
+            lambda: next(self._ids),
         )
 
     @property
@@ -135,10 +134,8 @@ class Rig:
 class FollowerRig(Rig):
     fetcher = TWO
 
-    def _make(self, slots: int, partitions: int) -> FollowerSessions:
-        return FollowerSessions(
-            lambda session: self.woken.append(session.id), self.metadata, lambda: next(self._ids)
-        )
+    def _make(self, slots: int | None, partitions: int) -> FetchSessions:
+        return super()._make(None, partitions)
 
 
 @pytest.fixture(params=[Rig, FollowerRig], ids=["consumer", "follower"])
@@ -352,9 +349,9 @@ def test_the_smallest_old_session_is_evicted_for_a_larger_one() -> None:
     rig.continue_session(larger, 1)
 
 
-def test_the_partitions_of_one_session_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS_OF_SESSION", 2)
-    monkeypatch.setattr(fetch_sessions, "MAX_SESSION_PARTITIONS", 2)
+def test_the_partitions_of_one_session_are_bounded(rig: Rig) -> None:
+    assert rig.sessions.largest == (500_000 if isinstance(rig, FollowerRig) else 10_000)
+    rig.sessions.largest = 2
     assert rig.open(read(A), read(B), read(C)) == NO_SESSION
     session_id = rig.open(read(A), read(B))
     rig.continue_session(session_id, 1, item(C), forget=[B])
@@ -385,8 +382,7 @@ def test_other_fetches_go_on_while_a_session_is_made_or_closed(
         Watching, "watch", lambda _: locked.append(rig.sessions._lock.locked()), raising=False
     )
     monkeypatch.setattr(fetch_sessions, "FetchSession", Watching)
-    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS_OF_SESSION", 2)
-    monkeypatch.setattr(fetch_sessions, "MAX_SESSION_PARTITIONS", 2)
+    rig.sessions.largest = 2
     rig.sessions.begin(rig.request(rig.open(read(A)), 0))
     session_id = rig.open(read(A), read(B))
     rig.continue_session(session_id, 1, item(C))
