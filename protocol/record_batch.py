@@ -315,6 +315,16 @@ def stamp_producer(
     write_crc(buffer)
 
 
+def pack_batch(header: BatchHeader, records: Buffer) -> bytearray:
+    """The batch of these packed records, with its length and CRC, and the header's other fields."""
+    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(records)
+    batch = bytearray(HEADER_BYTES + len(records))
+    HEADER.pack_into(batch, 0, *header._replace(batch_length=length))
+    batch[HEADER_BYTES:] = records
+    write_crc(batch)
+    return batch
+
+
 def write_crc(buffer: bytearray | memoryview, position: int = 0) -> None:
     """Compute the CRC of a batch whose other fields are final, and store it in place."""
     (length,) = BATCH_LENGTH.unpack_from(buffer, position)

@@ -30,16 +30,13 @@ from barnabas.protocol.errors import ApiError
 from barnabas.protocol.record_batch import (
     COMPRESSION_MASK,
     DELETE_HORIZON_MASK,
-    HEADER,
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
     MAGIC,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     BatchHeader,
+    pack_batch,
     parse_header,
-    write_crc,
 )
 from barnabas.protocol.records import Marker
 from barnabas.protocol.varint import decode_varint, encode_varint
@@ -225,12 +222,8 @@ def emptied(header: BatchHeader) -> Filtered:
 
 def filler(offset: int, leader_epoch: int) -> tuple[BatchHeader, bytearray]:
     """An empty batch of one offset and without a producer."""
-    batch = bytearray(HEADER_BYTES)
-    length = HEADER_BYTES - LOG_OVERHEAD_BYTES
-    HEADER.pack_into(
-        batch, 0, offset, length, leader_epoch, MAGIC, 0, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, -1, -1, -1, 0
-    )
-    write_crc(batch)
+    times = NO_TIMESTAMP, NO_TIMESTAMP
+    batch = pack_batch(BatchHeader(offset, 0, leader_epoch, MAGIC, 0, 0, 0, *times, -1, -1, -1, 0), b"")
     return parse_header(batch), batch
 
 
@@ -320,10 +313,5 @@ def _rebuilt(
 
 
 def _packed(header: BatchHeader, records: Buffer) -> Filtered:
-    """The batch with its final length and CRC."""
-    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(records)
-    batch = bytearray(HEADER_BYTES + len(records))
-    HEADER.pack_into(batch, 0, *header._replace(batch_length=length))
-    batch[HEADER_BYTES:] = records
-    write_crc(batch)
+    batch = pack_batch(header, records)
     return Filtered(parse_header(batch), batch)

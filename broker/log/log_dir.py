@@ -19,7 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.checkpoints import OffsetCheckpoint, encode_lines, encode_topic_id
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
@@ -30,7 +29,6 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
-from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
@@ -87,7 +85,9 @@ def _parse_mark(text: str) -> CleanMark | None:
 
 
 class ScannedLog(NamedTuple):
-    """A partition's folder, with its checkpoint entries and the last stop's record."""
+    """A partition's folder, with its checkpoint entries and the last stop's record, as `LogLoader` takes
+    them.
+    """
 
     key: TopicPartition
     folder: Path
@@ -97,27 +97,6 @@ class ScannedLog(NamedTuple):
     segments_at_stop: int | None = None
     first_dirty_offset: int = 0
     delete_horizon_ms: int | None = None
-
-    def loader(
-        self,
-        config: TopicConfig,
-        now_ms: int,
-        topic_id: TopicId | None = None,
-        files: FileSystem = FILE_SYSTEM,
-    ) -> LogLoader:
-        return LogLoader(
-            self.folder,
-            config,
-            now_ms=now_ms,
-            topic_id=topic_id,
-            recovery_point=self.recovery_point,
-            log_start_offset=self.log_start_offset,
-            is_clean=self.is_clean,
-            segments_at_stop=self.segments_at_stop,
-            first_dirty_offset=self.first_dirty_offset,
-            delete_horizon_ms=self.delete_horizon_ms,
-            files=files,
-        )
 
 
 class DirScan(NamedTuple):

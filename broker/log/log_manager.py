@@ -693,7 +693,9 @@ class LogManager:
         self._kept_out[scanned.key] = scanned
 
     def _loader(self, scanned: ScannedLog, now_ms: int, topic_id: TopicId | None = None) -> LogLoader:
-        return scanned.loader(self._config_of(scanned.key.topic), now_ms, topic_id, self._files)
+        found = scanned._asdict()
+        config = self._config_of(found.pop("key").topic)
+        return LogLoader(config=config, now_ms=now_ms, topic_id=topic_id, files=self._files, **found)
 
     def _retry_opening(self, key: TopicPartition, now_ms: int) -> Log | None:
         """Open a log that could not be opened at start. Raises StorageError."""

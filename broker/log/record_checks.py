@@ -25,7 +25,6 @@ from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.appending import Appendable, ProducedBatches, parse_produced
 from barnabas.protocol.compression import (
     MAX_EXPANSION,
-    Buffer,
     Compression,
     compress,
     decompress,
@@ -36,14 +35,13 @@ from barnabas.protocol.compression import (
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import (
-    ATTRIBUTES_OFFSET,
     COMPRESSION_MASK,
     HEADER_BYTES,
-    LENGTH_OFFSET,
     LOG_OVERHEAD_BYTES,
     MAX_TIMESTAMP_OFFSET,
     NO_TIMESTAMP,
     BatchHeader,
+    pack_batch,
     parse_header,
     write_crc,
 )
@@ -58,9 +56,7 @@ _BYTES_LIKE_A_RECORD: Final = 2_048
 _QUICK_DECOMPRESSED_BYTES: Final = 256 * 1024
 _QUICK_STREAMS: Final = 128
 """The number of compressed streams and blocks of snappy: a call reads each, also an empty one."""
-_LENGTH_SIZE: Final = 4
 _LONG: Final = struct.Struct(">q")
-_ATTRIBUTES_SIZE: Final = 2
 _ERRORS_SHOWN: Final = 3
 
 
@@ -201,19 +197,7 @@ def _recompressed(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a batch of {size_bytes} bytes, the largest allowed is {config.max_message_bytes}",
         )
-    return _repacked(batch, header, compression, packed)
-
-
-def _repacked(batch: memoryview, header: BatchHeader, compression: Compression, packed: Buffer) -> bytearray:
-    """The same batch with its records packed in another compression."""
-    repacked = bytearray(batch[:HEADER_BYTES])
-    repacked += packed
-    length = len(repacked) - LOG_OVERHEAD_BYTES
-    repacked[LENGTH_OFFSET : LENGTH_OFFSET + _LENGTH_SIZE] = length.to_bytes(_LENGTH_SIZE)
-    attributes = header.attributes & ~COMPRESSION_MASK | compression
-    repacked[ATTRIBUTES_OFFSET : ATTRIBUTES_OFFSET + _ATTRIBUTES_SIZE] = attributes.to_bytes(_ATTRIBUTES_SIZE)
-    write_crc(repacked)
-    return repacked
+    return pack_batch(header._replace(attributes=header.attributes & ~COMPRESSION_MASK | compression), packed)
 
 
 def _check_demands(
