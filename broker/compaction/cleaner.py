@@ -17,6 +17,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -39,7 +40,7 @@ from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.lookups import look_up
 from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.common.threads import make_thread
+from barnabas.common.workers import Task
 from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, parse_header
@@ -168,10 +169,12 @@ class LogCleaner:
         self._throttle = IoThrottle(settings.max_io_bytes_per_second)
         self.uncleanable = UncleanableLogs()
         self._choosing = threading.Lock()
-        """Held by the thread that assesses all logs. Before `_condition`, which it may take."""
-        self._condition = threading.Condition()
+        """Held by the thread that assesses all logs. Before `_lock`, which it may take."""
+        self._lock = threading.Lock()
         self._is_started = self._is_stopping = False
-        self._threads: dict[int, threading.Thread] = {}
+        self._tasks: list[Task] = []
+        """The work of each thread, by its number; those beyond ``log.cleaner.threads`` rest."""
+        self._dead_threads = 0
         self._in_progress: set[TopicPartition] = set()
         self._due: list[TopicPartition] = []
         """The logs to clean, the dirtiest last."""
@@ -191,65 +194,55 @@ class LogCleaner:
     # Threads
 
     def start(self) -> None:
-        with self._condition:
+        with self._lock:
             self._is_started = True
-            self._add_threads()
+            self._wake_tasks()
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """End the threads; a cleaning in progress is given up within a few milliseconds."""
-        with self._condition:
+        with self._lock:
             self._is_stopping = True
-            threads = list(self._threads.values())
-            self._condition.notify_all()
         deadline = time.monotonic() + timeout_s
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-            if thread.is_alive():
-                logger.error("%s did not end within %.0f s", thread.name, timeout_s)
+        for number, task in enumerate(self._tasks):
+            if not task.stop(max(0.0, deadline - time.monotonic())):
+                logger.error("log-cleaner-%d did not end within %.0f s", number, timeout_s)
         self._save_progress()
 
     def reconfigure(self, settings: CleanerSettings) -> None:
-        """Put changed settings into force; superfluous threads give up their cleanings and end."""
-        with self._condition:
+        """Put changed settings into force; superfluous threads give up their cleanings."""
+        with self._lock:
             if settings == self.settings:
                 return
             self.settings = settings
             self._throttle.set_rate(settings.max_io_bytes_per_second)
             if self._is_started and not self._is_stopping:
-                self._add_threads()
-            self._condition.notify_all()
+                self._wake_tasks()
         logger.info("the log cleaner has other settings: %s", settings)
 
-    @property
-    def missing_threads(self) -> int:
-        """The number of threads that should run and do not."""
-        alive = sum(thread.is_alive() for thread in list(self._threads.values()))
-        return max(0, self.settings.threads - alive) if self._is_started else 0
+    def _wake_tasks(self) -> None:
+        for number in range(len(self._tasks), self.settings.threads):
+            task = Task(f"log-cleaner-{number}", partial(self._turn, number), on_fatal=self._note_dead)
+            self._tasks.append(task)
+            task.start()
+        for task in self._tasks:
+            task.wake()
 
-    def _add_threads(self) -> None:
-        for number in range(self.settings.threads):
-            if number not in self._threads:
-                thread = make_thread(f"log-cleaner-{number}", partial(self._run, number), self._on_fatal)
-                self._threads[number] = thread
-                thread.start()
+    def _note_dead(self, error: BaseException) -> None:
+        self._dead_threads += 1
+        self._on_fatal(error)
 
     def _is_superfluous(self, number: int) -> bool:
         return self._is_stopping or number >= self.settings.threads
 
-    def _run(self, number: int) -> None:
-        while True:
-            try:
-                is_cleaned = self.clean_next(number)
-            except Stopped:
-                is_cleaned = False
-            with self._condition:
-                if not is_cleaned and not self._is_superfluous(number):
-                    self._condition.wait(self.settings.backoff_ms / 1_000)
-                if self._is_superfluous(number):
-                    # Under the lock, so that a raised number of threads starts another one.
-                    del self._threads[number]
-                    self._last_runs.pop(number, None)
-                    return
+    def _turn(self, number: int) -> float | None:
+        """Clean a log; returns the pause until the next one, None for a thread that is one too many."""
+        if self._is_superfluous(number):
+            self._last_runs.pop(number, None)
+            return None
+        with suppress(Stopped):
+            if self.clean_next(number):
+                return 0.0
+        return self.settings.backoff_ms / 1_000
 
     # Choosing
 
@@ -263,7 +256,7 @@ class LogCleaner:
         try:
             self._clean(log, assessment, number)
         finally:
-            with self._condition:
+            with self._lock:
                 self._in_progress.discard(log.topic_partition)
         if time.monotonic() - self._saved_s >= _SAVE_INTERVAL_S:
             self._save_progress()
@@ -294,7 +287,7 @@ class LogCleaner:
                     log = self._logs.get(self._due.pop())
                     assessment = None if log is None else self._assess(log)
                     if log is not None and assessment is not None and assessment.is_due:
-                        with self._condition:
+                        with self._lock:
                             self._in_progress.add(log.topic_partition)
                         return log, assessment
             return None
@@ -310,7 +303,7 @@ class LogCleaner:
             if assessment is not None:
                 assessed[log.topic_partition] = assessment
         now_ms = self._now_ms()
-        with self._condition:
+        with self._lock:
             self._resting_until_ms = {
                 name: end_ms for name, end_ms in self._resting_until_ms.items() if end_ms > now_ms
             }
@@ -377,7 +370,7 @@ class LogCleaner:
         self.uncleanable.clear(log)
         if stats.is_abandoned:
             logger.info("the cleaning of %s is given up: the log has changed", log.topic_partition)
-            with self._condition:
+            with self._lock:
                 self._resting_until_ms[log.topic_partition] = self._now_ms() + settings.backoff_ms
             return
         elapsed_s = time.perf_counter() - began_s
@@ -395,7 +388,7 @@ class LogCleaner:
 
     def _succeeded(self, log: Log, number: int, run: LastRun) -> None:
         name, stats = log.topic_partition, run.stats
-        with self._condition:
+        with self._lock:
             self._last_runs[number] = run
             self._totals = self._totals.plus(stats)
         horizon_ms = stats.delete_horizon_ms
@@ -429,7 +422,7 @@ class LogCleaner:
 
     def figures(self) -> CleanerFigures:
         """The figures for operators; waits for no cleaning."""
-        with self._condition:
+        with self._lock:
             runs, totals = list(self._last_runs.values()), self._totals
             in_progress = sorted(self._in_progress)
         assessed, marked = self._assessed, self.uncleanable.logs()
@@ -444,7 +437,7 @@ class LogCleaner:
             max_buffer_utilization=max((run.map_utilization for run in runs), default=0.0),
             recopy_ratio=sum(run.stats.bytes_written for run in runs) / max(1, read_bytes),
             max_clean_time_s=max((run.elapsed_s for run in runs), default=0.0),
-            dead_threads=self.missing_threads,
+            dead_threads=self._dead_threads,
             uncleanable=[
                 (log.folder.parent, assessed[log.topic_partition].dirty_bytes)
                 if log.topic_partition in assessed

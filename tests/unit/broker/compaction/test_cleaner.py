@@ -423,7 +423,7 @@ def test_threads_clean_different_logs_at_the_same_time(rig: CleanerRig, cleaning
     wait_for(lambda: len(cleanings.calls) == 3 and not rig.cleaner.figures().in_progress)
     assert sorted(cleanings.calls) == [("a", 12), ("b", 12), ("c", 12)]
     assert cleanings.maps == [int((1 << 20) / 3 * 0.9)] * 3
-    assert rig.cleaner.missing_threads == 0
+    assert rig.cleaner.figures().dead_threads == 0
 
 
 def block(log: Log, pause: Pace) -> None:
