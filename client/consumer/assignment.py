@@ -104,11 +104,8 @@ class Assignment:
 
     def add_at(self, partitions: Iterable[TopicPartition], starts: Committed) -> None:
         """Read more partitions, each from its committed offset, or by `auto_offset_reset`."""
-        for tp in partitions:
-            state = self._add(tp)
-            if (start := starts.get(tp)) is not None:
-                state.begin_at(start.offset, start.leader_epoch)
-        self._changed()
+        new = [self._add(tp) for tp in partitions]
+        self._place({state: state.generation for state in new}, starts, None)
 
     def _add(self, tp: TopicPartition) -> PartitionState:
         state = PartitionState(

@@ -28,7 +28,7 @@ from barnabas.client.consumer.group_membership import Identity, Membership, Memb
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import CommitFailed, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
-from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to, severity
+from barnabas.client.reactions import Api, Reaction, reaction_to, severity
 from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import (
     BarnabasError,
@@ -99,16 +99,11 @@ class CommittedOffsets:
             self._check_may_commit(sent_as)
             try:
                 limit_ms = attempts.left_ms(self._request_timeout_ms)
-                error, done = await self._commit_once(uncommitted, topic_ids, sent_as, limit_ms)
-                for tp in done:
-                    del uncommitted[tp]
-                if error is None:
-                    break
-            except BarnabasError as failure:
-                error = failure
-            if not retries:
-                raise error
-            await attempts.wait_after(error)
+                await self._commit_once(uncommitted, topic_ids, sent_as, limit_ms)
+            except BarnabasError as error:
+                if not retries:
+                    raise
+                await attempts.wait_after(error)
         if former:
             raise CommitFailed(
                 f"{former[0]} was read in a topic that was deleted and made again; its offset was not taken"
@@ -153,12 +148,12 @@ class CommittedOffsets:
 
     async def _commit_once(
         self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: dict[TopicPartition, OffsetAndMetadata],
         topic_ids: TopicIds,
         sent_as: Identity,
         timeout_ms: int,
-    ) -> tuple[BarnabasError | None, set[TopicPartition]]:
-        """One attempt: its retriable error, and the committed partitions."""
+    ) -> None:
+        """One attempt, which removes the offsets that are committed."""
         topics: dict[tuple[str, TopicId], list[OffsetCommitRequestPartition]] = {}
         for tp, offset in offsets.items():
             topics.setdefault((tp.topic, topic_ids.get(tp, NO_TOPIC_ID)), []).append(
@@ -187,17 +182,17 @@ class CommittedOffsets:
         missing = int(ErrorCode.UNKNOWN_SERVER_ERROR)
         worst = max(offsets, key=lambda tp: severity(Api.COMMIT, codes.get(tp, missing)))
         code = codes.get(worst, missing)
+        for tp in [tp for tp in offsets if codes.get(tp) == ErrorCode.NONE]:
+            del offsets[tp]
+        if not offsets:
+            return
         reaction = reaction_to(Api.COMMIT, code)
-        if reaction is Reaction.GO_ON:
-            return None, set(offsets)
         error = api_error(code, f"the offset of {worst} was not committed")
         if self.is_member or reaction is Reaction.FIND_COORDINATOR:
             self._member.react(Api.COMMIT, reaction, f"a commit was answered {error.code.name}", sent_as)
         if reaction in (Reaction.FORGET_GENERATION, Reaction.FORGET_MEMBER):
             raise CommitFailed(f"the group has rebalanced without this member ({error})") from error
-        if reaction not in REPEATED:
-            raise error
-        return error, {tp for tp in offsets if codes.get(tp) == ErrorCode.NONE}
+        raise error
 
     async def fetch(
         self,

@@ -303,9 +303,7 @@ class Producer(Client):
     @property
     def identity(self) -> ProducerIdAndEpoch:
         """The producer id and epoch of the present transaction, or of the next one."""
-        identity = self._transactions().machine.identity
-        if identity is None:
-            raise IllegalTransactionState("the producer has no id")
+        identity = self._transactions().machine.known_identity()
         return ProducerIdAndEpoch(identity.producer_id, identity.epoch)
 
     async def complete_transaction(self, prepared: PreparedTransaction, *, commit: bool = True) -> None:

@@ -314,7 +314,10 @@ class Sender:
                 await self._cluster.send_oneway(node_id, request)
                 response = None
             else:
-                response = await self._cluster.request(node_id, request, last_version=self._last_version)
+                # A later version would add partitions to the transaction.
+                is_old = self._transactions is not None and not self._transactions.uses_new_protocol
+                last_version = LAST_PRODUCE_OF_OLD_PROTOCOL if is_old else None
+                response = await self._cluster.request(node_id, request, last_version=last_version)
         except BarnabasError as error:
             self._settle(sent, partial(self._unanswered, error))
             return
@@ -358,13 +361,6 @@ class Sender:
             timeout_ms=max(1, self._config.request_timeout_ms * 9 // 10),
             topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
         )
-
-    @property
-    def _last_version(self) -> int | None:
-        """The last version of Produce, because a later one would add partitions to the transaction."""
-        if self._transactions is None or self._transactions.uses_new_protocol:
-            return None
-        return LAST_PRODUCE_OF_OLD_PROTOCOL
 
     def _settle(self, sent: list[_Sent], settle: Callable[[_Sent], None]) -> None:
         """Settle the batches of a request one by one, so that a bug of ours keeps no outcome from others."""

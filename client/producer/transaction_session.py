@@ -331,7 +331,7 @@ class TransactionSession:
     async def _add_wanted(self) -> None:
         machine = self.machine
         while machine.wanted:
-            identity = self._identity()
+            identity = self.machine.known_identity()
             wanted = sorted(machine.wanted)
             machine.is_started = True
             request = AddPartitionsToTxnRequest(
@@ -356,7 +356,7 @@ class TransactionSession:
             self._sender.wake()
 
     async def _add_offsets(self, group_id: str) -> None:
-        machine, identity = self.machine, self._identity()
+        machine, identity = self.machine, self.machine.known_identity()
         machine.is_started = True
         request = AddOffsetsToTxnRequest(
             transactional_id=machine.transactional_id,
@@ -370,7 +370,7 @@ class TransactionSession:
     async def _commit_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
     ) -> None:
-        machine, identity = self.machine, self._identity()
+        machine, identity = self.machine, self.machine.known_identity()
         link = self._group_link
         if link is None or link.key != group.group_id:
             link = self._group_link = CoordinatorLink(self._cluster, CoordinatorType.GROUP, group.group_id)
@@ -441,15 +441,9 @@ class TransactionSession:
         self._sender.wake()
         return self.machine.failure() if self.machine.error is not None else error
 
-    def _identity(self) -> ProducerIdentity:
-        identity = self.machine.identity
-        if identity is None:
-            raise IllegalTransactionState("the producer has no id")
-        return identity
-
     def _target(self) -> PreparedTransaction:
         """The transaction to prepare or to end."""
-        identity = self._identity()
+        identity = self.machine.known_identity()
         return self.machine.prepared or PreparedTransaction(
             self.machine.transactional_id, identity.producer_id, identity.epoch
         )

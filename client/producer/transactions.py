@@ -159,6 +159,11 @@ class TransactionMachine:
         self._last_outcome = ""
         """Of the transaction before: "committed" or "aborted"."""
 
+    def known_identity(self) -> ProducerIdentity:
+        if self.identity is None:
+            raise IllegalTransactionState("the producer has no id")
+        return self.identity
+
     # Calls and events
 
     def check(self, call: Step) -> None:
