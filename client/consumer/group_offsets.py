@@ -256,8 +256,8 @@ class GroupCommits:
         """The last committed offsets, each with the restarts of its partition; not committed again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._automatic: asyncio.Task[None] | None = None
-        self.failure: Exception | None = None
-        """The next poll raises this: the exception of a callback, or of a bug of ours in the background."""
+        self.failure: BaseException | None = None
+        """Raised by the present poll or the next: of a callback, listener or join, or of a bug of ours."""
         self.due_at = self._after_interval(time.monotonic())
 
     def stop_automatic(self) -> None:

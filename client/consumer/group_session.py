@@ -109,7 +109,7 @@ class GroupSession:
 
     async def unsubscribe(self) -> None:
         """Release all partitions and leave the group; then raises the listener's exception, if any."""
-        selection = self.selection
+        selection, commits = self.selection, self.commits
         if selection is None:
             return
         try:
@@ -125,6 +125,7 @@ class GroupSession:
                 self.member = Membership(member.timing, member.group_instance_id)
                 self.member.coordinator = member.coordinator
                 self._make_parts()
+        commits.raise_failure()
 
     async def close(self, *, commits: bool, timeout_s: float) -> None:
         """Commit if automatic, call the listener, leave. ``commits`` is False after a failure.
@@ -132,9 +133,8 @@ class GroupSession:
         Leaves without the rest after ``timeout_s``. Raises the listener's exception at the end.
         """
         leave_s = min(_LEAVE_S, timeout_s / 4)
-        limit = asyncio.timeout(timeout_s - leave_s)
         try:
-            async with limit, self._turn():
+            async with asyncio.timeout(timeout_s - leave_s), self._turn():
                 if not commits:
                     self.commits.stop_automatic()
                 if self.selection is not None:
@@ -143,8 +143,6 @@ class GroupSession:
                     await self.commits.automatic_now()
                 await self.commits.finish()
         except TimeoutError:
-            if not limit.expired():
-                raise
             log.warning(
                 "group %r: closing takes too long, so the last positions are not committed", self._group_id
             )
@@ -165,24 +163,25 @@ class GroupSession:
         self.commits.raise_failure()
         if self.selection is None or not self._has_work():
             return
-        failure: BaseException | None = None
         try:
             async with self._turn():
-                while self.selection is not None and failure is None and self._has_work():
-                    failure = await self._work(self.selection)
+                while self.selection is not None and self.commits.failure is None and self._has_work():
+                    await self._work(self.selection)
         except asyncio.CancelledError:
             self._request_upkeep()
             raise
-        if failure is not None:
+        if self.commits.failure is not None:
             self._request_upkeep()
-            raise failure
+            self.commits.raise_failure()
 
-    async def _work(self, selection: TopicSelection) -> BaseException | None:
+    async def _work(self, selection: TopicSelection) -> None:
         if self.member.state is MemberState.FENCED:
-            return await self._lose_all(selection) or api_error(ErrorCode.FENCED_INSTANCE_ID)
-        if self._joining is not None:
-            return await self._take_over(selection)
-        return await self._begin_join(selection)
+            await self._lose_all(selection)
+            self.commits.failure = self.commits.failure or api_error(ErrorCode.FENCED_INSTANCE_ID)
+        elif self._joining is not None:
+            await self._take_over(selection)
+        else:
+            await self._begin_join(selection)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
@@ -211,26 +210,24 @@ class GroupSession:
             MemberState.FENCED,
         )
 
-    async def _begin_join(self, selection: TopicSelection) -> BaseException | None:
-        """Revoke partitions if necessary, then join in the background. Returns the listener's exception."""
-        failure: BaseException | None = None
+    async def _begin_join(self, selection: TopicSelection) -> None:
+        """Revoke partitions if necessary, then join in the background."""
         member, owned = self.member, set(self._assignment.states)
         if member.has_lost_partitions:
-            failure = await self._lose_all(selection)
+            await self._lose_all(selection)
         elif not self._is_cooperative:
-            failure = await self._revoke(selection, owned, remember=True)
+            await self._revoke(selection, owned, remember=True)
         else:
             unwanted = set()
             if selection.pattern is None:
                 unwanted = {tp for tp in owned if tp.topic not in selection.topics}
             if not unwanted:
                 await self.commits.automatic_now()
-            failure = await self._revoke(selection, unwanted)
+            await self._revoke(selection, unwanted)
         if member.state is MemberState.UNJOINED and not member.has_lost_partitions:
             holdings = Holdings(set(self._assignment.states), set(self._remembered), self._held_generation)
             self._joining = self._spawn(self._join_with(selection, holdings))
             self._joining.add_done_callback(self._join_done)
-        return failure
 
     async def _join_with(self, selection: TopicSelection, holdings: Holdings) -> Joined | None:
         if selection.pattern is not None and self._searched_at == -_NEVER:
@@ -241,33 +238,33 @@ class GroupSession:
         self._background_wakeup.set()
         self._request_upkeep()
 
-    async def _take_over(self, selection: TopicSelection) -> BaseException | None:
-        """Apply the outcome of a join. Returns its exception, or the listener's."""
+    async def _take_over(self, selection: TopicSelection) -> None:
+        """Apply the outcome of a join."""
         joining, self._joining = self._joining, None
         if joining is None or joining.cancelled():
-            return None
+            return
         if (error := joining.exception()) is not None:
-            return error
+            self.commits.failure = error
+            return
         joined = joining.result()
         member = self.member
         if joined is None or joined.identity != member.identity:
-            return None
+            return
         try:
-            return await self._exchange(selection, joined)
+            await self._exchange(selection, joined)
         except asyncio.CancelledError:
             # The poll was cancelled in the middle: another join completes the change.
             member.want_rejoin("a rebalance was interrupted")
             raise
 
-    async def _exchange(self, selection: TopicSelection, joined: Joined) -> BaseException | None:
-        """Switch to the assignment of the new generation. Returns the listener's exception."""
+    async def _exchange(self, selection: TopicSelection, joined: Joined) -> None:
+        """Switch to the assignment of the new generation."""
         assignment, member = self._assignment, self.member
         removed = assignment.states.keys() - joined.partitions
-        failure: BaseException | None = None
         if removed:
-            failure = await self._revoke(selection, removed)
+            await self._revoke(selection, removed)
             if member.has_lost_partitions:
-                return failure
+                return
         added = set(joined.partitions - assignment.states.keys())
         self._note_appeared(selection, added)
         starts = joined.offsets
@@ -280,13 +277,12 @@ class GroupSession:
         self.commits.assigned_now({tp: offset for tp, offset in (starts or {}).items() if offset is not None})
         self._remembered = set()
         self._held_generation = joined.identity.generation_id
-        failure = await self._call_listener(selection.listener.on_partitions_assigned, added) or failure
+        await self._call_listener(selection.listener.on_partitions_assigned, added)
         if removed and self._is_cooperative:
             member.want_rejoin("the revoked partitions have to be assigned to others")
         elif joined.topics != selection.topics:
             member.want_rejoin("the subscription has changed")
         self._metadata_changed()
-        return failure
 
     def _note_appeared(self, selection: TopicSelection, added: set[TopicPartition]) -> None:
         """Note which partitions were created after this member learnt of their topics."""
@@ -301,37 +297,34 @@ class GroupSession:
 
     async def _revoke(
         self, selection: TopicSelection, partitions: set[TopicPartition], *, remember: bool = False
-    ) -> BaseException | None:
+    ) -> None:
         if not partitions:
-            return None
+            return
         await self.commits.automatic_now()
         if self.member.has_lost_partitions:
             # During the commit the member lost its partitions, so there is nothing to revoke.
-            return None
-        failure = await self._call_listener(selection.listener.on_partitions_revoked, partitions)
+            return
+        await self._call_listener(selection.listener.on_partitions_revoked, partitions)
         if remember and not self.member.has_lost_partitions:
             self._remembered = set(partitions)
         # If they are lost meanwhile, the listener is not called again.
         self._assignment.drop(partitions)
-        return failure
 
-    async def _lose_all(self, selection: TopicSelection) -> BaseException | None:
+    async def _lose_all(self, selection: TopicSelection) -> None:
         lost = set(self._assignment.states)
         self._assignment.drop(lost)
         self._remembered = set()
         self.member.lost_reported()
-        return await self._call_listener(selection.listener.on_partitions_lost, lost) if lost else None
+        if lost:
+            await self._call_listener(selection.listener.on_partitions_lost, lost)
 
     async def _release_all(self, selection: TopicSelection) -> None:
         """Before leaving, commit while that is possible, and call the listener."""
         await self._stop_joining()
-        failure: BaseException | None = None
         if not self._is_out:
-            failure = await self._revoke(selection, set(self._assignment.states))
+            await self._revoke(selection, set(self._assignment.states))
         if self._is_out:
-            failure = await self._lose_all(selection) or failure
-        if failure is not None:
-            raise failure
+            await self._lose_all(selection)
 
     @property
     def _is_out(self) -> bool:
@@ -342,15 +335,14 @@ class GroupSession:
         self,
         method: Callable[[set[TopicPartition]], Awaitable[None] | None],
         partitions: set[TopicPartition],
-    ) -> BaseException | None:
-        """Call the listener; returns its exception, to be raised when the change is complete."""
+    ) -> None:
+        """Call the listener; its exception is raised when the change is complete."""
         try:
             answer = method(set(partitions))
             if inspect.isawaitable(answer):
                 await answer
         except Exception as error:  # noqa: BLE001 - the user's own, raised at the end of the poll
-            return error
-        return None
+            self.commits.failure = error
 
     # The background
 
