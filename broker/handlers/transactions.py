@@ -16,7 +16,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     AddPartitions,
     EndTransaction,
     Request,
-    VerifyPartitions,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.known_errors import known_error, respond_code
@@ -132,7 +131,6 @@ def _add(
 ) -> None:
     """Answer with the errors of a transaction's partitions; the answer may come on another thread."""
     partitions = partitions_of(transaction.topics)
-    producer = transaction.producer_id, transaction.producer_epoch
 
     def added(error: ErrorCode) -> None:
         answer(dict.fromkeys(partitions, known_error(request, error)))
@@ -141,12 +139,15 @@ def _add(
         added(ErrorCode.INVALID_REQUEST)
     elif refused := _refused(services, request, partitions):
         answer(refused)
-    elif transaction.verify_only:
-        verify = VerifyPartitions(*producer, frozenset(partitions))
-        services.transactions.apply(transaction.transactional_id, verify, answer)
     else:
-        add = AddPartitions(*producer, frozenset(partitions))
-        services.transactions.apply(transaction.transactional_id, add, added)
+        add = AddPartitions(
+            transaction.producer_id,
+            transaction.producer_epoch,
+            frozenset(partitions),
+            transaction.verify_only,
+        )
+        answered = answer if add.verify_only else added
+        services.transactions.apply(transaction.transactional_id, add, answered)
 
 
 def _answer_addition(request: ApiRequest, outcomes: Sequence[tuple[str, Errors]]) -> None:

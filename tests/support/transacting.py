@@ -14,7 +14,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     ProducerIdWanted,
     Request,
     TransactionLimits,
-    VerifyPartitions,
 )
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
@@ -150,8 +149,8 @@ def add(epoch: int, *partitions: TopicPartition, producer_id: int = FIRST_ID) ->
     return AddPartitions(producer_id, epoch, frozenset(partitions or (P0,)))
 
 
-def verify(epoch: int, *partitions: TopicPartition, producer_id: int = FIRST_ID) -> VerifyPartitions:
-    return VerifyPartitions(producer_id, epoch, frozenset(partitions or (P0,)))
+def verify(epoch: int, *partitions: TopicPartition, producer_id: int = FIRST_ID) -> AddPartitions:
+    return AddPartitions(producer_id, epoch, frozenset(partitions or (P0,)), verify_only=True)
 
 
 def commit(epoch: int, version: int = 0, *, producer_id: int = FIRST_ID) -> EndTransaction:

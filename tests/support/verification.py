@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from barnabas.broker.coordinators.transactions.requests import AddPartitions, Request, VerifyPartitions
+from barnabas.broker.coordinators.transactions.requests import AddPartitions, Request
 from barnabas.protocol.errors import ErrorCode, LocalError, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
 from barnabas.protocol.messages.transactions import (
@@ -19,11 +19,11 @@ Codes = ErrorCode | Mapping[TopicPartition, ErrorCode]
 
 class AskedHere(NamedTuple):
     transactional_id: str
-    request: Request
+    request: AddPartitions
     answer: Callable[[Any], None]
 
     def respond(self, codes: Codes) -> None:
-        if isinstance(self.request, VerifyPartitions) and isinstance(codes, ErrorCode):
+        if self.request.verify_only and isinstance(codes, ErrorCode):
             codes = dict.fromkeys(self.request.partitions, codes)
         self.answer(codes)
 
@@ -85,7 +85,7 @@ class Coordinators:
         return self.places[transactional_id]
 
     def apply(self, transactional_id: str, request: Request, answer: Callable[[Any], None]) -> None:
-        assert isinstance(request, AddPartitions | VerifyPartitions)
+        assert isinstance(request, AddPartitions)
         asked = AskedHere(transactional_id, request, answer)
         self.here.append(asked)
         if self.answer_at_once is not None:

@@ -41,7 +41,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     Response,
     ToOthers,
     TransactionLimits,
-    VerifyPartitions,
     refused,
 )
 from barnabas.broker.coordinators.transactions.state import TransactionState
@@ -241,7 +240,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
         A partition that this broker does not know is not added: if the transaction ended before the metadata
         came, the partition would count as deleted, and its records would never get a marker.
         """
-        if isinstance(request, AddPartitions | VerifyPartitions) and self.unknown(request.partitions):
+        if isinstance(request, AddPartitions) and self.unknown(request.partitions):
             answer(refused(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
         try:

@@ -35,23 +35,15 @@ class TransactionLimits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Answered by an ErrorCode for all partitions.
+    """Answered by an ErrorCode for all partitions; if it only verifies them, by a dict with one for each.
 
-    It is also AddOffsetsToTxn, with the partition of the group, and what a broker adds at the first write.
+    It is also AddOffsetsToTxn, with the partition of the group, and what a broker asks at the first write.
     """
 
     producer_id: int
     producer_epoch: int
     partitions: frozenset[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyPartitions:
-    """Answered by a dict of an ErrorCode for each partition."""
-
-    producer_id: int
-    producer_epoch: int
-    partitions: frozenset[TopicPartition]
+    verify_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +59,7 @@ class EndTransaction:
     transaction_version: int
 
 
-Request = InitProducerIdRequest | AddPartitions | VerifyPartitions | EndTransaction | PrepareTxnRequest
+Request = InitProducerIdRequest | AddPartitions | EndTransaction | PrepareTxnRequest
 """An InitProducerIdRequest is answered by its response, a PrepareTxnRequest by an ErrorCode."""
 Response = InitProducerIdResponse | EndTxnResponse | ErrorCode | Mapping[TopicPartition, ErrorCode]
 
@@ -79,7 +71,7 @@ def refused(request: Request, error: ErrorCode) -> Response:
             return InitProducerIdResponse(error_code=error)
         case EndTransaction():
             return EndTxnResponse(error_code=error)
-        case VerifyPartitions():
+        case AddPartitions(verify_only=True):
             return dict.fromkeys(request.partitions, error)
         case _:
             return error

@@ -29,7 +29,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     Request,
     Response,
     TransactionLimits,
-    VerifyPartitions,
     refused,
 )
 from barnabas.broker.coordinators.transactions.state import COMPLETION_OF, DECIDED, IDLE, TransactionState
@@ -111,8 +110,6 @@ def decide(
             return _init_producer_id(stored, request, now, new_producer_id)
         case AddPartitions():
             return _add_partitions(stored, request, now)
-        case VerifyPartitions():
-            return _verify_partitions(stored, request)
         case EndTransaction():
             return _end(stored, request, now, new_producer_id)
         case PrepareTxnRequest():
@@ -150,7 +147,7 @@ def _last_producer(stored: TransactionMetadata) -> Producer:
 
 def _identity_error(
     stored: TransactionMetadata,
-    request: AddPartitions | VerifyPartitions | EndTransaction | PrepareTxnRequest,
+    request: AddPartitions | EndTransaction | PrepareTxnRequest,
 ) -> ErrorCode:
     present = present_producer(stored)
     if present.producer_id == NO_PRODUCER_ID or request.producer_id != present.producer_id:
@@ -281,7 +278,13 @@ def _add_partitions(stored: TransactionMetadata, request: AddPartitions, now: Mo
     if stored.state in DECIDED:
         return Wait()
     if stored.is_prepared:
-        return Reply(ErrorCode.INVALID_TXN_STATE)
+        return Reply(refused(request, ErrorCode.INVALID_TXN_STATE))
+    if request.verify_only:
+        errors = {
+            name: ErrorCode.NONE if name in stored.partitions else ErrorCode.TRANSACTION_ABORTABLE
+            for name in request.partitions
+        }
+        return Reply(errors, is_promise=True)
     if stored.state is _S.ONGOING and request.partitions <= stored.partitions:
         return Reply(ErrorCode.NONE, is_promise=True)
     now_ms = _later(stored, now)
@@ -295,18 +298,6 @@ def _add_partitions(stored: TransactionMetadata, request: AddPartitions, now: Mo
         stored.start_timestamp_ms if stored.state is _S.ONGOING else now_ms,
     )
     return Move(target, ErrorCode.NONE)
-
-
-def _verify_partitions(stored: TransactionMetadata, request: VerifyPartitions) -> Decision:
-    if stored.state in DECIDED:
-        return Wait()
-    if stored.is_prepared:
-        return Reply(refused(request, ErrorCode.INVALID_TXN_STATE))
-    errors = {
-        name: ErrorCode.NONE if name in stored.partitions else ErrorCode.TRANSACTION_ABORTABLE
-        for name in request.partitions
-    }
-    return Reply(errors, is_promise=True)
 
 
 # ---- the end

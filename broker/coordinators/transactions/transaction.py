@@ -20,7 +20,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     Request,
     Response,
     TransactionLimits,
-    VerifyPartitions,
     refused,
 )
 from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState, check_move
@@ -322,7 +321,7 @@ class Transaction:
         askers: list[_Asker] = []
         waiting = self._take_waiting()
         for each in waiting:
-            if not isinstance(each.request, AddPartitions):
+            if not isinstance(each.request, AddPartitions) or each.request.verify_only:
                 break
             decision = rules.decide(target, each.request, self._limits, now, None)
             if isinstance(decision, rules.Move):
@@ -336,7 +335,8 @@ class Transaction:
     def _is_verified(self, request: Request, change: _Change) -> bool:
         """True if partitions are in the transaction that a change only adds others to."""
         return (
-            isinstance(request, VerifyPartitions)
+            isinstance(request, AddPartitions)
+            and request.verify_only
             and self._is_confirmed
             and self.state is TransactionState.ONGOING
             and change.target is not None

@@ -31,7 +31,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     WAIT_MS,
     AddPartitions,
     Request,
-    VerifyPartitions,
 )
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, known_code
@@ -147,16 +146,13 @@ class TransactionVerification:
         return adds or self.is_enabled
 
     def _confirm_here(self, question: Question, answer: Answer) -> None:
-        _, producer_id, epoch, partitions, adds = question
-        request: Request
-        if adds:
-            request = AddPartitions(producer_id, epoch, partitions)
-            self._ask_own(
-                question.transactional_id, request, lambda error: answer(dict.fromkeys(partitions, error))
-            )
-        else:
-            request = VerifyPartitions(producer_id, epoch, partitions)
-            self._ask_own(question.transactional_id, request, answer)
+        transactional_id, producer_id, epoch, partitions, adds = question
+
+        def answered(outcome: ErrorCode | Outcome) -> None:
+            answer(dict.fromkeys(partitions, outcome) if isinstance(outcome, ErrorCode) else outcome)
+
+        request = AddPartitions(producer_id, epoch, partitions, verify_only=not adds)
+        self._ask_own(transactional_id, request, answered)
 
 
 def _next_batch(waiting: deque[_Asked]) -> list[_Asked]:

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from barnabas.broker.coordinators.transactions.requests import AddPartitions, VerifyPartitions
+from barnabas.broker.coordinators.transactions.requests import AddPartitions
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -138,8 +138,9 @@ def test_the_coordinator_adds_no_partition_that_only_its_own_broker_leads(
     producer = coordinating.call(init())
     unknown = TopicPartition("new", 0)
     assert coordinating.managed.tell(state(), topic="new", topic_id=uuid.UUID(int=99)) == []
-    asked = AddPartitions if adds else VerifyPartitions
-    request = asked(producer.producer_id, producer.producer_epoch, frozenset([unknown]))
+    request = AddPartitions(
+        producer.producer_id, producer.producer_epoch, frozenset([unknown]), verify_only=not adds
+    )
     outcomes: list[object] = []
     coordinating.transactions.apply("id", request, outcomes.append)
     refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

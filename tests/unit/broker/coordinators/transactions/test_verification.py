@@ -4,7 +4,7 @@ import pytest
 
 from barnabas.broker.coordinators.state_machine import TransactionalProducer
 from barnabas.broker.coordinators.transactions import verification as transaction_verification
-from barnabas.broker.coordinators.transactions.requests import AddPartitions, VerifyPartitions
+from barnabas.broker.coordinators.transactions.requests import AddPartitions
 from barnabas.broker.coordinators.transactions.verification import (
     MAX_IN_FLIGHT,
     Outcome,
@@ -69,7 +69,7 @@ def test_a_coordinator_in_this_process_is_asked_directly(
     verified = ask(verification, question("here", T0, T1))
     added = ask(verification, question("here", T0, adds=True))
     assert [asked.request for asked in coordinators.here] == [
-        VerifyPartitions(7, 3, frozenset([T0, T1])),
+        AddPartitions(7, 3, frozenset([T0, T1]), verify_only=True),
         AddPartitions(7, 3, frozenset([T0])),
     ]
     assert verified == added == []
