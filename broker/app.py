@@ -364,7 +364,7 @@ class Broker:
             replicas,
             self.metadata,
             self._reaper,
-            create_topic=auto_topics.ask_internal,
+            create_topic=lambda name: auto_topics.ask([name]),
             producer_ids=producer_ids,
             count_partitions=topics.count_partitions,
             transaction_version=lambda: self._features.current.levels.get(TRANSACTION_VERSION, 0),

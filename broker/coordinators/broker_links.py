@@ -116,12 +116,8 @@ class BrokerLinks:
 
     def _link_to(self, broker_id: BrokerId) -> _Link | None:
         """The link to the present registration of a broker; None if it has none."""
-        current = self._registration(broker_id)
-        link = self._links.get(broker_id)
-        if link is not None and link.registration != current:
-            del self._links[broker_id]
-            link.channel.close(_GONE)
-            link = None
+        self._drop_stale()
+        link, current = self._links.get(broker_id), self._registration(broker_id)
         if link is None and current is not None:
             channel = Channel(
                 current.endpoint,

@@ -69,7 +69,7 @@ class Coordination:
         self.verification = TransactionVerification(
             config.broker_id,
             replicas,
-            coordinator_of=lambda key: topic.coordinator_of(key, listener).broker_id,
+            coordinator_of=lambda key: topic.coordinator_of(key, listener)[0],
             ask_own=self.transactions.apply,
             links=self.links,
             is_enabled=config.transaction_partition_verification_enable,

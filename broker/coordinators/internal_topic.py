@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.settings import BrokerConfig
@@ -89,11 +89,6 @@ _REPLICATION_SETTINGS: Final = {
 }
 
 
-class CoordinatorAddress(NamedTuple):
-    broker_id: BrokerId
-    endpoint: Endpoint
-
-
 class InternalTopic:
     """One of these topics.
 
@@ -137,8 +132,8 @@ class InternalTopic:
             self._warned_ms = self._now_ms()
             logger.warning("%s", too_few)
 
-    def coordinator_of(self, key: str, listener: str) -> CoordinatorAddress:
-        """The coordinator of a key, which need not exist. Raises COORDINATOR_NOT_AVAILABLE."""
+    def coordinator_of(self, key: str, listener: str) -> tuple[BrokerId, Endpoint]:
+        """The broker that coordinates a key, which need not exist. Raises COORDINATOR_NOT_AVAILABLE."""
         index = self.partition_of(key)
         state = self._metadata.current.partitions_of(self.name).get(index)
         leader = NO_BROKER if state is None else self._metadata.leader_of(state)[0]
@@ -147,7 +142,7 @@ class InternalTopic:
             raise api_error(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.name}-{index} has no leader at present"
             )
-        return CoordinatorAddress(leader, endpoint)
+        return leader, endpoint
 
     def partition_of(self, key: str) -> int:
         """The partition of a key. Raises COORDINATOR_NOT_AVAILABLE while the topic's size is uncertain."""

@@ -58,16 +58,13 @@ def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
     return handle
 
 
-def unsupported(served_from: int, served_to: int) -> wire.ApiVersionsResponse:
+def unsupported() -> wire.ApiVersionsResponse:
     """The answer to an ApiVersions request in an unknown version: the versions to ask again in.
 
     It is sent in version 0, which any client reads (KIP-511).
     """
     return wire.ApiVersionsResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[
-            wire.ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=served_from, max_version=served_to)
-        ],
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_version(ApiKey.API_VERSIONS)]
     )
 
 

@@ -6,8 +6,8 @@ most one creation in progress, a result is remembered for a second, and the numb
 bounded. An error that a retry would not change (too few brokers for ``default.replication.factor``) answers
 all requests within that second.
 
-The brokers' own topics are created in the same way, but only when a broker asks (`ask_internal`), regardless
-of ``auto.create.topics.enable``. Clients cannot create them by name.
+The brokers' own topics are created in the same way, but only when a broker asks, regardless of
+``auto.create.topics.enable``. Clients cannot create them by name: Metadata does not ask for them.
 
 Any thread may ask; no call waits.
 """
@@ -30,7 +30,6 @@ from barnabas.common.workers import WorkRefused
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable
 from barnabas.protocol.ids import BrokerId, Endpoint
 from barnabas.protocol.messages.topics import CreatableTopic, CreatableTopicResult, CreateTopicsRequest
-from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 
 logger = logging.getLogger(__name__)
 
@@ -61,16 +60,10 @@ class AutoTopicCreation:
         self._report = LimitedLog(logger, logging.WARNING, now_ms)
 
     def ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
-        """The error to answer for each of these unknown topics; creatable topics will be created."""
-        refused = {name: code for name in names if (code := _refusal(name)) is not None}
-        answers = refused | self._ask([name for name in names if name not in refused])
-        return {name: answers[name] for name in names}
+        """Have unknown topics created; returns LEADER_NOT_AVAILABLE or a lasting error for each.
 
-    def ask_internal(self, name: str) -> ErrorCode:
-        """Create one of the brokers' own topics; returns LEADER_NOT_AVAILABLE, or a lasting error."""
-        return self._ask([name])[name]
-
-    def _ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
+        The names are valid.
+        """
         answers: dict[str, ErrorCode] = {}
         new_names: list[str] = []
         now_ms = self._now_ms()
@@ -111,15 +104,6 @@ class AutoTopicCreation:
                 elif code is not None and not is_retriable(code):
                     self._report("topic %s is not created: %s", name, code.name)
                     self._answers[name] = _Answer(code, until_ms)
-
-
-def _refusal(name: str) -> ErrorCode | None:
-    """The reason that a topic with this name cannot be created here."""
-    try:
-        validate_topic_name(name)
-    except ApiError as error:
-        return error.code
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name in INTERNAL_TOPICS else None
 
 
 def make_creator(

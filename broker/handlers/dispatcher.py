@@ -18,7 +18,7 @@ from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.codec_kafka import UnsupportedVersion
 from barnabas.protocol.errors import BeyondBound, MalformedFrame
-from barnabas.protocol.schema import APIS, MAX_HEAD_BYTES, MAX_INNER_ELEMENTS, ApiKey
+from barnabas.protocol.schema import MAX_HEAD_BYTES, MAX_INNER_ELEMENTS, ApiKey
 
 # Where the API key is: in a native head after the array marker and the five bytes of the head's length, in a
 # Kafka head in the second of the first two bytes.
@@ -100,5 +100,5 @@ def _refuse_version(request: Request, error: UnsupportedVersion) -> None:
     if error.api_key != ApiKey.API_VERSIONS:
         request.close_connection(f"unsupported request: {error}")
         return
-    answer = api_versions.unsupported(*APIS[ApiKey.API_VERSIONS].versions)
+    answer = api_versions.unsupported()
     request.respond(codec_kafka.encode_response(ApiKey.API_VERSIONS, 0, error.correlation_id, answer))

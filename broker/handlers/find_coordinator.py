@@ -61,13 +61,11 @@ def _find(
     topic = _topic_of(services, key_type)
     if topic is None:
         message = f"coordinators of type {key_type} are unknown; expected 0 (group) or 1 (transaction)"
-        return _not_found(key, ErrorCode.INVALID_REQUEST, texts.take(message))
+        return wire.Coordinator(
+            key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=texts.take(message)
+        )
     try:
         broker_id, endpoint = topic.coordinator_of(key, request.peer.listener_name)
     except ApiError as error:
-        return _not_found(key, error.code, texts.of(error))
+        return wire.Coordinator(key=key, error_code=error.code, error_message=texts.of(error))
     return wire.Coordinator(key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port)
-
-
-def _not_found(key: str, code: int, message: str | None) -> wire.Coordinator:
-    return wire.Coordinator(key=key, error_code=code, error_message=message)

@@ -1,39 +1,19 @@
 """The leader hints of one answer: where a refused partition is led (KIP-951).
 
 A client moves to a hinted leader at once, without asking for metadata; franz-go then asks for none for up to
-five minutes. So this broker hints only at what it knows to be newer than its own role; see `hinted_leader`.
+five minutes. So this broker hints only at what it knows to be newer than its own role: `LeaderHints.find`.
 Without a hint clients ask for metadata, and that answer waits for a leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
 from barnabas.protocol.messages.leader_hint import LeaderIdAndEpoch, NodeEndpoint
 
 NO_HINT: Final = LeaderIdAndEpoch()
-
-
-def hinted_leader(
-    known: UpdateMetadataPartition | None,
-    *,
-    own_id: BrokerId,
-    least_epoch: int,
-    is_reachable: Callable[[BrokerId], bool],
-) -> LeaderIdAndEpoch:
-    """The leader that the metadata names, if it is another broker, reachable and of ``least_epoch`` or newer.
-
-    Older ones are out: this broker led later, or the client knows a later leader.
-    """
-    if known is None or known.leader == own_id or known.leader_epoch < least_epoch:
-        return NO_HINT
-    if not is_reachable(BrokerId(known.leader)):
-        return NO_HINT
-    return LeaderIdAndEpoch(leader_id=known.leader, leader_epoch=known.leader_epoch)
 
 
 class LeaderHints:
@@ -49,7 +29,11 @@ class LeaderHints:
         return list(self._endpoints.values())
 
     def find(self, tp: TopicPartition, client_epoch: int = -1) -> LeaderIdAndEpoch:
-        """The hint for a partition that was refused, to a client that knows this leader epoch."""
+        """The hint for a partition that was refused, to a client that knows this leader epoch.
+
+        It is the leader that the metadata names, if that is another broker, reachable, and no older than the
+        leaders that the client and this broker's replica know.
+        """
         replicas = self._services.replicas
         if replicas.fence.reason is not None:
             # Without ZooKeeper this broker does not learn of new leaders.
@@ -60,9 +44,11 @@ class LeaderHints:
         if replica is not None:
             # The metadata may be behind the role of this broker's replica.
             least_epoch = max(least_epoch, replica.leader_epoch + replica.is_leader)
-        return hinted_leader(
-            known, own_id=replicas.broker_id, least_epoch=least_epoch, is_reachable=self._note_endpoint
-        )
+        if known is None or known.leader == replicas.broker_id or known.leader_epoch < least_epoch:
+            return NO_HINT
+        if not self._note_endpoint(BrokerId(known.leader)):
+            return NO_HINT
+        return LeaderIdAndEpoch(leader_id=known.leader, leader_epoch=known.leader_epoch)
 
     def _note_endpoint(self, broker_id: BrokerId) -> bool:
         """Whether clients of the listener can reach a broker, whose address the answer then has."""

@@ -113,7 +113,11 @@ def _ask_to_create(
     if not (body.topics and body.allow_auto_topic_creation and services.auto_topics.is_enabled):
         return {}
     names = (topic.name or "" for topic in body.topics if topic.topic_id == NO_TOPIC_ID)
-    unknown = {name: None for name in names if name not in current.topics and _invalidity(name) is None}
+    unknown = {
+        name: None
+        for name in names
+        if name not in current.topics and name not in INTERNAL_TOPICS and _invalidity(name) is None
+    }
     return services.auto_topics.ask(unknown) if unknown else {}
 
 

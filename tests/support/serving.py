@@ -366,7 +366,7 @@ class Serving:
             self.managed.metadata,
             self.managed.reaper,
             now=lambda: Moment(self.managed.now_ms(), self.wall_ms),
-            create_topic=self.auto_topics.ask_internal,
+            create_topic=lambda name: self.auto_topics.ask([name]),
             count_partitions=lambda topic: self.partitions_in_zookeeper,
             run_aside=lambda work: work(),
             on_fatal=fatal,

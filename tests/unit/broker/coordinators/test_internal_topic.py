@@ -11,7 +11,6 @@ import pytest
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.coordinators.internal_topic import (
     TOO_FEW_EVERY_MS,
-    CoordinatorAddress,
     InternalTopic,
     java_hash,
     new_offsets_topic,
@@ -129,7 +128,7 @@ def test_the_coordinator_is_the_leader_of_the_groups_partition() -> None:
     rig.know(range(5))
     index = rig.topic.partition_of("g")
     rig.leaders = {index: 2}
-    assert rig.topic.coordinator_of("g", "PLAINTEXT") == CoordinatorAddress(2, "b")
+    assert rig.topic.coordinator_of("g", "PLAINTEXT") == (2, "b")
     for leaders in ({index: 9}, {}):
         rig.leaders = leaders
         with pytest.raises(ApiError) as caught:

@@ -82,17 +82,6 @@ def test_without_a_reachable_controller_the_next_request_tries_again(rig: Rig) -
     assert len(rig.work.waiting) == 1
 
 
-def test_invalid_names_and_the_brokers_own_topics_are_not_created(rig: Rig) -> None:
-    assert rig.ask("a b", "", "__consumer_offsets", "a") == [
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        AGAIN,
-    ]
-    rig.work.run()
-    assert rig.created == [["a"]]
-
-
 def test_the_creations_in_progress_are_bounded(rig: Rig) -> None:
     rig.ask(*(f"t{number}" for number in range(MAX_IN_PROGRESS)))
     assert rig.ask("next") == [AGAIN]
@@ -101,13 +90,6 @@ def test_the_creations_in_progress_are_bounded(rig: Rig) -> None:
     rig.ask("next")
     rig.work.run()
     assert rig.created[1] == ["next"]
-
-
-def test_the_brokers_own_topics_are_created_for_brokers_alone(rig: Rig) -> None:
-    for _ in range(2):
-        assert rig.creation.ask_internal("__consumer_offsets") == AGAIN
-    rig.work.run()
-    assert rig.created == [["__consumer_offsets"]]
 
 
 def test_the_controllers_broker_creates_topics_itself_and_another_asks_it() -> None:
