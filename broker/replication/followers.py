@@ -164,13 +164,10 @@ class FollowerStates:
 
     def are_witnesses(self, now_ms: float) -> bool:
         """Whether other replicas may be in sync, and all of them have fetched in this epoch recently."""
-        return rules.are_witnesses(
-            self._fetched_ms,
-            self.isr.maximal,
-            self._broker_id,
-            now_ms=now_ms,
-            max_lag_ms=self._max_lag_ms,
-        )
+        return now_ms - self._witnessed_ms() <= self._max_lag_ms
+
+    def _witnessed_ms(self) -> float:
+        return rules.witnessed_ms(self._fetched_ms, self.isr.maximal, self._broker_id)
 
     def is_proven(self, now_ms: float, max_age_ms: float) -> bool:
         """Whether it is certain that this replica led within that time.
@@ -180,8 +177,7 @@ class FollowerStates:
         """
         if now_ms - self.proven_ms <= max_age_ms or self.isr.maximal <= {self._broker_id}:
             return True
-        witnessed_ms = rules.witnessed_ms(self._fetched_ms, self.isr.maximal, self._broker_id)
-        self.proven_ms = max(self.proven_ms, witnessed_ms)
+        self.proven_ms = max(self.proven_ms, self._witnessed_ms())
         return now_ms - self.proven_ms <= max_age_ms
 
     def propose_expand(

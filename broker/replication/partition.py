@@ -360,7 +360,7 @@ class Partition:
     # The proof that this replica leads, and its followers' consumers
 
     def is_witnessed(self, now_ms: float) -> bool:
-        """Whether the fetches of the other replicas prove that this one leads; see `rules.are_witnesses`."""
+        """Whether the fetches of the other replicas prove that this one leads; see `rules.witnessed_ms`."""
         with self._lock:
             return self.role is _LEADER and self._followers.are_witnesses(now_ms)
 

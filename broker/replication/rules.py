@@ -139,21 +139,6 @@ def may_join_isr(
     return follower.log_end_offset >= max(high_watermark, leader_epoch_start_offset)
 
 
-def are_witnesses(
-    fetched_ms: Mapping[BrokerId, float],
-    maximal_in_sync_replicas: frozenset[BrokerId],
-    leader: BrokerId,
-    *,
-    now_ms: float,
-    max_lag_ms: float,
-) -> bool:
-    """Whether a leader without ZooKeeper may continue with acks=all.
-
-    A leader that is alone in its ISR has no witness.
-    """
-    return now_ms - witnessed_ms(fetched_ms, maximal_in_sync_replicas, leader) <= max_lag_ms
-
-
 def witnessed_ms(
     fetched_ms: Mapping[BrokerId, float], maximal_in_sync_replicas: frozenset[BrokerId], leader: BrokerId
 ) -> float:
@@ -161,7 +146,7 @@ def witnessed_ms(
 
     ``fetched_ms`` is when each follower last fetched in this very leader epoch. A new leader would be one of
     the other replicas that may be in sync, and it would stop fetching in this epoch. So while all of them
-    fetch, there is no other leader. The leader may be alone: then nothing proves it.
+    fetch, there is no other leader. A leader that is alone in its ISR has no witness.
     """
     others = maximal_in_sync_replicas - {leader}
     return min((fetched_ms.get(follower, NEVER_MS) for follower in others), default=NEVER_MS)

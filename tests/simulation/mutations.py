@@ -224,13 +224,13 @@ def one_of_a_lost_isr_is_kept(setattr_: SetAttr) -> None:
 
 
 def without_zookeeper_no_confirmation_is_required(setattr_: SetAttr) -> None:
-    setattr_(rules, "are_witnesses", lambda *_, **__: True)
+    setattr_(FollowerStates, "are_witnesses", lambda *_: True)
 
 
 def any_fetch_confirms_the_leader(setattr_: SetAttr) -> None:
     """However old the fetch is."""
-    are_witnesses = rules.are_witnesses
-    setattr_(rules, "are_witnesses", lambda *seen, **now: are_witnesses(*seen, **{**now, "max_lag_ms": 1e12}))
+    are_witnesses = FollowerStates.are_witnesses
+    setattr_(FollowerStates, "are_witnesses", lambda self, now_ms: are_witnesses(self, now_ms - 1e12))
 
 
 @found_in("groups", 14)
