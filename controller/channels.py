@@ -18,7 +18,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from barnabas.common.backoff import doubled
 from barnabas.common.channel import Channel
@@ -46,27 +46,11 @@ _STOP_TIMEOUT_S: Final = 5.0
 _ANSWERS_TIMEOUT_S: Final = 2.0
 
 
-class BrokerChannels(Protocol):
-    """The channels as the controller uses them, on its event thread; no call waits for a broker.
-
-    A protocol, because the simulation replaces them.
-    """
-
-    def add_broker(
-        self, broker: BrokerId, broker_epoch: BrokerEpoch, endpoint: Endpoint, *, is_suspected: bool
-    ) -> None: ...
-
-    def remove_broker(self, broker: BrokerId) -> None: ...
-
-    def send(self, broker: BrokerId, batch: BrokerBatch) -> None: ...
-
-    def when_answered(self, done: Callable[[], None]) -> None: ...
-
-    def stop(self) -> None: ...
-
-
 class ControllerChannels:
-    """`report` puts an event into the controller's queue; it is called on this thread's loop."""
+    """`report` puts an event into the controller's queue; it is called on this thread's loop.
+
+    The controller calls the public methods on its event thread; none waits for a broker.
+    """
 
     def __init__(
         self,

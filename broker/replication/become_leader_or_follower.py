@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.broker.config.topic_configs import TopicConfigs
@@ -23,7 +23,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog, StorageCallFailed
 from barnabas.broker.replication.failures import DiskFailures, FailedReplicas
 from barnabas.broker.replication.fence import Fence
-from barnabas.broker.replication.fetcher_thread import FollowedLeader
+from barnabas.broker.replication.fetcher_thread import FetcherManager, FollowedLeader
 from barnabas.broker.replication.partition import Partition, Role
 from barnabas.broker.replication.slow_disks import SlowDisks
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, api_error
@@ -62,14 +62,6 @@ class UnconfirmedController(LocalError):
     """
 
 
-class Fetchers(Protocol):
-    """Fetches from the leaders; `FetcherManager`, or the simulation's."""
-
-    def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None: ...
-
-    def unfollow(self, partitions: Iterable[TopicPartition]) -> None: ...
-
-
 class RoleChanges:
     """``role_changed`` is called for each partition after a change, without the lock."""
 
@@ -77,7 +69,7 @@ class RoleChanges:
         self,
         broker_id: BrokerId,
         logs: LogManager,
-        fetchers: Fetchers,
+        fetchers: FetcherManager,
         disk_failures: DiskFailures,
         fence: Fence,
         *,

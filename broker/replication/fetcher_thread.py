@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.broker.log.log import Log
@@ -47,32 +47,15 @@ class FollowedLeader(NamedTuple):
     leader_epoch: LeaderEpoch
 
 
-class Fetcher(Protocol):
-    """Fetches from one leader."""
-
-    leader: BrokerId
-    endpoint: Endpoint
-    fetches: LeaderFetches
-
-    def add(self, tp: TopicPartition, followed: FollowedPartition) -> None: ...
-
-    def remove(self, tp: TopicPartition) -> None: ...
-
-    def close(self) -> None: ...
-
-
-F = TypeVar("F", bound=Fetcher)
-
-
-class FetcherTable(Generic[F]):
+class FetcherTable:
     """One fetcher for each leader of followed partitions; a leader has one while a partition needs it."""
 
     def __init__(
         self,
         find_partition: Callable[[TopicPartition], Partition | None],
-        make_fetcher: Callable[[BrokerId, Endpoint], F],
+        make_fetcher: Callable[[BrokerId, Endpoint], ReplicaFetcher],
     ) -> None:
-        self.fetchers: dict[BrokerId, F] = {}
+        self.fetchers: dict[BrokerId, ReplicaFetcher] = {}
         self._find_partition = find_partition
         self._make_fetcher = make_fetcher
         self._leader_of: dict[TopicPartition, BrokerId] = {}
@@ -107,7 +90,7 @@ class FetcherTable(Generic[F]):
         self._leader_of[tp] = leader
         fetcher.add(tp, FollowedPartition(partition, leader_epoch))
 
-    def _move(self, fetcher: F, endpoint: Endpoint) -> None:
+    def _move(self, fetcher: ReplicaFetcher, endpoint: Endpoint) -> None:
         moved = {tp: fetcher.fetches.followed[tp] for tp in fetcher.fetches.followed}
         self._drop(fetcher)
         for tp, followed in moved.items():
@@ -135,7 +118,7 @@ class FetcherTable(Generic[F]):
         for fetcher in [fetcher for fetcher in self.fetchers.values() if not fetcher.fetches.followed]:
             self._drop(fetcher)
 
-    def _drop(self, fetcher: F) -> None:
+    def _drop(self, fetcher: ReplicaFetcher) -> None:
         for tp in fetcher.fetches.followed:
             self._leader_of.pop(tp, None)
         fetcher.close()
