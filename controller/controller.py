@@ -15,14 +15,14 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from kazoo.exceptions import KazooException
 
 from barnabas.common.backoff import doubled
 from barnabas.common.threads import LoopThread, make_thread
 from barnabas.controller import events
-from barnabas.controller.channels import BrokerChannels, ControllerChannels
+from barnabas.controller.channels import ControllerChannels
 from barnabas.controller.events import (
     Event,
     EventQueue,
@@ -63,7 +63,7 @@ _FORGET_FAILURES_S: Final = 120.0
 """After this time without an unforeseen error, the next pause is the shortest again."""
 
 
-MakeChannels = Callable[[ControllerEpoch, Callable[[Event], None]], BrokerChannels]
+MakeChannels = Callable[[ControllerEpoch, Callable[[Event], None]], ControllerChannels]
 """Makes and starts the channels of a term; the second argument queues an event."""
 
 
@@ -170,7 +170,7 @@ class Controller:
         `done` is called once, on the event thread or at once on this one, with NONE and the partitions that
         it still leads, or with NOT_CONTROLLER, STALE_BROKER_EPOCH or BROKER_NOT_AVAILABLE.
         """
-        self._ask(events.ControlledShutdown(broker, broker_epoch, done))
+        self._ask("ControlledShutdown", lambda term: term.shut_down(broker, broker_epoch, done), done)
 
     def elect_leaders(
         self, partitions: Collection[TopicPartition] | None, *, is_unclean: bool, done: OutcomesDone
@@ -181,7 +181,7 @@ class Controller:
         thread, with NONE and the outcomes, or with NOT_CONTROLLER or REQUEST_TIMED_OUT.
         """
         kind = ElectionKind.UNCLEAN if is_unclean else ElectionKind.PREFERRED
-        self._ask(events.ElectLeaders(kind, partitions, done))
+        self._ask("ElectLeaders", lambda term: term.elect(kind, partitions, done), done)
 
     def alter_reassignments(
         self,
@@ -190,14 +190,27 @@ class Controller:
         *,
         may_change_factor: bool = True,
     ) -> None:
-        """Begin reassignments to these replicas, or cancel those with None; `done` is called as above."""
-        self._ask(events.AlterReassignments(targets, done, may_change_factor))
+        """Begin reassignments to these replicas, or cancel those with None; `done` is called as above.
+
+        Unless ``may_change_factor``, the number of a partition's replicas must stay (KIP-860).
+        """
+
+        def alter(term: ControllerTerm) -> None:
+            outcomes = term.reassignments.alter(targets, may_change_factor=may_change_factor)
+            done(ErrorCode.NONE, outcomes)
+
+        self._ask("AlterReassignments", alter, done)
 
     def list_reassignments(self, done: ReassignmentsDone) -> None:
         """The reassignments under way; `done` is called as above."""
-        self._ask(events.ListReassignments(done))
+        self._ask(
+            "ListReassignments", lambda term: done(ErrorCode.NONE, term.reassignments.under_way()), done
+        )
 
-    def _ask(self, event: PreemptableEvent) -> None:
+    def _ask(
+        self, name: str, act: Callable[[ControllerTerm], None], done: Callable[[ErrorCode, Any], None]
+    ) -> None:
+        event = PreemptableEvent(name, act, done)
         if not self.is_active or self._queue.is_closed:
             event.refuse(ErrorCode.NOT_CONTROLLER)
             return
@@ -298,7 +311,7 @@ class Controller:
             pause_s = self._note_failure()
             log.critical(
                 "%s failed by an unforeseen error (number %d in a row); resigning and pausing for %.0f s: %r",
-                event if isinstance(event, Signal) else type(event).__name__,
+                event if isinstance(event, Signal | PreemptableEvent) else type(event).__name__,
                 self._failures,
                 pause_s,
                 error,
@@ -454,7 +467,7 @@ class Controller:
             term.stop()
         return term is not None
 
-    def _real_channels(self, epoch: ControllerEpoch, report: Callable[[Event], None]) -> BrokerChannels:
+    def _real_channels(self, epoch: ControllerEpoch, report: Callable[[Event], None]) -> ControllerChannels:
         return ControllerChannels(
             self.broker_id,
             epoch,

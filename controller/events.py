@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.controller.leader_choice import ElectionKind
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -23,6 +22,9 @@ from barnabas.protocol.messages.inter_broker import (
     StopReplicaResponse,
 )
 from barnabas.zookeeper.znodes import ControllerNode, ReplicaAssignment
+
+if TYPE_CHECKING:
+    from barnabas.controller.term import ControllerTerm
 
 CAPACITY: Final = 10_000
 
@@ -85,52 +87,22 @@ class FromLink(FromChannel):
     broker_epoch: BrokerEpoch
 
 
+@dataclass(frozen=True, slots=True)
 class PreemptableEvent:
-    """Its caller waits for an answer, which `refuse` gives if no controller handles the event."""
+    """A request to the controller, with Kafka's name. ``act`` carries it out and calls ``done``.
 
-    __slots__ = ()
+    Its caller waits for an answer, which `refuse` gives if no controller handles the event.
+    """
 
+    name: str
+    act: Callable[[ControllerTerm], None]
     done: Callable[[ErrorCode, Any], None]
+
+    def __str__(self) -> str:
+        return self.name
 
     def refuse(self, code: ErrorCode) -> None:
         self.done(code, {})
-
-
-@dataclass(frozen=True, slots=True)
-class ControlledShutdown(PreemptableEvent):
-    """A broker asks the controller to move its leaderships away before it stops."""
-
-    broker: BrokerId
-    broker_epoch: BrokerEpoch
-    done: ShutdownDone
-
-
-@dataclass(frozen=True, slots=True)
-class ElectLeaders(PreemptableEvent):
-    """A client asks for elections; ``partitions`` None names all that need one."""
-
-    kind: ElectionKind
-    partitions: Collection[TopicPartition] | None
-    done: OutcomesDone
-
-
-@dataclass(frozen=True, slots=True)
-class AlterReassignments(PreemptableEvent):
-    """A client begins or, with None as the replicas, cancels reassignments.
-
-    Unless ``may_change_factor``, the number of a partition's replicas must stay (KIP-860).
-    """
-
-    targets: Mapping[TopicPartition, Sequence[int] | None]
-    done: OutcomesDone
-    may_change_factor: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ListReassignments(PreemptableEvent):
-    """A client asks for the reassignments under way."""
-
-    done: ReassignmentsDone
 
 
 @dataclass(frozen=True, slots=True)

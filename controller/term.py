@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from barnabas.controller import events
-from barnabas.controller.channels import BrokerChannels
+from barnabas.controller.channels import ControllerChannels
 from barnabas.controller.context import ControllerContext, EpochLogger, PartitionState, Replica, ReplicaState
 from barnabas.controller.events import Event, Signal
 from barnabas.controller.leader_choice import ElectionKind
@@ -62,7 +62,7 @@ class ControllerTerm:
         self,
         store: ClusterStore,
         writer: ControllerWriter,
-        channels: BrokerChannels,
+        channels: ControllerChannels,
         settings: ControllerSettings,
         put: Callable[[Event], None],
         *,
@@ -130,17 +130,8 @@ class ControllerTerm:
                 self._isr_changed()
             case Signal.LOG_DIR_EVENT_NOTIFICATION:
                 self._log_dirs_failed()
-            case events.ControlledShutdown():
-                self._shut_down(event)
-            case events.ElectLeaders():
-                self._elect(event)
-            case events.AlterReassignments():
-                event.done(
-                    ErrorCode.NONE,
-                    self.reassignments.alter(event.targets, may_change_factor=event.may_change_factor),
-                )
-            case events.ListReassignments():
-                event.done(ErrorCode.NONE, self.reassignments.under_way())
+            case events.PreemptableEvent():
+                event.act(self)
             case events.ChannelsFailed():
                 raise event.error
             case events.LeaderAndIsrAnswered() if event.response.error_code in _STALE_EPOCHS:
@@ -268,14 +259,13 @@ class ControllerTerm:
             self.batch.mark_full(broker)
         self.deletion.retry(brokers)
 
-    def _shut_down(self, event: events.ControlledShutdown) -> None:
-        broker = event.broker
+    def shut_down(self, broker: BrokerId, broker_epoch: BrokerEpoch, done: events.ShutdownDone) -> None:
         registered = self.context.registrations.get(broker)
         if registered is None:
-            event.refuse(ErrorCode.BROKER_NOT_AVAILABLE)
+            done(ErrorCode.BROKER_NOT_AVAILABLE, [])
             return
-        if registered.broker_epoch != event.broker_epoch:
-            event.refuse(ErrorCode.STALE_BROKER_EPOCH)
+        if registered.broker_epoch != broker_epoch:
+            done(ErrorCode.STALE_BROKER_EPOCH, [])
             return
         self.log.info("broker %d is shutting down", broker)
         self.context.shutting_down.add(broker)
@@ -301,13 +291,18 @@ class ControllerTerm:
             )
         # Answer when all brokers know the new leaders. Until then the stopping broker must redirect clients,
         # and if it is the controller itself, only it can send these requests.
-        self._channels.when_answered(lambda: event.done(ErrorCode.NONE, remaining))
+        self._channels.when_answered(lambda: done(ErrorCode.NONE, remaining))
 
-    def _elect(self, event: events.ElectLeaders) -> None:
-        outcomes = self.elections.elect(event.kind, event.partitions)
+    def elect(
+        self,
+        kind: ElectionKind,
+        partitions: Collection[TopicPartition] | None,
+        done: events.OutcomesDone,
+    ) -> None:
+        outcomes = self.elections.elect(kind, partitions)
         self.flush()
         # Then a client that asks any broker for the leaders gets the new ones.
-        self._channels.when_answered(lambda: event.done(ErrorCode.NONE, outcomes))
+        self._channels.when_answered(lambda: done(ErrorCode.NONE, outcomes))
 
     def endpoint(self, broker: BrokerId) -> Endpoint | None:
         """The address for requests to a registered broker; None, and it may not lead, without a listener."""

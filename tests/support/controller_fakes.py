@@ -7,9 +7,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from barnabas.controller.events import Event, Signal
+from barnabas.controller.events import Event, PreemptableEvent, Signal
 from barnabas.controller.failover import on_controller_failover
 from barnabas.controller.failure_detector import Address, ConnectResult, FailureDetector
 from barnabas.controller.partition_state import ElectionFigures
@@ -394,7 +394,7 @@ class Cluster:
         self.term = ControllerTerm(
             self.store,
             self.writer,
-            self.channels,
+            cast(Any, self.channels),
             self.settings,
             self._put.append,
             figures=self.elections,
@@ -415,6 +415,10 @@ class Cluster:
 
     def handle(self, event: Event) -> None:
         self.term.handle(event)
+
+    def ask(self, act: Callable[[ControllerTerm], None]) -> None:
+        """Act for a caller, as an event does."""
+        self.handle(PreemptableEvent("asked", act, lambda *_: None))
 
     def event(self, kind: Callable[..., Event], broker: int, *arguments: object) -> Event:
         """An event of the link to the present registration of a broker."""

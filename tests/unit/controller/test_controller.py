@@ -1,7 +1,7 @@
 """Elections and resignations of a controller, event by event, over a cluster in memory."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from barnabas.controller.controller import (
     _RETRY_S,
     Controller,
 )
-from barnabas.controller.events import EventQueue, Signal
+from barnabas.controller.events import EventQueue, PreemptableEvent, Signal
 from barnabas.controller.failure_detector import ConnectResult
 from barnabas.controller.sentinel import Target
 from barnabas.controller.term import ControllerTerm
@@ -109,11 +109,13 @@ class Rig:
 
     def shut_down(self) -> list[tuple[ErrorCode, list[TopicPartition]]]:
         answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
-        self.controller.process(
-            events.ControlledShutdown(
-                BrokerId(2), self.epoch_of(2), lambda code, left: answers.append((code, list(left)))
-            )
-        )
+
+        def done(code: ErrorCode, left: Collection[TopicPartition]) -> None:
+            answers.append((code, list(left)))
+
+        broker, epoch = BrokerId(2), self.epoch_of(2)
+        asked = PreemptableEvent("asked", lambda term: term.shut_down(broker, epoch, done), done)
+        self.controller.process(asked)
         return answers
 
 

@@ -24,7 +24,7 @@ def elect(
         for tp, error in answered.items():
             outcomes[tp] = ErrorCode.NONE if error is None else ErrorCode(error.code)
 
-    cluster.handle(events.ElectLeaders(kind, partitions or None, done))
+    cluster.ask(lambda term: term.elect(kind, partitions or None, done))
     return outcomes
 
 
@@ -68,8 +68,8 @@ def test_each_partition_that_is_named_gets_an_outcome(moved: Cluster) -> None:
 def test_the_outcomes_of_an_election_keep_a_bounded_length_of_texts(cluster: Cluster) -> None:
     kept: list[events.Outcomes] = []
     partitions = [TopicPartition("x" * 100, number) for number in range(2_000)]
-    cluster.handle(
-        events.ElectLeaders(ElectionKind.PREFERRED, partitions, lambda code, outcomes: kept.append(outcomes))
+    cluster.ask(
+        lambda term: term.elect(ElectionKind.PREFERRED, partitions, lambda _, some: kept.append(some))
     )
     assert list(kept[0]) == partitions
     errors = {id(error): error for error in kept[0].values() if error is not None}

@@ -12,6 +12,7 @@ from barnabas.controller.context import Replica, ReplicaState
 from barnabas.controller.events import Signal
 from barnabas.controller.leader_choice import elect_for_reassignment
 from barnabas.controller.reassignment import Target
+from barnabas.controller.term import ControllerTerm
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -44,16 +45,15 @@ def alter(
     cluster: Cluster, targets: dict[TopicPartition, Target], *, may_change_factor: bool = True
 ) -> dict[TopicPartition, ErrorCode]:
     """Ask for reassignments; returns the outcomes."""
-    outcomes: dict[TopicPartition, ErrorCode] = {}
+    codes: dict[TopicPartition, ErrorCode] = {}
 
-    def done(code: ErrorCode, answered: events.Outcomes) -> None:
-        assert code == ErrorCode.NONE
-        for tp, error in answered.items():
-            outcomes[tp] = ErrorCode.NONE if error is None else ErrorCode(error.code)
+    def act(term: ControllerTerm) -> None:
+        outcomes = term.reassignments.alter(targets, may_change_factor=may_change_factor)
+        codes.update((tp, ErrorCode.NONE if error is None else error.code) for tp, error in outcomes.items())
 
-    cluster.handle(events.AlterReassignments(targets, done, may_change_factor))
+    cluster.ask(act)
     cluster.deliver_watches()
-    return outcomes
+    return codes
 
 
 def move(cluster: Cluster, *target: int, tp: TopicPartition = P0) -> None:
@@ -61,9 +61,7 @@ def move(cluster: Cluster, *target: int, tp: TopicPartition = P0) -> None:
 
 
 def under_way(cluster: Cluster) -> set[TopicPartition]:
-    found: set[TopicPartition] = set()
-    cluster.handle(events.ListReassignments(lambda code, listed: found.update(listed)))
-    return found
+    return set(cluster.term.reassignments.under_way())
 
 
 def stored(cluster: Cluster, tp: TopicPartition = P0) -> ReplicaAssignment:
@@ -444,7 +442,7 @@ def test_a_replica_in_place_of_one_that_had_failed_is_another(cluster: Cluster) 
 
 
 def stop_the_leader(cluster: Cluster) -> None:
-    cluster.handle(events.ControlledShutdown(BrokerId(1), cluster.epoch_of(1), lambda code, remaining: None))
+    cluster.ask(lambda term: term.shut_down(BrokerId(1), cluster.epoch_of(1), lambda code, remaining: None))
 
 
 @pytest.mark.parametrize(

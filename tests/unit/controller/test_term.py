@@ -225,8 +225,8 @@ def shut_down(
     cluster: Cluster, broker: int, epoch: BrokerEpoch
 ) -> list[tuple[ErrorCode, list[TopicPartition]]]:
     answers: list[tuple[ErrorCode, list[TopicPartition]]] = []
-    cluster.handle(
-        events.ControlledShutdown(
+    cluster.ask(
+        lambda term: term.shut_down(
             BrokerId(broker), epoch, lambda code, left: answers.append((code, list(left)))
         )
     )
