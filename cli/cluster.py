@@ -66,10 +66,10 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _restart(cluster: RunningCluster, name: str) -> None:
-    owner = cluster.owner
+    owner = cluster.record.owner
     if owner is None or owner.state == "gone":
         cluster.restart_server(name)
-    elif cluster.takes_requests:
+    elif cluster.record.takes_requests:
         ask_restart(cluster.directory, name, _RESTART_TIMEOUT_S)
     else:
         raise CommandError(
@@ -81,10 +81,10 @@ def _restart(cluster: RunningCluster, name: str) -> None:
 def _down(options: argparse.Namespace) -> None:
     cluster = open_cluster(options)
     was_running = cluster.is_running
-    owner = cluster.owner
+    owner, takes_requests = cluster.record.owner, cluster.record.takes_requests
     if options.now:
         cluster.kill_all()
-    if owner is not None and owner.state != "gone" and owner.pid != os.getpid() and cluster.takes_requests:
+    if takes_requests and owner is not None and owner.state != "gone" and owner.pid != os.getpid():
         # The owner stops everything in order and ends.
         running = ManagedProcess("the program that runs the cluster", owner, leads_group=False)
         running.terminate(_OWNER_STOP_TIMEOUT_S)

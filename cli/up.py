@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
         for note in cluster.port_notes:
             _say(options, note)
         started = time.monotonic()
-        cluster.takes_requests = not options.detach
+        cluster.record.takes_requests = not options.detach
         forget_requests(cluster.directory)
         _start(cluster, stopping)
         _announce(cluster, options, time.monotonic() - started)

@@ -128,15 +128,20 @@ class LocalCluster(RunningCluster):
             _check_removed_brokers(earlier, new.brokers)
             self.port_notes: list[str] = []
             ports = self._reserve_broker_ports(earlier, first_port, preferred_ports)
-            super().__init__(
-                folder,
-                self._make_zookeeper(folder, earlier.zookeeper_port if earlier else zookeeper_port, detach),
-                self._make_brokers(folder, earlier, ports, bool(preferred_ports), command, detach, log_dirs),
-                host=_HOST,
-                configuration=last,
-                owner=None if detach else ProcessId.of(os.getpid()),
-                ready=ready,
+            server = self._make_zookeeper(
+                folder, earlier.zookeeper_port if earlier else zookeeper_port, detach
             )
+            record = ClusterRecord(
+                directory=str(folder),
+                host=_HOST,
+                zookeeper_connect=server.connect,
+                zookeeper_port=server.port if isinstance(server, ZooKeeper) else None,
+                owner=None if detach else ProcessId.of(os.getpid()),
+                configuration=last,
+            )
+            are_well_known = bool(preferred_ports)
+            made = self._make_brokers(folder, earlier, ports, are_well_known, command, detach, log_dirs)
+            super().__init__(record, server, made, ready=ready)
         except BaseException:
             self._lock.release()
             raise
@@ -154,7 +159,7 @@ class LocalCluster(RunningCluster):
             self.kill_all()
             raise
         # A start that fails changes nothing for the next one: its settings may be the reason.
-        self.configuration = self._new_configuration
+        self.record.configuration = self._new_configuration
         self.write_record()
 
     def launch_broker(self, broker_id: int) -> None:

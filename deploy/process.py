@@ -268,7 +268,6 @@ class _Spawner:
     """
 
     def __init__(self) -> None:
-        self.owner_pid = os.getpid()
         self._work: queue.SimpleQueue[
             tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]
         ] = queue.SimpleQueue()
@@ -294,13 +293,10 @@ class _Spawner:
                 done.set_exception(error)
 
 
-_spawner_lock = threading.Lock()
-_spawners: list[_Spawner] = []
-
-
+@cache
 def _spawner() -> _Spawner:
-    with _spawner_lock:
-        # After a fork the thread is not there: the forked process needs one of its own.
-        if not _spawners or _spawners[0].owner_pid != os.getpid():
-            _spawners[:] = [_Spawner()]
-        return _spawners[0]
+    return _Spawner()
+
+
+# In a forked process the thread does not exist: it needs one of its own.
+os.register_at_fork(after_in_child=_spawner.cache_clear)

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import LocalBroker
-from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, wait_until
+from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
 from barnabas.deploy.server import LocalServer
-from barnabas.deploy.state import ZOOKEEPER, ClusterConfiguration, ClusterRecord, read_record, write_record
+from barnabas.deploy.state import ZOOKEEPER, ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.ids import BrokerId, Endpoint
 
@@ -33,22 +33,16 @@ ReadyCheck = Callable[[Mapping[BrokerId, Endpoint], float, Callable[[], None]], 
 class RunningCluster:
     def __init__(
         self,
-        directory: Path,
+        record: ClusterRecord,
         zookeeper: ZooKeeper | ExistingZooKeeper,
         brokers: Sequence[LocalBroker],
         *,
-        host: str,
-        configuration: ClusterConfiguration | None,
-        owner: ProcessId | None,
-        takes_requests: bool = False,
         ready: ReadyCheck = wait_ready,
     ) -> None:
-        self.directory = directory
+        """Of the processes, the record is renewed when it is written."""
+        self.record = record
+        self.directory = Path(record.directory)
         self.zookeeper = zookeeper
-        self.configuration = configuration
-        self.owner = owner
-        self.takes_requests = takes_requests
-        self._host = host
         self._brokers = {int(broker.id): broker for broker in brokers}
         self._ready = ready
 
@@ -72,15 +66,8 @@ class RunningCluster:
             zookeeper = ZooKeeper(folder, port=record.zookeeper_port, die_with_parent=False)
             if record.zookeeper_process is not None:
                 zookeeper.process = ManagedProcess("ZooKeeper", record.zookeeper_process)
-        return RunningCluster(
-            Path(record.directory),
-            zookeeper,
-            [LocalBroker.of_record(broker, record.host) for broker in record.brokers],
-            host=record.host,
-            configuration=record.configuration,
-            owner=record.owner,
-            takes_requests=record.takes_requests,
-        )
+        brokers = [LocalBroker.of_record(broker, record.host) for broker in record.brokers]
+        return RunningCluster(record, zookeeper, brokers)
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -255,17 +242,6 @@ class RunningCluster:
 
     def write_record(self) -> None:
         own = self.zookeeper_process
-        port = self.zookeeper.port if isinstance(self.zookeeper, ZooKeeper) else None
-        write_record(
-            ClusterRecord(
-                directory=str(self.directory),
-                host=self._host,
-                zookeeper_connect=self.zookeeper_connect,
-                zookeeper_port=port,
-                zookeeper_process=own.identity if own else None,
-                owner=self.owner,
-                takes_requests=self.takes_requests,
-                configuration=self.configuration,
-                brokers=[broker.record() for broker in self.brokers],
-            )
-        )
+        self.record.zookeeper_process = own.identity if own else None
+        self.record.brokers = [broker.record() for broker in self.brokers]
+        write_record(self.record)

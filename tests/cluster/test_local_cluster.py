@@ -75,7 +75,7 @@ def test_a_detached_cluster_is_restarted_and_stopped_by_another_program(tmp_path
     subprocess.run([sys.executable, "-c", _STARTER, str(tmp_path)], check=True, timeout=90)
     cluster = RunningCluster.open(tmp_path)
     try:
-        assert cluster.owner is None
+        assert cluster.record.owner is None
         assert [broker.state for broker in cluster.brokers] == ["running"] * 3
         cluster.restart(1)
         assert RunningCluster.open(tmp_path).broker(1).state == "running"
