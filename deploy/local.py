@@ -39,14 +39,19 @@ from barnabas.deploy.local_broker import (
 from barnabas.deploy.ports import ReservedPort, reserve_all, reserve_block
 from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.running_cluster import START_TIMEOUT_S, ReadyCheck, RunningCluster
-from barnabas.deploy.state import ClusterConfiguration, ClusterRecord, DirectoryLock, read_record
+from barnabas.deploy.state import (
+    BrokerRecord,
+    ClusterConfiguration,
+    ClusterRecord,
+    DirectoryLock,
+    read_record,
+)
 from barnabas.deploy.zookeeper import (
     ENVIRONMENT_VARIABLE,
     ExistingZooKeeper,
     ZooKeeper,
     connect_string_from_environment,
 )
-from barnabas.protocol.ids import BrokerId
 
 _HOST: Final = "127.0.0.1"
 _BROKERS: Final = 3
@@ -246,19 +251,25 @@ class LocalCluster(RunningCluster):
         log_dirs: int,
     ) -> list[LocalBroker]:
         metrics_ports = self._reserve_metrics_ports(earlier, are_well_known)
-        return [
-            LocalBroker(
-                BrokerId(broker_id),
-                folder / f"broker-{broker_id}",
-                host=_HOST,
-                port=port,
-                metrics_port=metrics_port,
-                command=command,
-                die_with_parent=not detach,
-                log_dirs=max(log_dirs, _most_log_dirs(earlier)),
+        log_dirs = max(log_dirs, _most_log_dirs(earlier))
+        brokers = []
+        for broker_id, (port, metrics_port) in enumerate(zip(ports, metrics_ports, strict=True), 1):
+            directory = folder / f"broker-{broker_id}"
+            names = ["data", *(f"data-{number}" for number in range(2, log_dirs + 1))]
+            record = BrokerRecord(
+                id=broker_id,
+                port=port.port,
+                directory=str(directory),
+                log_dirs=[str(directory / name) for name in names],
+                metrics_port=metrics_port.port if metrics_port else None,
             )
-            for broker_id, (port, metrics_port) in enumerate(zip(ports, metrics_ports, strict=True), 1)
-        ]
+            reserved = [port, metrics_port] if metrics_port else [port]
+            brokers.append(
+                LocalBroker(
+                    record, host=_HOST, reserved=reserved, command=command, die_with_parent=not detach
+                )
+            )
+        return brokers
 
     def _reserve_broker_ports(
         self, earlier: ClusterRecord | None, first_port: int | None, preferred: Sequence[int]

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.preloaded import fork_broker
 from barnabas.deploy.process import DeployError, ManagedProcess
-from barnabas.deploy.server import LocalServer, number_of
+from barnabas.deploy.server import LocalServer
 from barnabas.deploy.state import BrokerRecord
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, Endpoint
@@ -120,52 +120,34 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 class LocalBroker(LocalServer):
     def __init__(
         self,
-        broker_id: BrokerId,
-        directory: Path,
+        record: BrokerRecord,
         *,
         host: str,
-        port: int | ReservedPort,
-        metrics_port: int | ReservedPort | None = None,
-        process: ManagedProcess | None = None,
+        reserved: Sequence[ReservedPort] = (),
         command: Command = broker_command,
         die_with_parent: bool = True,
-        log_dirs: int = 1,
     ) -> None:
-        """A broker in `directory`, with that many log dirs; `process` is its process, if it already runs.
+        """The broker of a record, which may run already. `reserved`: those of its ports that it keeps.
 
-        Without `metrics_port` it serves metrics only if the settings say so.
+        Without a port for metrics it serves them only if the settings say so.
         """
+        name = f"broker {record.id}"
         super().__init__(
-            f"broker {broker_id}",
-            directory,
-            host=host,
-            ports=(port, metrics_port),
-            log_file="broker.log",
-            process=process,
-            die_with_parent=die_with_parent,
-        )
-        self.id = broker_id
-        self.port = number_of(port)
-        self.metrics_port = None if metrics_port is None else number_of(metrics_port)
-        self.log_dirs = [
-            directory / ("data" if not index else f"data-{index + 1}") for index in range(log_dirs)
-        ]
-        self._command = command
-
-    @classmethod
-    def of_record(cls, record: BrokerRecord, host: str) -> LocalBroker:
-        """A broker that another program started; it can be signalled, and restarted detached."""
-        process = ManagedProcess(f"broker {record.id}", record.process) if record.process else None
-        return cls(
-            BrokerId(record.id),
+            name,
             Path(record.directory),
             host=host,
-            port=record.port,
-            metrics_port=record.metrics_port,
-            process=process,
-            die_with_parent=False,
-            log_dirs=len(record.log_dirs),
+            ports=[record.port] if record.metrics_port is None else [record.port, record.metrics_port],
+            reserved=reserved,
+            log_file="broker.log",
+            process=ManagedProcess(name, record.process) if record.process else None,
+            die_with_parent=die_with_parent,
         )
+        self._record = record
+        self.id = BrokerId(record.id)
+        self.port = record.port
+        self.metrics_port = record.metrics_port
+        self.log_dirs = [Path(folder) for folder in record.log_dirs]
+        self._command = command
 
     @property
     def endpoint(self) -> Endpoint:
@@ -224,11 +206,5 @@ class LocalBroker(LocalServer):
             )
 
     def record(self) -> BrokerRecord:
-        return BrokerRecord(
-            id=self.id,
-            port=self.port,
-            directory=str(self.directory),
-            log_dirs=[str(folder) for folder in self.log_dirs],
-            process=None if self.process is None else self.process.identity,
-            metrics_port=self.metrics_port,
-        )
+        self._record.process = None if self.process is None else self.process.identity
+        return self._record

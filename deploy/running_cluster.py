@@ -66,7 +66,7 @@ class RunningCluster:
             zookeeper = ZooKeeper(folder, port=record.zookeeper_port, die_with_parent=False)
             if record.zookeeper_process is not None:
                 zookeeper.process = ManagedProcess("ZooKeeper", record.zookeeper_process)
-        brokers = [LocalBroker.of_record(broker, record.host) for broker in record.brokers]
+        brokers = [LocalBroker(broker, host=record.host, die_with_parent=False) for broker in record.brokers]
         return RunningCluster(record, zookeeper, brokers)
 
     # -- state ---------------------------------------------------------------------------------------------

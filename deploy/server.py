@@ -20,12 +20,13 @@ class LocalServer:
         directory: Path,
         *,
         host: str,
-        ports: Sequence[ReservedPort | int | None],
+        ports: Sequence[int],
+        reserved: Sequence[ReservedPort] = (),
         log_file: str,
         process: ManagedProcess | None = None,
         die_with_parent: bool = True,
     ) -> None:
-        """`ports`: all on which it listens. `process`: its process, if it already runs."""
+        """`ports`: all on which it listens; `reserved`: those that it keeps; `process`: if it runs."""
         self.name = name
         self.directory = directory
         self.host = host
@@ -34,8 +35,8 @@ class LocalServer:
         self.process = process
         self.die_with_parent = die_with_parent
         self._output_start = 0
-        self._reserved = [port for port in ports if isinstance(port, ReservedPort)]
-        self._ports = [number_of(port) for port in ports if port is not None]
+        self._reserved = list(reserved)
+        self._ports = ports
 
     @property
     def state(self) -> str:
@@ -83,7 +84,3 @@ class LocalServer:
     def _output(self, lines: int = 12) -> str:
         """The last lines of output since the start."""
         return tail(self.log_file, lines, start=self._output_start)
-
-
-def number_of(port: ReservedPort | int) -> int:
-    return port.port if isinstance(port, ReservedPort) else port

@@ -28,7 +28,7 @@ from typing import Final
 
 from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
-from barnabas.deploy.server import LocalServer, number_of
+from barnabas.deploy.server import LocalServer
 from barnabas.protocol.ids import Endpoint
 
 ENVIRONMENT_VARIABLE: Final = "BARNABAS_ZOOKEEPER"
@@ -174,15 +174,17 @@ class ZooKeeper(LocalServer):
         `log_level`: ``info``, ``debug``… turns on ZooKeeper's own log, in the same file (0.2 s and 16 MB).
         """
         port = ReservedPort.pick(host) if port is None else port
+        reserved = [port] if isinstance(port, ReservedPort) else []
+        self.port = port.port if isinstance(port, ReservedPort) else port
         super().__init__(
             "ZooKeeper",
             directory,
             host=host,
-            ports=(port,),
+            ports=[self.port],
+            reserved=reserved,
             log_file="zookeeper.log",
             die_with_parent=die_with_parent,
         )
-        self.port = number_of(port)
         self.tick_time_ms = tick_time_ms
         self.sync = sync
         self.log_level = log_level

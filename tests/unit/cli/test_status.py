@@ -4,7 +4,6 @@ import json
 import os
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -16,6 +15,7 @@ from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.metadata import Node, PartitionInfo
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import ManagedProcess, ProcessId
+from barnabas.deploy.state import BrokerRecord
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch
 from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
@@ -194,6 +194,10 @@ def test_a_full_disk_is_the_first_problem() -> None:
     assert view.problems()[0] == ("the disk of /d is full: make room, then restart what has ended")
 
 
+def _process(id: int) -> LocalBroker:
+    return LocalBroker(BrokerRecord(id=id, port=1, directory="/b", log_dirs=["/b/data"]), host="h")
+
+
 def test_an_offline_log_dir_is_one_problem_with_its_reason() -> None:
     view = _view()
     replica = view.partitions[0].replicas[1]
@@ -203,7 +207,7 @@ def test_an_offline_log_dir_is_one_problem_with_its_reason() -> None:
         "broker 1: log dir /d is offline, 1 replica with it: /d/t-0/0.log: No space left on device "
         "(mend it, then restart the broker)"
     ]
-    view.processes = [LocalBroker(BrokerId(1), Path("/b"), host="h", port=1)]
+    view.processes = [_process(1)]
     assert view.problems()[-1].endswith("(mend it, then restart the broker: `barnabas restart 1`)")
     assert "1:offline" in _shown(view)
 
@@ -212,7 +216,7 @@ def test_the_remedies_name_the_directory_that_the_command_was_given() -> None:
     view = _large([], 1, 2, 3)
     view.dir_words = " --dir /b"
     view.zookeeper = ZooKeeperView(endpoint="h:2181", state="gone")
-    view.processes = [LocalBroker(BrokerId(id), Path("/b"), host="h", port=1) for id in (1, 9)]
+    view.processes = [_process(id) for id in (1, 9)]
     running = ProcessId.of(os.getpid())
     assert running is not None
     view.processes[1].process = ManagedProcess("broker 9", running)
