@@ -172,7 +172,7 @@ class Parts:
         self.verification = TransactionVerification(
             broker.id,
             broker.replicas,
-            coordinator_of=lambda key: self.transactions.topic.coordinator_of(key, LISTENER).broker_id,
+            coordinator_of=lambda key: self.transactions.topic.coordinator_of(key, LISTENER)[0],
             ask_own=self.transactions.apply,
             links=links,
             is_enabled=True,
@@ -492,10 +492,10 @@ class CoordinatedWorld(TimedWorld):
         if broker is None:
             return None
         try:
-            address = topic_of(self.parts[broker.id]).coordinator_of(key, LISTENER)
+            coordinator, _ = topic_of(self.parts[broker.id]).coordinator_of(key, LISTENER)
         except ApiError:
             return None
-        return self.brokers.get(address.broker_id)
+        return self.brokers.get(coordinator)
 
     def _any_up(self) -> SimBroker | None:
         up = [broker for broker in self.brokers.values() if broker.is_up]
