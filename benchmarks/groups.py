@@ -52,8 +52,8 @@ from barnabas.protocol.messages.offsets import (
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
 )
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.schema import RequestOf
 from benchmarks.support import Figure, Options, run, running_cluster, tell, temporary_folder
 from tests.support.defaults import log_config
@@ -353,7 +353,7 @@ async def _taken_over(running: LocalCluster, groups: int, partitions: int) -> fl
     cluster = Cluster(ConsumerConfig.of({"bootstrap_servers": bootstrap}))
     await cluster.start()
     last = f"group-{groups - 1}"
-    topics = [OffsetFetchRequestTopic(name=_TOPIC, partition_indexes=[partitions - 1])]
+    topics = [TopicPartitionIndexes(name=_TOPIC, partition_indexes=[partitions - 1])]
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=last, topics=topics)])
     try:
         await cluster.refresh()

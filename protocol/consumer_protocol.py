@@ -20,6 +20,7 @@ from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.groups import NO_GENERATION
+from barnabas.protocol.messages.partitions import TopicPartitions
 from barnabas.protocol.partition_entries import numbers_in_topics, partitions_of
 from barnabas.protocol.schema import WireType, array, int32, message, opaque, string
 
@@ -31,12 +32,6 @@ M = TypeVar("M")
 _VERSIONS: Final = range(4)
 _STICKY_VERSIONS: Final = (1, 0)
 """Sticky user data does not name its version: these are tried in this order."""
-
-
-@message
-class TopicPartitions:
-    topic: str = string()
-    partitions: list[int] = array(WireType.INT32)
 
 
 @message

@@ -21,11 +21,11 @@ from barnabas.broker.handlers.waiting import when_known
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages import offsets as wire
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicResult
 from barnabas.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponseTopic,
 )
 from barnabas.protocol.partition_entries import (
     entries,
@@ -74,7 +74,7 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
 
     @request.answering
     def answer(outcome: CommitResponse) -> None:
-        results = outcomes_per_partition(body.topics, wire.OffsetCommitResponseTopic, {**outcome, **refused})
+        results = outcomes_per_partition(body.topics, TopicResult, {**outcome, **refused})
         request.respond(wire.OffsetCommitResponse(topics=results))
 
     def commit(group: Group, now: Moment) -> Effects:
@@ -167,9 +167,7 @@ def _fetch(
     )
 
 
-def _without_offsets(
-    topics: list[wire.OffsetFetchRequestTopic], code: int
-) -> list[wire.OffsetFetchResponseTopic]:
+def _without_offsets(topics: list[TopicPartitionIndexes], code: int) -> list[wire.OffsetFetchResponseTopic]:
     def answer(tp: TopicPartition, _: int) -> wire.OffsetFetchResponsePartition:
         return wire.OffsetFetchResponsePartition(partition_index=tp.partition, error_code=code)
 
@@ -191,7 +189,7 @@ def handle_delete(services: Services, request: ApiRequest) -> None:
         if isinstance(outcome, ErrorCode):
             respond_code(request, outcome)
             return
-        topics = outcomes_in_topics(wire.OffsetDeleteResponseTopic, {**unknown, **outcome})
+        topics = outcomes_in_topics(TopicResult, {**unknown, **outcome})
         request.respond(wire.OffsetDeleteResponse(topics=topics))
 
     try:
@@ -224,7 +222,7 @@ def handle_transaction_commit(services: Services, request: ApiRequest) -> None:
     @request.answering
     def answer(outcome: CommitResponse) -> None:
         outcomes = {each: known_error(request, error) for each, error in {**outcome, **unknown}.items()}
-        results = outcomes_per_partition(body.topics, TxnOffsetCommitResponseTopic, outcomes)
+        results = outcomes_per_partition(body.topics, TopicResult, outcomes)
         request.respond(TxnOffsetCommitResponse(topics=results))
 
     def refuse(error: ErrorCode) -> None:

@@ -26,6 +26,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import ProducerId, TopicPartition
 from barnabas.protocol.messages import transactions as wire
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION
+from barnabas.protocol.messages.partitions import TopicResult
 from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.protocol.partition_entries import named_once, outcomes_in_topics, partitions_of
 from barnabas.protocol.topic_names import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
@@ -253,7 +254,7 @@ def handle_write_markers(services: Services, request: ApiRequest) -> None:
             outcome: MarkerOutcome = dict.fromkeys(marker.partitions, ErrorCode.UNKNOWN_LEADER_EPOCH)
             if marker.coordinator_epoch <= last_epoch:
                 outcome = next(written)
-            topics = outcomes_in_topics(wire.WritableTxnMarkerTopicResult, outcome)
+            topics = outcomes_in_topics(TopicResult, outcome)
             results.append(wire.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
         request.respond(wire.WriteTxnMarkersResponse(markers=results))
 

@@ -13,11 +13,11 @@ from barnabas.client.arguments import check_mapping, check_member, several
 from barnabas.client.offsets import Partition, partitions_in
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest, ElectLeadersTopic
+from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicPartitions
 from barnabas.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsTopic,
     ReassignablePartition,
     ReassignableTopic,
 )
@@ -58,7 +58,7 @@ class PlacementAdmin(AdminBase):
             election_type=int(election_type),
             topic_partitions=None
             if partitions is None
-            else numbers_in_topics(ElectLeadersTopic, partitions_in(partitions)),
+            else numbers_in_topics(TopicPartitions, partitions_in(partitions)),
         )
         response = (await self._ask_controller(request, timeout_ms)).response
         return {tp: error_of(result, "refused") for tp, result in entries(response.replica_election_results)}
@@ -97,7 +97,7 @@ class PlacementAdmin(AdminBase):
         request = ListPartitionReassignmentsRequest(
             topics=None
             if partitions is None
-            else numbers_in_topics(ListPartitionReassignmentsTopic, partitions_in(partitions)),
+            else numbers_in_topics(TopicPartitionIndexes, partitions_in(partitions)),
         )
         response = (await self._ask_controller(request, timeout_ms)).response
         return {

@@ -38,17 +38,13 @@ from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
     ActiveProducer,
     DescribeProducersRequest,
-    DescribeProducersTopicRequest,
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.messages.produce import InitProducerIdRequest
-from barnabas.protocol.messages.transactions import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
+from barnabas.protocol.messages.transactions import WritableTxnMarker, WriteTxnMarkersRequest
 from barnabas.protocol.partition_entries import entries, numbers_in_topics, partitions_of
 from barnabas.protocol.schema import RequestOf
 
@@ -274,7 +270,7 @@ class TransactionAdmin(TopicAdmin):
         self, node_id: BrokerId, tps: Sequence[TopicPartition], limit_ms: int
     ) -> AnswerOfOne[list[ProducerState]]:
         cluster = self._open()
-        request = DescribeProducersRequest(topics=numbers_in_topics(DescribeProducersTopicRequest, tps))
+        request = DescribeProducersRequest(topics=numbers_in_topics(TopicPartitionIndexes, tps))
         response = await cluster.request(node_id, request, timeout_ms=limit_ms)
         return results_of(
             cluster,
@@ -369,7 +365,7 @@ class TransactionAdmin(TopicAdmin):
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             transaction_result=False,
-            topics=[WritableTxnMarkerTopic(name=tp.topic, partition_indexes=[tp.partition])],
+            topics=[TopicPartitionIndexes(name=tp.topic, partition_indexes=[tp.partition])],
             # A producer without an earlier marker has none; 0 is at most the epoch of any coordinator.
             coordinator_epoch=max(_FIRST_COORDINATOR_EPOCH, coordinator_epoch),
         )

@@ -44,8 +44,8 @@ from barnabas.protocol.messages.offsets import (
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
 )
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.partition_entries import entries, numbers_in_topics
 
 log = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ class CommittedOffsets:
         if partitions is not None and not partitions:
             return {}
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
-        topics = None if partitions is None else numbers_in_topics(OffsetFetchRequestTopic, partitions)
+        topics = None if partitions is None else numbers_in_topics(TopicPartitionIndexes, partitions)
         request = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=self._link.key, topics=topics)],
             require_stable=require_stable,

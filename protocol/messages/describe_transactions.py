@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from barnabas.protocol import schema as s
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicPartitions
 
 
 @s.message
@@ -37,21 +38,9 @@ class DescribeProducersResponse:
     topics: list[DescribeProducersTopicResponse] = s.array(DescribeProducersTopicResponse)
 
 
-@s.message
-class DescribeProducersTopicRequest:
-    name: str = s.string()
-    partition_indexes: list[int] = s.array(s.WireType.INT32)
-
-
 @s.request(s.ApiKey.DESCRIBE_PRODUCERS, DescribeProducersResponse, versions=(0, 0), flexible_since=0)
 class DescribeProducersRequest(s.RequestOf[DescribeProducersResponse]):
-    topics: list[DescribeProducersTopicRequest] = s.array(DescribeProducersTopicRequest)
-
-
-@s.message
-class TransactionTopicData:
-    topic: str = s.string()
-    partitions: list[int] = s.array(s.WireType.INT32)
+    topics: list[TopicPartitionIndexes] = s.array(TopicPartitionIndexes)
 
 
 @s.message
@@ -65,7 +54,7 @@ class DescribedTransaction:
     transaction_start_time_ms: int = s.int64(default=-1)
     producer_id: int = s.int64(default=-1)
     producer_epoch: int = s.int16(default=-1)
-    topics: list[TransactionTopicData] = s.array(TransactionTopicData, default_factory=list)
+    topics: list[TopicPartitions] = s.array(TopicPartitions, default_factory=list)
     is_prepared: bool = s.boolean(native_only=True, default=False)
 
 

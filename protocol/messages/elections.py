@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from barnabas.protocol import schema as s
+from barnabas.protocol.messages.partitions import TopicPartitions
 
 
 class ElectionType(IntEnum):
@@ -36,18 +37,10 @@ class ElectLeadersResponse:
     )
 
 
-@s.message
-class ElectLeadersTopic:
-    topic: str = s.string()
-    partitions: list[int] = s.array(s.WireType.INT32)
-
-
 @s.request(s.ApiKey.ELECT_LEADERS, ElectLeadersResponse, versions=(0, 2), flexible_since=2)
 class ElectLeadersRequest(s.RequestOf[ElectLeadersResponse]):
     """Sent to the controller; ``topic_partitions`` None names all partitions."""
 
     election_type: int = s.int8(since=1, default=int(ElectionType.PREFERRED))
-    topic_partitions: list[ElectLeadersTopic] | None = s.array(
-        ElectLeadersTopic, nullable_since=0, default=None
-    )
+    topic_partitions: list[TopicPartitions] | None = s.array(TopicPartitions, nullable_since=0, default=None)
     timeout_ms: int = s.int32(default=60_000)

@@ -11,24 +11,13 @@ import uuid
 from barnabas.protocol import schema as s
 from barnabas.protocol.ids import NO_LEADER_EPOCH, NO_OFFSET, NO_TOPIC_ID
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
-
-
-@s.message
-class OffsetCommitResponsePartition:
-    partition_index: int = s.int32()
-    error_code: int = s.int16()
-
-
-@s.message
-class OffsetCommitResponseTopic:
-    name: str = s.string()
-    partitions: list[OffsetCommitResponsePartition] = s.array(OffsetCommitResponsePartition)
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicResult
 
 
 @s.message
 class OffsetCommitResponse:
     throttle_time_ms: int = s.int32(since=3, default=0)
-    topics: list[OffsetCommitResponseTopic] = s.array(OffsetCommitResponseTopic)
+    topics: list[TopicResult] = s.array(TopicResult)
 
 
 @s.message
@@ -100,18 +89,12 @@ class OffsetFetchResponse:
 
 
 @s.message
-class OffsetFetchRequestTopic:
-    name: str = s.string()
-    partition_indexes: list[int] = s.array(s.WireType.INT32)
-
-
-@s.message
 class OffsetFetchRequestGroup:
     """``topics`` None asks for all offsets of the group."""
 
     group_id: str = s.string()
-    topics: list[OffsetFetchRequestTopic] | None = s.array(
-        OffsetFetchRequestTopic, nullable_since=0, default=None
+    topics: list[TopicPartitionIndexes] | None = s.array(
+        TopicPartitionIndexes, nullable_since=0, default=None
     )
 
 
@@ -123,8 +106,8 @@ class OffsetFetchRequest(s.RequestOf[OffsetFetchResponse]):
     """
 
     group_id: str = s.string(until=7, default="")
-    topics: list[OffsetFetchRequestTopic] | None = s.array(
-        OffsetFetchRequestTopic, until=7, nullable_since=2, default_factory=list
+    topics: list[TopicPartitionIndexes] | None = s.array(
+        TopicPartitionIndexes, until=7, nullable_since=2, default_factory=list
     )
     groups: list[OffsetFetchRequestGroup] = s.array(
         OffsetFetchRequestGroup, since=8, default_factory=list, ignorable=False
@@ -133,22 +116,10 @@ class OffsetFetchRequest(s.RequestOf[OffsetFetchResponse]):
 
 
 @s.message
-class OffsetDeleteResponsePartition:
-    partition_index: int = s.int32()
-    error_code: int = s.int16()
-
-
-@s.message
-class OffsetDeleteResponseTopic:
-    name: str = s.string()
-    partitions: list[OffsetDeleteResponsePartition] = s.array(OffsetDeleteResponsePartition)
-
-
-@s.message
 class OffsetDeleteResponse:
     error_code: int = s.int16(default=0)
     throttle_time_ms: int = s.int32(default=0)
-    topics: list[OffsetDeleteResponseTopic] = s.array(OffsetDeleteResponseTopic, default_factory=list)
+    topics: list[TopicResult] = s.array(TopicResult, default_factory=list)
 
 
 @s.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from barnabas.protocol import schema as s
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 
 
 @s.message
@@ -75,12 +76,6 @@ class ListPartitionReassignmentsResponse:
     topics: list[OngoingTopicReassignment] = s.array(OngoingTopicReassignment, default_factory=list)
 
 
-@s.message
-class ListPartitionReassignmentsTopic:
-    name: str = s.string()
-    partition_indexes: list[int] = s.array(s.WireType.INT32)
-
-
 @s.request(
     s.ApiKey.LIST_PARTITION_REASSIGNMENTS,
     ListPartitionReassignmentsResponse,
@@ -91,6 +86,6 @@ class ListPartitionReassignmentsRequest(s.RequestOf[ListPartitionReassignmentsRe
     """``topics`` None asks for all."""
 
     timeout_ms: int = s.int32(default=60_000)
-    topics: list[ListPartitionReassignmentsTopic] | None = s.array(
-        ListPartitionReassignmentsTopic, nullable_since=0, default=None
+    topics: list[TopicPartitionIndexes] | None = s.array(
+        TopicPartitionIndexes, nullable_since=0, default=None
     )

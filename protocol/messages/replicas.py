@@ -6,6 +6,7 @@ DescribeReplicas shows their states to operators, by the native codec only.
 from __future__ import annotations
 
 from barnabas.protocol import schema as s
+from barnabas.protocol.messages.partitions import PartitionResult, TopicPartitions
 
 UNKNOWN_VOLUME_BYTES = -1
 
@@ -46,31 +47,17 @@ class DescribeLogDirsResponse:
     results: list[DescribeLogDirsResult] = s.array(DescribeLogDirsResult)
 
 
-@s.message
-class DescribableLogDirTopic:
-    topic: str = s.string()
-    partitions: list[int] = s.array(s.WireType.INT32)
-
-
 @s.request(s.ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsResponse, versions=(0, 4), flexible_since=2)
 class DescribeLogDirsRequest(s.RequestOf[DescribeLogDirsResponse]):
     """``topics`` None asks for all replicas of the broker."""
 
-    topics: list[DescribableLogDirTopic] | None = s.array(
-        DescribableLogDirTopic, nullable_since=0, default=None
-    )
-
-
-@s.message
-class AlterReplicaLogDirPartitionResult:
-    partition_index: int = s.int32()
-    error_code: int = s.int16()
+    topics: list[TopicPartitions] | None = s.array(TopicPartitions, nullable_since=0, default=None)
 
 
 @s.message
 class AlterReplicaLogDirTopicResult:
     topic_name: str = s.string()
-    partitions: list[AlterReplicaLogDirPartitionResult] = s.array(AlterReplicaLogDirPartitionResult)
+    partitions: list[PartitionResult] = s.array(PartitionResult)
 
 
 @s.message

@@ -12,6 +12,7 @@ from __future__ import annotations
 from barnabas.protocol import schema as s
 from barnabas.protocol.ids import NO_LEADER_EPOCH
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicResult
 
 
 @s.message
@@ -111,21 +112,9 @@ class EndTxnRequest(s.RequestOf[EndTxnResponse]):
 
 
 @s.message
-class WritableTxnMarkerPartitionResult:
-    partition_index: int = s.int32()
-    error_code: int = s.int16()
-
-
-@s.message
-class WritableTxnMarkerTopicResult:
-    name: str = s.string()
-    partitions: list[WritableTxnMarkerPartitionResult] = s.array(WritableTxnMarkerPartitionResult)
-
-
-@s.message
 class WritableTxnMarkerResult:
     producer_id: int = s.int64()
-    topics: list[WritableTxnMarkerTopicResult] = s.array(WritableTxnMarkerTopicResult)
+    topics: list[TopicResult] = s.array(TopicResult)
 
 
 @s.message
@@ -133,12 +122,6 @@ class WriteTxnMarkersResponse:
     """One result for each marker of the request, in its order."""
 
     markers: list[WritableTxnMarkerResult] = s.array(WritableTxnMarkerResult)
-
-
-@s.message
-class WritableTxnMarkerTopic:
-    name: str = s.string()
-    partition_indexes: list[int] = s.array(s.WireType.INT32)
 
 
 @s.message
@@ -151,7 +134,7 @@ class WritableTxnMarker:
     producer_id: int = s.int64()
     producer_epoch: int = s.int16()
     transaction_result: bool = s.boolean()
-    topics: list[WritableTxnMarkerTopic] = s.array(WritableTxnMarkerTopic)
+    topics: list[TopicPartitionIndexes] = s.array(TopicPartitionIndexes)
     coordinator_epoch: int = s.int32()
     transaction_version: int = s.int8(native_only=True, default=0)
 
@@ -164,21 +147,9 @@ class WriteTxnMarkersRequest(s.RequestOf[WriteTxnMarkersResponse]):
 
 
 @s.message
-class TxnOffsetCommitResponsePartition:
-    partition_index: int = s.int32()
-    error_code: int = s.int16()
-
-
-@s.message
-class TxnOffsetCommitResponseTopic:
-    name: str = s.string()
-    partitions: list[TxnOffsetCommitResponsePartition] = s.array(TxnOffsetCommitResponsePartition)
-
-
-@s.message
 class TxnOffsetCommitResponse:
     throttle_time_ms: int = s.int32(default=0)
-    topics: list[TxnOffsetCommitResponseTopic] = s.array(TxnOffsetCommitResponseTopic)
+    topics: list[TopicResult] = s.array(TopicResult)
 
 
 @s.message

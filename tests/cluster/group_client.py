@@ -24,8 +24,8 @@ from barnabas.protocol.messages.offsets import (
     OffsetCommitRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
 )
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient
@@ -114,7 +114,7 @@ class GroupClient:
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
 
     def committed(self) -> int:
-        topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+        topics = [TopicPartitionIndexes(name="t", partition_indexes=[0])]
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=self.group, topics=topics)])
         answer = self.ask(request, lambda answer: answer.groups[0].error_code)
         offset: int = answer.groups[0].topics[0].partitions[0].committed_offset

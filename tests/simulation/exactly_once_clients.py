@@ -14,11 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.offsets import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-)
+from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from tests.simulation.coordinated_world import MAX_TIMEOUT_MS, OFFSETS, CoordinatedWorld, Profile
 from tests.simulation.transactional_client import (
     Add,
@@ -264,7 +261,7 @@ class OffsetReader:
 
     def _turn(self) -> None:
         world = self._world
-        topic = OffsetFetchRequestTopic(name=COMMITTED.topic, partition_indexes=[COMMITTED.partition])
+        topic = TopicPartitionIndexes(name=COMMITTED.topic, partition_indexes=[COMMITTED.partition])
         body = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=self._group, topics=[topic])],
             require_stable=world.random.random() < 0.7,

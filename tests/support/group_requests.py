@@ -26,8 +26,8 @@ from barnabas.protocol.messages.offsets import (
     OffsetDeleteRequestTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
 )
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
@@ -140,7 +140,7 @@ def code_of(connection: Connection) -> int:
 
 def fetch(group: str = "g", *indexes: int, require_stable: bool = False) -> OffsetFetchRequest:
     """Fetch some partitions of "topic", or all committed ones."""
-    topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=list(indexes))] if indexes else None
+    topics = [TopicPartitionIndexes(name="topic", partition_indexes=list(indexes))] if indexes else None
     return OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=require_stable
     )

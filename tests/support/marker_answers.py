@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable
 
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.partitions import PartitionResult, TopicResult
 from barnabas.protocol.messages.transactions import (
     WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
     WriteTxnMarkersResponse,
 )
 
@@ -21,10 +20,10 @@ def markers_answer(
             WritableTxnMarkerResult(
                 producer_id=marker.producer_id,
                 topics=[
-                    WritableTxnMarkerTopicResult(
+                    TopicResult(
                         name=topic.name,
                         partitions=[
-                            WritableTxnMarkerPartitionResult(
+                            PartitionResult(
                                 partition_index=index, error_code=code_of(TopicPartition(topic.name, index))
                             )
                             for index in topic.partition_indexes

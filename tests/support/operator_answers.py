@@ -15,9 +15,9 @@ from barnabas.protocol.messages.describe_transactions import (
     DescribeTransactionsResponse,
     ListedTransaction,
     ListTransactionsResponse,
-    TransactionTopicData,
 )
 from barnabas.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from barnabas.protocol.messages.partitions import TopicPartitions
 from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.messages.transactions import (
     EndTxnResponse,
@@ -59,7 +59,7 @@ class Transactions:
             transaction_start_time_ms=1_000 if state == "Ongoing" else -1,
             producer_id=producer_id,
             producer_epoch=5,
-            topics=[TransactionTopicData(topic="t", partitions=list(partitions))] if partitions else [],
+            topics=[TopicPartitions(topic="t", partitions=list(partitions))] if partitions else [],
             is_prepared=is_prepared,
         )
 

@@ -20,6 +20,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeature
 from barnabas.protocol.messages.find_coordinator import Coordinator, CoordinatorType, FindCoordinatorResponse
+from barnabas.protocol.messages.partitions import PartitionResult, TopicResult
 from barnabas.protocol.messages.produce import (
     InitProducerIdResponse,
     PartitionProduceResponse,
@@ -34,8 +35,6 @@ from barnabas.protocol.messages.transactions import (
     EndTxnResponse,
     PrepareTxnResponse,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import decode_records
@@ -338,12 +337,10 @@ def _refusal(api: ApiKey, body: Any, code: int) -> Any:
         case ApiKey.TXN_OFFSET_COMMIT:
             return TxnOffsetCommitResponse(
                 topics=[
-                    TxnOffsetCommitResponseTopic(
+                    TopicResult(
                         name=topic.name,
                         partitions=[
-                            TxnOffsetCommitResponsePartition(
-                                partition_index=partition.partition_index, error_code=code
-                            )
+                            PartitionResult(partition_index=partition.partition_index, error_code=code)
                             for partition in topic.partitions
                         ],
                     )

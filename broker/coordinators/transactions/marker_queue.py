@@ -32,6 +32,7 @@ from barnabas.common.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, LocalError, known_code
 from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages import transactions as wire
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.partition_entries import entries, numbers_in_topics
 
 logger = logging.getLogger(__name__)
@@ -275,7 +276,7 @@ def _to_message(marker: TransactionMarker) -> wire.WritableTxnMarker:
         producer_id=marker.producer_id,
         producer_epoch=marker.producer_epoch,
         transaction_result=marker.committed,
-        topics=numbers_in_topics(wire.WritableTxnMarkerTopic, marker.partitions),
+        topics=numbers_in_topics(TopicPartitionIndexes, marker.partitions),
         coordinator_epoch=marker.coordinator_epoch,
         transaction_version=marker.transaction_version,
     )

@@ -27,6 +27,7 @@ from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, LeaderEpoch, ProducerId, TopicPartition
 from barnabas.protocol.messages import describe_transactions as wire
+from barnabas.protocol.messages.partitions import TopicPartitions
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +166,7 @@ class Transaction:
             transaction_start_time_ms=stored.start_timestamp_ms,
             producer_id=stored.producer_id,
             producer_epoch=stored.producer_epoch,
-            topics=[wire.TransactionTopicData(topic=name, partitions=ids) for name, ids in topics.items()],
+            topics=[TopicPartitions(topic=name, partitions=ids) for name, ids in topics.items()],
             is_prepared=stored.is_prepared,
         )
 

@@ -8,11 +8,8 @@ import pytest
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BarnabasError, CommitFailed, ErrorCode, InvalidConfiguration
 from barnabas.client.offsets import GroupMetadata
-from barnabas.protocol.messages.offsets import (
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
+from barnabas.protocol.messages.offsets import OffsetCommitResponse
+from barnabas.protocol.messages.partitions import PartitionResult, TopicResult
 from barnabas.protocol.schema import ApiKey
 from tests.support.coordinator import Coordinator
 from tests.support.waiting import until
@@ -24,10 +21,10 @@ from .test_group import P, consumer_of, member_of, poll_until, subscriber_of
 def refusal(body: Any, code: int) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=[
-            OffsetCommitResponseTopic(
+            TopicResult(
                 name=topic.name,
                 partitions=[
-                    OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=code)
+                    PartitionResult(partition_index=one.partition_index, error_code=code)
                     for one in topic.partitions
                 ],
             )

@@ -2,17 +2,9 @@
 
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.elections import (
-    ElectLeadersTopic,
-    PartitionElectionResult,
-    ReplicaElectionResult,
-)
-from barnabas.protocol.messages.offsets import (
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
+from barnabas.protocol.messages.elections import PartitionElectionResult, ReplicaElectionResult
+from barnabas.protocol.messages.offsets import OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+from barnabas.protocol.messages.partitions import PartitionResult, TopicPartitions, TopicResult
 from barnabas.protocol.partition_entries import (
     entries,
     in_topics,
@@ -31,8 +23,8 @@ def requested(name: str, *numbers: int) -> OffsetDeleteRequestTopic:
     return OffsetDeleteRequestTopic(name=name, partitions=partitions)
 
 
-def result(partition: TopicPartition, code: int = 0) -> OffsetDeleteResponsePartition:
-    return OffsetDeleteResponsePartition(partition_index=partition.partition, error_code=code)
+def result(partition: TopicPartition, code: int = 0) -> PartitionResult:
+    return PartitionResult(partition_index=partition.partition, error_code=code)
 
 
 def test_the_entries_of_a_request_are_structures_or_numbers() -> None:
@@ -42,7 +34,7 @@ def test_the_entries_of_a_request_are_structures_or_numbers() -> None:
         (A0, topics[0].partitions[1]),
         (B0, topics[1].partitions[0]),
     ]
-    assert list(entries([ElectLeadersTopic(topic="a", partitions=[0, 1])])) == [(A0, 0), (A1, 1)]
+    assert list(entries([TopicPartitions(topic="a", partitions=[0, 1])])) == [(A0, 0), (A1, 1)]
 
 
 def test_partitions_keep_their_order_and_may_be_taken_once() -> None:
@@ -53,16 +45,16 @@ def test_partitions_keep_their_order_and_may_be_taken_once() -> None:
 
 def test_results_are_grouped_by_topic() -> None:
     results = [(A1, result(A1)), (B0, result(B0)), (A0, result(A0))]
-    assert in_topics(OffsetDeleteResponseTopic, results) == [
-        OffsetDeleteResponseTopic(name="a", partitions=[result(A1), result(A0)]),
-        OffsetDeleteResponseTopic(name="b", partitions=[result(B0)]),
+    assert in_topics(TopicResult, results) == [
+        TopicResult(name="a", partitions=[result(A1), result(A0)]),
+        TopicResult(name="b", partitions=[result(B0)]),
     ]
 
 
 def test_numbers_are_grouped_by_topic() -> None:
-    assert numbers_in_topics(ElectLeadersTopic, [A1, B0, A0]) == [
-        ElectLeadersTopic(topic="a", partitions=[1, 0]),
-        ElectLeadersTopic(topic="b", partitions=[0]),
+    assert numbers_in_topics(TopicPartitions, [A1, B0, A0]) == [
+        TopicPartitions(topic="a", partitions=[1, 0]),
+        TopicPartitions(topic="b", partitions=[0]),
     ]
 
 
@@ -82,15 +74,15 @@ def test_an_outcome_is_an_error_a_code_or_none() -> None:
             topic="b", partition_result=[PartitionElectionResult(partition_id=0, error_code=3)]
         ),
     ]
-    assert outcomes_in_topics(OffsetDeleteResponseTopic, {A0: refused}) == [
-        OffsetDeleteResponseTopic(name="a", partitions=[result(A0, ErrorCode.INVALID_REQUEST)])
+    assert outcomes_in_topics(TopicResult, {A0: refused}) == [
+        TopicResult(name="a", partitions=[result(A0, ErrorCode.INVALID_REQUEST)])
     ]
 
 
 def test_an_answer_may_have_the_shape_of_its_request() -> None:
     topics = [requested("a", 1), requested("b"), requested("a", 1, 0)]
-    assert outcomes_per_partition(topics, OffsetDeleteResponseTopic, {A0: 7, A1: 8}) == [
-        OffsetDeleteResponseTopic(name="a", partitions=[result(A1, 8)]),
-        OffsetDeleteResponseTopic(name="b", partitions=[]),
-        OffsetDeleteResponseTopic(name="a", partitions=[result(A1, 8), result(A0, 7)]),
+    assert outcomes_per_partition(topics, TopicResult, {A0: 7, A1: 8}) == [
+        TopicResult(name="a", partitions=[result(A1, 8)]),
+        TopicResult(name="b", partitions=[]),
+        TopicResult(name="a", partitions=[result(A1, 8), result(A0, 7)]),
     ]

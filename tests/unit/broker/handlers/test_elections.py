@@ -4,11 +4,12 @@ import pytest
 
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest, ElectLeadersTopic
+from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest
+from barnabas.protocol.messages.partitions import TopicPartitions
 from tests.support.serving import Serving
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
-NAMED = [ElectLeadersTopic(topic="a", partitions=[0, 1]), ElectLeadersTopic(topic="b", partitions=[0])]
+NAMED = [TopicPartitions(topic="a", partitions=[0, 1]), TopicPartitions(topic="b", partitions=[0])]
 
 
 @pytest.mark.parametrize("version", [None, 0, 1, 2])

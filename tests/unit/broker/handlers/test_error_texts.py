@@ -16,12 +16,10 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
-from barnabas.protocol.messages.describe_transactions import (
-    DescribeProducersRequest,
-    DescribeProducersTopicRequest,
-)
+from barnabas.protocol.messages.describe_transactions import DescribeProducersRequest
 from barnabas.protocol.messages.elections import ElectLeadersRequest
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.messages.reassignments import AlterPartitionReassignmentsRequest
 from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.protocol.schema import wire_fields
@@ -35,7 +33,7 @@ TOPIC = ConfigResourceType.TOPIC
 BODIES = [
     produce_request(*[None] * COUNT, topic=NAMES[0]),
     DescribeProducersRequest(
-        topics=[DescribeProducersTopicRequest(name=NAMES[0], partition_indexes=list(range(COUNT)))]
+        topics=[TopicPartitionIndexes(name=NAMES[0], partition_indexes=list(range(COUNT)))]
     ),
     DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=TOPIC, resource_name=name) for name in NAMES]

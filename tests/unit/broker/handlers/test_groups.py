@@ -27,8 +27,8 @@ from barnabas.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
 )
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.building import LIVE, NONE, TOPIC_ID, led_by, metadata
 from tests.support.group_requests import (
@@ -224,7 +224,7 @@ def test_every_version_commits_and_fetches(hosting: Serving, version: int | None
     value = OffsetAndMetadata(7, hosting.wall_ms, epoch, "m")
     assert records(hosting) == [OffsetRecord("g", TopicPartition("topic", 0), value)]
     has_groups = version is None or version >= 8
-    topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=[0, 1])]
+    topics = [TopicPartitionIndexes(name="topic", partition_indexes=[0, 1])]
     for entry, expected in [(topics, [(0, 7, "m"), (1, -1, "")]), (None, [(0, 7, "m")])]:
         if entry is None and version == 1:
             continue
@@ -250,7 +250,7 @@ def test_a_group_that_a_request_names_twice_is_answered_once(hosting: Serving) -
 
 def test_the_oldest_version_has_an_error_for_each_partition(hosting: Serving) -> None:
     lead(hosting, epoch=1, leader=2)
-    topics = [OffsetFetchRequestTopic(name="topic", partition_indexes=[0, 1])]
+    topics = [TopicPartitionIndexes(name="topic", partition_indexes=[0, 1])]
     (topic,) = hosting.call(OffsetFetchRequest(group_id="g", topics=topics), version=1).topics
     assert [partition.error_code for partition in topic.partitions] == [ErrorCode.NOT_COORDINATOR] * 2
     response = hosting.call(OffsetFetchRequest(group_id="g", topics=topics), version=2)

@@ -15,11 +15,11 @@ import pytest
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.messages.partitions import TopicPartitions
 from barnabas.protocol.messages.replicas import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
-    DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
 )
@@ -85,7 +85,7 @@ def test_log_dirs_and_their_logs(leading: Serving, version: int) -> None:
     assert (partition.partition_size, partition.offset_lag, partition.is_future_key) == (len(sent), 0, False)
     if version >= 4:
         assert 0 < log_dir.usable_bytes <= log_dir.total_bytes
-    other = DescribableLogDirTopic(topic=TP.topic, partitions=[5])
+    other = TopicPartitions(topic=TP.topic, partitions=[5])
     log_dir, *_ = leading.call(DescribeLogDirsRequest(topics=[other]), version=version).results
     assert log_dir.topics == []
 

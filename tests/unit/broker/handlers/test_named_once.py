@@ -12,12 +12,12 @@ from barnabas.protocol.messages.delete_records import (
 )
 from barnabas.protocol.messages.describe_transactions import (
     DescribeProducersRequest,
-    DescribeProducersTopicRequest,
     DescribeTransactionsRequest,
 )
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTransaction,
@@ -50,7 +50,7 @@ def names_of_an_id() -> MetadataRequest:
     [
         pytest.param(
             DescribeProducersRequest(
-                topics=[DescribeProducersTopicRequest(name=TP.topic, partition_indexes=[0] * TIMES)] * TIMES
+                topics=[TopicPartitionIndexes(name=TP.topic, partition_indexes=[0] * TIMES)] * TIMES
             ),
             lambda answer: [each for topic in answer.topics for each in topic.partitions],
             id="producers",

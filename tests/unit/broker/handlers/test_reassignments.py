@@ -4,10 +4,10 @@ import pytest
 
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsTopic,
     ReassignablePartition,
     ReassignableTopic,
 )
@@ -72,7 +72,7 @@ def test_all_or_some_reassignments_are_listed(serving: Serving, version: int | N
     (listed,) = answer.topics[0].partitions
     assert (listed.partition_index, listed.replicas) == (0, [1, 2, 3])
     assert (listed.adding_replicas, listed.removing_replicas) == ([1], [3])
-    named = [ListPartitionReassignmentsTopic(name="b", partition_indexes=[0, 1])]
+    named = [TopicPartitionIndexes(name="b", partition_indexes=[0, 1])]
     answer = serving.call(ListPartitionReassignmentsRequest(topics=named), version=version)
     assert [topic.name for topic in answer.topics] == ["b"]
 

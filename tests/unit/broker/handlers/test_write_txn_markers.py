@@ -11,15 +11,9 @@ import pytest
 from barnabas.broker.handlers.transactions import TIMEOUT_MS
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.describe_transactions import (
-    DescribeProducersRequest,
-    DescribeProducersTopicRequest,
-)
-from barnabas.protocol.messages.transactions import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
+from barnabas.protocol.messages.describe_transactions import DescribeProducersRequest
+from barnabas.protocol.messages.partitions import TopicPartitionIndexes
+from barnabas.protocol.messages.transactions import WritableTxnMarker, WriteTxnMarkersRequest
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import Marker, MarkerType, decode_marker, decode_records
 from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -48,7 +42,7 @@ def marker(
         coordinator_epoch=coordinator_epoch,
         transaction_version=version,
         topics=[
-            WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
+            TopicPartitionIndexes(name=name, partition_indexes=indexes)
             for name, indexes in topics or [(TP.topic, [0])]
         ],
     )
@@ -189,7 +183,7 @@ def test_offsets_of_a_transaction_count_from_its_replicated_marker_on(serving: S
 
 
 def describe(serving: Serving, version: int | None, topic: str, *indexes: int) -> list[Any]:
-    topics = [DescribeProducersTopicRequest(name=topic, partition_indexes=list(indexes))]
+    topics = [TopicPartitionIndexes(name=topic, partition_indexes=list(indexes))]
     (answer,) = serving.call(DescribeProducersRequest(topics=topics), version=version).topics
     assert answer.name == topic
     return list(answer.partitions)
