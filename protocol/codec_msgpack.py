@@ -84,21 +84,13 @@ class _Step(NamedTuple):
     name: str
 
 
-class _Array(NamedTuple):
-    """A field of a request that is an array or has arrays, as far as their elements count."""
+class _Branch(NamedTuple):
+    """A field that is checked, or a structure, or an array of structures, with such fields in it."""
 
     name: str
     is_array: bool
-    inner: tuple[_Array, ...]
-
-
-class _Strings(NamedTuple):
-    """A field that is a string, or a structure with strings, or an array of them."""
-
-    name: str
-    is_array: bool
-    inner: tuple[_Strings, ...] | None
-    """The fields with strings of the structure; None for a string."""
+    inner: tuple[_Branch, ...]
+    """The fields of the structure."""
 
 
 class _BodyCodec(NamedTuple):
@@ -107,7 +99,7 @@ class _BodyCodec(NamedTuple):
     """The fields that lead to the records of a message; empty for a message without records."""
 
 
-_strings: Final[dict[type[Any], tuple[_Strings, ...]]] = {}
+_strings: Final[dict[type[Any], tuple[_Branch, ...]]] = {}
 _body_codecs: Final[dict[type[Any], _BodyCodec]] = {}
 _building: Final = threading.Lock()
 
@@ -179,10 +171,7 @@ def encode_request(correlation_id: int, client_id: str, body: RequestOf[Any]) ->
     head = (_UINT32_MAX, int(body.api_key), correlation_id, client_id, _without_records(body, records))
     frame = _frame(_FIRST_REQUEST_BYTE, head, records)
     if len(frame[0]) > MAX_STRING_BYTES and not APIS[body.api_key].is_native_only:
-        try:
-            _check_strings(body, client_id)
-        except ValueError as error:
-            raise Unencodable(str(error)) from None
+        _check_strings(body, client_id, Unencodable)
     return frame
 
 
@@ -209,10 +198,7 @@ def decode_request(payload: memoryview, most_head_bytes: int = MAX_HEAD_BYTES) -
     if len(memoryview(head.body)) > MAX_INNER_ELEMENTS:
         _check_inner_elements(api, body)
     if head.head_bytes > MAX_STRING_BYTES and not api.is_native_only:
-        try:
-            _check_strings(body, head.client_id)
-        except ValueError as error:
-            raise MalformedFrame(str(error)) from None
+        _check_strings(body, head.client_id, MalformedFrame)
     return RequestHead(api.key, None, head.correlation_id, head.client_id, body)
 
 
@@ -270,20 +256,21 @@ def _check_inner_elements(api: Api, body: Any) -> None:
         raise MalformedFrame(f"{name} has {count} elements in inner arrays; {MAX_INNER_ELEMENTS} are allowed")
 
 
-def _arrays_of(cls: type[Any], *, numbers_count: bool, is_inner: bool) -> tuple[_Array, ...]:
+def _arrays_of(cls: type[Any], *, numbers_count: bool, is_inner: bool) -> tuple[_Branch, ...]:
+    """The arrays whose elements count, and the fields that have such arrays."""
     arrays = []
     for name, wire, _ in wire_fields(cls):
-        inner: tuple[_Array, ...] = ()
+        inner: tuple[_Branch, ...] = ()
         if wire.struct is not None:
             within = is_inner or wire.is_array
             inner = _arrays_of(wire.struct, numbers_count=numbers_count, is_inner=within)
         counts = is_inner and wire.is_array and (numbers_count or wire.kind not in INTEGER_BITS)
         if counts or inner:
-            arrays.append(_Array(name, wire.is_array, inner))
+            arrays.append(_Branch(name, wire.is_array, inner))
     return tuple(arrays)
 
 
-def _inner_elements(message: Any, arrays: tuple[_Array, ...], *, is_inner: bool) -> int:
+def _inner_elements(message: Any, arrays: tuple[_Branch, ...], *, is_inner: bool) -> int:
     """The number of elements of all arrays within arrays."""
     count = 0
     for name, is_array, inner in arrays:
@@ -298,38 +285,39 @@ def _inner_elements(message: Any, arrays: tuple[_Array, ...], *, is_inner: bool)
     return count
 
 
-def _check_strings(body: Any, client_id: str) -> None:
-    """Raises ValueError for a string that is too long for Kafka's protocol."""
-    _check_length(client_id, "the client id")
-    _check_strings_of(body, _strings_of(type(body)))
+def _check_strings(body: Any, client_id: str, error: type[Exception]) -> None:
+    """Raise the error for a string that is too long for Kafka's protocol."""
+    _check_length(client_id, "the client id", error)
+    _check_strings_of(body, _strings_of(type(body)), error)
 
 
-def _check_strings_of(message: Any, fields: tuple[_Strings, ...]) -> None:
+def _check_strings_of(message: Any, fields: tuple[_Branch, ...], error: type[Exception]) -> None:
     for name, is_array, inner in fields:
         value = getattr(message, name)
         for element in value or () if is_array else (value,):
             if element is None:
                 continue
-            if inner is not None:
-                _check_strings_of(element, inner)
+            if inner:
+                _check_strings_of(element, inner, error)
             elif len(element) > MAX_STRING_BYTES // _UTF8_BYTES:
-                _check_length(element, f"{type(message).__name__}.{name}")
+                _check_length(element, f"{type(message).__name__}.{name}", error)
 
 
-def _check_length(text: str, name: str) -> None:
+def _check_length(text: str, name: str, error: type[Exception]) -> None:
     size = len(text.encode())
     if size > MAX_STRING_BYTES:
-        raise ValueError(f"{name} has a string of {size} bytes; at most {MAX_STRING_BYTES} are allowed")
+        raise error(f"{name} has a string of {size} bytes; at most {MAX_STRING_BYTES} are allowed")
 
 
-def _strings_of(cls: type[Any]) -> tuple[_Strings, ...]:
+def _strings_of(cls: type[Any]) -> tuple[_Branch, ...]:
+    """The strings of a structure, and its fields that have some."""
     strings = _strings.get(cls)
     if strings is None:
         fields = []
         for name, wire, _ in wire_fields(cls):
-            inner = None if wire.struct is None else _strings_of(wire.struct)
+            inner = () if wire.struct is None else _strings_of(wire.struct)
             if inner or wire.kind is WireType.STRING:
-                fields.append(_Strings(name, wire.is_array, inner))
+                fields.append(_Branch(name, wire.is_array, inner))
         strings = _strings[cls] = tuple(fields)
     return strings
 
