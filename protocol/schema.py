@@ -193,46 +193,25 @@ def _field(wire: WireField, default: Any, default_factory: Any = _MISSING) -> An
     return _Declared(wire, msgspec.field(), None)
 
 
-def boolean(*, default: Any = _MISSING, **versions: Any) -> Any:
-    return _field(WireField(WireType.BOOLEAN, **versions), default)
+def _scalar(kind: WireType) -> Callable[..., Any]:
+    def declare(*, default: Any = _MISSING, **versions: Any) -> Any:
+        return _field(WireField(kind, **versions), default)
+
+    return declare
 
 
-def int8(*, default: Any = _MISSING, **versions: Any) -> Any:
-    return _field(WireField(WireType.INT8, **versions), default)
-
-
-def int16(*, default: Any = _MISSING, **versions: Any) -> Any:
-    return _field(WireField(WireType.INT16, **versions), default)
-
-
-def int32(*, default: Any = _MISSING, **versions: Any) -> Any:
-    return _field(WireField(WireType.INT32, **versions), default)
-
-
-def int64(*, default: Any = _MISSING, **versions: Any) -> Any:
-    return _field(WireField(WireType.INT64, **versions), default)
-
-
-def float64(*, default: Any = _MISSING, **versions: Any) -> Any:
-    return _field(WireField(WireType.FLOAT64, **versions), default)
-
-
-def string(*, default: Any = _MISSING, **versions: Any) -> Any:
-    return _field(WireField(WireType.STRING, **versions), default)
-
-
-def opaque(*, default: Any = _MISSING, **versions: Any) -> Any:
-    """Bytes for the two ends only: sent from any buffer, received as a copy in ``bytes``."""
-    return _field(WireField(WireType.BYTES, **versions), default)
-
-
-def topic_uuid(*, default: Any = _MISSING, **versions: Any) -> Any:
-    return _field(WireField(WireType.UUID, **versions), default)
-
-
-def records(*, default: Any = _MISSING, **versions: Any) -> Any:
-    """Record batches as raw bytes: sent from a buffer or several, received as a view of the frame."""
-    return _field(WireField(WireType.RECORDS, **versions), default)
+boolean = _scalar(WireType.BOOLEAN)
+int8 = _scalar(WireType.INT8)
+int16 = _scalar(WireType.INT16)
+int32 = _scalar(WireType.INT32)
+int64 = _scalar(WireType.INT64)
+float64 = _scalar(WireType.FLOAT64)
+string = _scalar(WireType.STRING)
+opaque = _scalar(WireType.BYTES)
+"""Bytes for the two ends only: sent from any buffer, received as a copy in ``bytes``."""
+topic_uuid = _scalar(WireType.UUID)
+records = _scalar(WireType.RECORDS)
+"""Record batches as raw bytes: sent from a buffer or several, received as a view of the frame."""
 
 
 def struct(of: type[Any], *, default_factory: Any = _MISSING, **versions: Any) -> Any:
