@@ -364,7 +364,10 @@ class Channel:
             self.disconnect("idle for connections.max.idle.ms")
 
     def received(self, connection: Connection, frames: list[Frame]) -> None:
-        """Called by the connection with whole frames. Raises MalformedFrame."""
+        """Called by the connection with whole frames, at least one.
+
+        Raises MalformedFrame, which closes the connection.
+        """
         if not connection.has_answered:
             self._backoff.succeeded()
         self._last_used = asyncio.get_running_loop().time()
@@ -380,7 +383,7 @@ class Channel:
             self._settle(correlation_id, Answer(body, frame))
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
-        """Called by the connection: the peer has closed it, or sent malformed bytes."""
+        """The connection's last call: the peer closed it (no error), it broke, or it got malformed bytes."""
         if self._negotiation is not None and connection is self._negotiation.connection:
             self._negotiation.lost(error)
         if connection is not self._connection:

@@ -9,26 +9,20 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from barnabas.protocol.errors import ConnectionClosed, MalformedFrame
-from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
+from barnabas.protocol.frames import BufferPool, FrameReceiver
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.schema import Buffer
+
+if TYPE_CHECKING:
+    # A channel makes its connections, and each knows the other.
+    from barnabas.common.channel import Channel
 
 _WRITE_HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _SILENT_HOST_MS: Final = 1_500
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
-
-
-class ConnectionOwner(Protocol):
-    """The interface of a channel for its connection."""
-
-    def received(self, connection: Connection, frames: list[Frame]) -> None:
-        """Take whole frames, at least one. Raises MalformedFrame, which closes the connection."""
-
-    def lost(self, connection: Connection, error: Exception | None) -> None:
-        """The peer closed it (no error), it broke, or it got malformed bytes. The last call."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -36,7 +30,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        owner: ConnectionOwner,
+        owner: Channel,
         pool: BufferPool,
         max_frame_bytes: int,
         *,

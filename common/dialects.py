@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from barnabas.common.connection import Connection
 from barnabas.protocol import codec_kafka, codec_msgpack
@@ -51,50 +51,32 @@ class Features(NamedTuple):
 NO_FEATURES: Final = Features(-1, {})
 
 
-class Dialect(Protocol):
-    """Encodes requests to frames, and decodes frames to responses."""
-
-    features: Features
-
-    def version_of(self, message: RequestOf[Any], at_most: int | None = None) -> int:
-        """The version to send a request in. Raises UNSUPPORTED_VERSION if the peer shares no version."""
-
-    def encode(
-        self, version: int, correlation_id: int, client_id: str, message: RequestOf[Any]
-    ) -> list[Buffer]:
-        """A whole frame."""
-
-    def open(self, view: memoryview) -> tuple[int, Any]:
-        """The correlation id of a response, and the argument for `read`. Raises MalformedFrame."""
-
-    def read(self, opened: Any, request_type: type[RequestOf[Any]], version: int) -> Any:
-        """The body of a response. Raises MalformedFrame."""
-
-
-class NativeDialect:
-    """The native codec has no versions."""
+class Dialect:
+    """Encodes requests to frames and decodes frames to responses: in the native codec, without versions."""
 
     features = NO_FEATURES
 
     def version_of(self, message: RequestOf[Any], at_most: int | None = None) -> int:
+        """The version to send a request in. Raises UNSUPPORTED_VERSION if the peer shares no version."""
         return 0
 
     def encode(
         self, version: int, correlation_id: int, client_id: str, message: RequestOf[Any]
     ) -> list[Buffer]:
+        """A whole frame."""
         return codec_msgpack.encode_request(correlation_id, client_id, message)
 
-    def open(self, view: memoryview) -> tuple[int, codec_msgpack.OpenResponse]:
+    def open(self, view: memoryview) -> tuple[int, Any]:
+        """The correlation id of a response, and the argument for `read`. Raises MalformedFrame."""
         opened = codec_msgpack.open_response(view)
         return opened.correlation_id, opened
 
-    def read(
-        self, opened: codec_msgpack.OpenResponse, request_type: type[RequestOf[Any]], version: int
-    ) -> Any:
+    def read(self, opened: Any, request_type: type[RequestOf[Any]], version: int) -> Any:
+        """The body of a response. Raises MalformedFrame."""
         return opened.body(request_type.response_type)
 
 
-class KafkaDialect:
+class KafkaDialect(Dialect):
     """Kafka's protocol, in the highest common versions of ours and the peer's ``versions``."""
 
     def __init__(self, endpoint: Endpoint, versions: Versions, features: Features = NO_FEATURES) -> None:
@@ -138,7 +120,7 @@ def _names_topics(message: FetchRequest) -> bool:
     return any(topic.topic_id == NO_TOPIC_ID for topic in message.topics)
 
 
-NATIVE: Final = NativeDialect()
+NATIVE: Final = Dialect()
 
 
 class Negotiation:
