@@ -8,42 +8,41 @@ A builder belongs to one thread at a time; the arrays that it returns are immuta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
-from barnabas.spark_connector.columns import BinaryColumn, Bytes, Column, HeaderColumn, RecordColumns
-
-T = TypeVar("T")
+from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.spark_connector.columns import Bytes, Ints
 
 _HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-_FIELDS: Final = {
-    "key": pa.field("key", pa.binary()),
-    "value": pa.field("value", pa.binary()),
-    "topic": pa.field("topic", pa.string()),
-    "partition": pa.field("partition", pa.int32()),
-    "offset": pa.field("offset", pa.int64()),
-    "timestamp": pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-    "timestampType": pa.field("timestampType", pa.int32()),
-    "headers": pa.field("headers", pa.list_(pa.field("element", _HEADER_TYPE))),
+HEADERS: Final = pa.list_(pa.field("element", _HEADER_TYPE))
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+DECODED: Final = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "offset": pa.int64(),
+    "timestamp": pa.int64(),
+    "timestampType": pa.int32(),
+    "headers": HEADERS,
 }
-_NEEDED: Final = {
-    "key": Column.KEY,
-    "value": Column.VALUE,
-    "offset": Column.OFFSET,
-    "timestamp": Column.TIMESTAMP,
-    "timestampType": Column.TIMESTAMP_TYPE,
-    "headers": Column.HEADERS,
-}
+"""The columns that are decoded, and their types then; timestamps are in ms."""
+_TYPES: Final = DECODED | {"topic": pa.string(), "partition": pa.int32(), "timestamp": _TIMESTAMP}
 _MAX_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
+
+
+class RecordColumns(NamedTuple):
+    """Some consecutive records of one partition: the requested columns among `DECODED`."""
+
+    row_count: int
+    arrays: Mapping[str, pa.Array]
 
 
 def schema_of(columns: Iterable[str]) -> pa.Schema:
     """These columns, in this order. Raises KeyError for a missing column."""
-    return pa.schema([_FIELDS[name] for name in columns])
+    return pa.schema([pa.field(name, _TYPES[name]) for name in columns])
 
 
 class ArrowBuilder:
@@ -58,39 +57,23 @@ class ArrowBuilder:
         self._partition = partition
         self._max_rows = max_rows
         self._constants: dict[str, pa.Array] = {}
-        self.columns = Column.NONE
-        for name in schema.names:
-            self.columns |= _NEEDED.get(name, Column.NONE)
+        self.columns = [name for name in schema.names if name in DECODED]
 
     def batches(self, records: RecordColumns) -> Iterator[pa.RecordBatch]:
         """The records as batches of at most `max_rows` rows; views of the columns' own memory.
 
         Raises INVALID_TIMESTAMP for a timestamp that does not fit into microseconds.
         """
-        columns = [self._column(field, records) for field in self._schema]
+        columns = dict(records.arrays)
+        if "timestamp" in columns:
+            columns["timestamp"] = fixed_array(_TIMESTAMP, _microseconds(columns["timestamp"].to_numpy()))
         for start in range(0, records.row_count, self._max_rows):
             rows = min(self._max_rows, records.row_count - start)
             arrays = [
-                self._constant(field.name).slice(0, rows) if column is None else column.slice(start, rows)
-                for field, column in zip(self._schema, columns, strict=True)
+                columns[name].slice(start, rows) if name in columns else self._constant(name).slice(0, rows)
+                for name in self._schema.names
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def _column(self, field: pa.Field, records: RecordColumns) -> pa.Array | None:
-        """The whole column, or None if all rows have the same value."""
-        if field.name == "key":
-            return binary_array(_present(records.keys))
-        if field.name == "value":
-            return binary_array(_present(records.values))
-        if field.name == "offset":
-            return _fixed(field.type, _present(records.offsets))
-        if field.name == "timestamp":
-            return _fixed(field.type, _microseconds(_present(records.timestamps_ms)))
-        if field.name == "timestampType":
-            return _fixed(field.type, _present(records.timestamp_types))
-        if field.name == "headers":
-            return header_array(_present(records.headers), field.type)
-        return None
 
     def _constant(self, name: str) -> pa.Array:
         """A column with one value in all rows: built once, as long as a batch can be, then sliced."""
@@ -106,44 +89,31 @@ class ArrowBuilder:
         )
 
     def _partitions(self, rows: int) -> pa.Array:
-        return _fixed(pa.int32(), np.full(rows, self._partition, dtype=np.int32))
+        return fixed_array(pa.int32(), np.full(rows, self._partition, dtype=np.int32))
 
 
-def binary_array(column: BinaryColumn, kind: pa.DataType | None = None) -> pa.Array:
-    """A column of bytes as an Arrow array over the same memory; `kind` may be string if it is UTF-8."""
-    return pa.Array.from_buffers(
-        pa.binary() if kind is None else kind,
-        len(column.offsets) - 1,
-        [_validity(column.valid), pa.py_buffer(column.offsets), pa.py_buffer(column.data)],
-    )
+def binary_array(offsets: Ints, data: Bytes, valid: Bytes | None, kind: pa.DataType) -> pa.Array:
+    """Row i is data[offsets[i]:offsets[i + 1]], or null where `valid` says 0; `kind` is binary or string."""
+    buffers = [None if valid is None else _validity(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 
-def header_array(column: HeaderColumn, kind: pa.DataType) -> pa.Array:
-    """Lists of (key, value) structs; a record without headers is null, as in Spark's Kafka source."""
-    headers = pa.Array.from_buffers(
-        kind.value_type,
-        len(column.names.offsets) - 1,
-        [None],
-        children=[binary_array(column.names, pa.string()), binary_array(column.values)],
-    )
-    offsets = column.list_offsets
-    validity = _validity((offsets[1:] > offsets[:-1]).astype(np.uint8))
-    return pa.Array.from_buffers(
-        kind, len(offsets) - 1, [validity, pa.py_buffer(offsets)], children=[headers]
-    )
+def headers_array(list_offsets: Ints, names: pa.Array, values: pa.Array) -> pa.Array:
+    """Row i has the headers from list_offsets[i] to list_offsets[i + 1].
+
+    Without headers it is null, as in Spark's Kafka source.
+    """
+    headers = pa.Array.from_buffers(_HEADER_TYPE, len(names), [None], children=[names, values])
+    validity = _validity((list_offsets[1:] > list_offsets[:-1]).astype(np.uint8))
+    buffers = [validity, pa.py_buffer(list_offsets)]
+    return pa.Array.from_buffers(HEADERS, len(list_offsets) - 1, buffers, children=[headers])
 
 
-def _present(column: T | None) -> T:
-    if column is None:
-        raise InvalidConfiguration("a column of the schema was not decoded; decode `ArrowBuilder.columns`")
-    return column
+def _validity(valid: Bytes) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _validity(valid: Bytes | None) -> pa.Buffer | None:
-    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _fixed(kind: pa.DataType, values: np.ndarray[Any, Any]) -> pa.Array:
+def fixed_array(kind: pa.DataType, values: np.ndarray[Any, Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 

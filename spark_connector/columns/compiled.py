@@ -5,32 +5,35 @@ Any thread; the loops run without the interpreter lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from barnabas.protocol.compression import Compression, decompress
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import HEADER_BYTES, MIN_RECORD_BYTES, BatchHeader
-from barnabas.spark_connector.columns import (
-    BinaryColumn,
-    Bytes,
-    Column,
-    HeaderColumn,
-    Ints,
-    Longs,
+from barnabas.spark_connector.columns import Bytes, Ints, Longs, layout
+from barnabas.spark_connector.columns.arrow import (
+    DECODED,
     RecordColumns,
-    layout,
+    binary_array,
+    fixed_array,
+    headers_array,
 )
-from barnabas.spark_connector.columns.fallback import binary_column
 from barnabas.spark_connector.columns.loops import Loops
 
 Table = npt.NDArray[np.int64]
 """Two dimensions; the constants of `layout` name its rows or columns."""
+_FIXED: Final = {
+    "offset": layout.OFFSET,
+    "timestamp": layout.TIMESTAMP,
+    "timestampType": layout.TIMESTAMP_TYPE,
+}
+"""The rows of the field table that are columns."""
 
 
 class PlacedBatch(NamedTuple):
@@ -64,7 +67,7 @@ class _Rows(NamedTuple):
 def decode_groups(
     loops: Loops,
     batches: Sequence[PlacedBatch],
-    columns: Column,
+    columns: Collection[str],
     first_offset: int,
     end_offset: int,
     *,
@@ -89,7 +92,7 @@ def decode_groups(
 
 
 def _decode_pieces(
-    loops: Loops, pieces: Sequence[_Piece], columns: Column, first_offset: int, end_offset: int
+    loops: Loops, pieces: Sequence[_Piece], columns: Collection[str], first_offset: int, end_offset: int
 ) -> RecordColumns:
     announced = sum(row[layout.BATCH_RECORD_COUNT] for piece in pieces for row in piece.table)
     fields: Table = np.empty((layout.FIELDS, announced), dtype=np.int64)
@@ -109,29 +112,22 @@ def _decode_pieces(
         parts.append(_Rows(piece.data, first_row, int(state[layout.FOUND_ROWS])))
     rows = int(state[layout.FOUND_ROWS])
     headers = int(state[layout.FOUND_HEADERS])
-    return _build_columns(loops, columns, parts, fields[:, :rows], headers)
+    fields = fields[:, :rows]
+    return RecordColumns(rows, {name: _column(loops, name, parts, fields, headers) for name in columns})
 
 
-def _build_columns(
-    loops: Loops, columns: Column, rows: list[_Rows], fields: Table, header_count: int
-) -> RecordColumns:
-    result = RecordColumns(row_count=fields.shape[1])
-    if Column.OFFSET in columns:
-        result.offsets = fields[layout.OFFSET]
-    if Column.TIMESTAMP in columns:
-        result.timestamps_ms = fields[layout.TIMESTAMP]
-    if Column.TIMESTAMP_TYPE in columns:
-        result.timestamp_types = fields[layout.TIMESTAMP_TYPE].astype(np.int32)
-    if Column.KEY in columns:
-        result.keys = _gather(loops, rows, fields[layout.KEY_START], fields[layout.KEY_LENGTH])
-    if Column.VALUE in columns:
-        result.values = _gather(loops, rows, fields[layout.VALUE_START], fields[layout.VALUE_LENGTH])
-    if Column.HEADERS in columns:
-        result.headers = _build_headers(loops, rows, fields, header_count)
-    return result
+def _column(loops: Loops, name: str, rows: list[_Rows], fields: Table, header_count: int) -> pa.Array:
+    if name == "key":
+        return _gather(loops, rows, fields[layout.KEY_START], fields[layout.KEY_LENGTH])
+    if name == "value":
+        return _gather(loops, rows, fields[layout.VALUE_START], fields[layout.VALUE_LENGTH])
+    if name == "headers":
+        return _headers(loops, rows, fields, header_count)
+    values = fields[_FIXED[name]]
+    return fixed_array(DECODED[name], values.astype(np.int32) if name == "timestampType" else values)
 
 
-def _build_headers(loops: Loops, rows: list[_Rows], fields: Table, header_count: int) -> HeaderColumn:
+def _headers(loops: Loops, rows: list[_Rows], fields: Table, header_count: int) -> pa.Array:
     starts = fields[layout.HEADERS_START]
     counts = fields[layout.HEADER_COUNT]
     headers: Table = np.empty((layout.HEADER_FIELDS, header_count), dtype=np.int64)
@@ -145,10 +141,10 @@ def _build_headers(loops: Loops, rows: list[_Rows], fields: Table, header_count:
     np.cumsum(counts, out=list_offsets[1:])
     names = _utf8(_gather(loops, parts, headers[layout.NAME_START], headers[layout.NAME_LENGTH]))
     values = _gather(loops, parts, headers[layout.HEADER_VALUE_START], headers[layout.HEADER_VALUE_LENGTH])
-    return HeaderColumn(list_offsets=list_offsets, names=names, values=values)
+    return headers_array(list_offsets, names, values)
 
 
-def _gather(loops: Loops, parts: list[_Rows], starts: Longs, lengths: Longs) -> BinaryColumn:
+def _gather(loops: Loops, parts: list[_Rows], starts: Longs, lengths: Longs) -> pa.Array:
     """One column of bytes, copied from the positions that the scan stored."""
     rows = len(lengths)
     nulls = int(np.count_nonzero(lengths < 0))
@@ -168,7 +164,7 @@ def _gather(loops: Loops, parts: list[_Rows], starts: Longs, lengths: Longs) -> 
             at,
         )
     invariant(at == len(data), "%d bytes were gathered where %d were announced", at, len(data))
-    return BinaryColumn(offsets=offsets, data=data, valid=valid if nulls else None)
+    return binary_array(offsets, data, valid if nulls else None, pa.binary())
 
 
 def _pieces(batches: Sequence[PlacedBatch], max_bytes: int) -> Iterator[_Piece]:
@@ -212,21 +208,9 @@ def _table_row(header: BatchHeader, start: int, end: int) -> tuple[int, ...]:
     )
 
 
-def _utf8(names: BinaryColumn) -> BinaryColumn:
-    """The names of headers, in which bytes that are no UTF-8 are replaced, as Kafka's Java client does.
-
-    The names one after another are valid, and none begins inside a character: then each is valid alone.
-    """
-    data = names.data.tobytes()
-    starts = names.offsets[:-1]
-    first_bytes = names.data[starts[starts < len(names.data)]]
+def _utf8(names: pa.Array) -> pa.Array:
+    """The names of headers, in which bytes that are no UTF-8 are replaced, as Kafka's Java client does."""
     try:
-        data.decode()
-    except UnicodeDecodeError:
-        is_valid = False
-    else:
-        is_valid = not np.any((first_bytes & 0xC0) == 0x80)
-    if is_valid:
-        return names
-    rows = [data[start:end] for start, end in pairwise(names.offsets)]
-    return binary_column([row.decode(errors="replace").encode() for row in rows])
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())

@@ -10,14 +10,15 @@ A decoder belongs to one thread at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.record_batch import check_batch
-from barnabas.spark_connector.columns import Column, RecordColumns, compiled, fallback
+from barnabas.spark_connector.columns import compiled, fallback
+from barnabas.spark_connector.columns.arrow import RecordColumns
 from barnabas.spark_connector.columns.compiled import PlacedBatch
 from barnabas.spark_connector.columns.loops import Engine, Loops, choose_loops
 
@@ -40,7 +41,7 @@ class BulkDecoder:
 
     def __init__(
         self,
-        columns: Column = Column.ALL,
+        columns: Collection[str],
         *,
         first_offset: int = 0,
         end_offset: int = _INT64_MAX,
@@ -49,7 +50,7 @@ class BulkDecoder:
         max_batch_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
         engine: Engine = "auto",
     ) -> None:
-        """`decode` returns the records with offsets in [first_offset, end_offset).
+        """`decode` returns these columns of the records with offsets in [first_offset, end_offset).
 
         A group ends before it exceeds `group_rows` or `group_bytes`, compressed or not, unless a single batch
         does; `max_batch_bytes` limits the decompressed size of a batch. Engine "auto" is "python" for

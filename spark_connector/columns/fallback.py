@@ -6,21 +6,24 @@ Pure functions, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final
 
-import numpy as np
+import pyarrow as pa
 
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import BatchHeader
-from barnabas.protocol.records import Headers, RecordFields, decode_fields
-from barnabas.spark_connector.columns import BinaryColumn, Column, HeaderColumn, RecordColumns
+from barnabas.protocol.records import RecordFields, decode_fields
+from barnabas.spark_connector.columns.arrow import DECODED, RecordColumns
+
+_PLACES: Final = {"offset": 0, "timestamp": 1, "key": 2, "value": 3}
+"""The columns that are fields of a record."""
 
 
 def decode_groups(
     batches: Iterable[tuple[memoryview, BatchHeader]],
-    columns: Column,
+    columns: Collection[str],
     first_offset: int,
     end_offset: int,
     *,
@@ -51,41 +54,19 @@ def decode_groups(
     yield _to_columns(rows, types, columns)
 
 
-def _to_columns(rows: Sequence[RecordFields], types: list[int], columns: Column) -> RecordColumns:
-    result = RecordColumns(row_count=len(rows))
+def _to_columns(rows: Sequence[RecordFields], types: list[int], columns: Iterable[str]) -> RecordColumns:
     try:
-        if Column.OFFSET in columns:
-            result.offsets = np.array([row[0] for row in rows], dtype=np.int64)
-        if Column.TIMESTAMP in columns:
-            result.timestamps_ms = np.array([row[1] for row in rows], dtype=np.int64)
+        return RecordColumns(len(rows), {name: _column(name, rows, types) for name in columns})
     except OverflowError:
         raise api_error(ErrorCode.CORRUPT_MESSAGE, "a timestamp of a record exceeds 64 bits") from None
-    if Column.TIMESTAMP_TYPE in columns:
-        result.timestamp_types = np.array(types, dtype=np.int32)
-    if Column.KEY in columns:
-        result.keys = binary_column([row[2] for row in rows])
-    if Column.VALUE in columns:
-        result.values = binary_column([row[3] for row in rows])
-    if Column.HEADERS in columns:
-        result.headers = _header_column([row[4] for row in rows])
-    return result
 
 
-def binary_column(rows: Sequence[bytes | None]) -> BinaryColumn:
-    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
-    offsets[1:] = np.fromiter(accumulate(len(row or b"") for row in rows), dtype=np.int32, count=len(rows))
-    valid = None
-    if any(row is None for row in rows):
-        valid = np.array([row is not None for row in rows], dtype=np.uint8)
-    data = np.frombuffer(b"".join(row for row in rows if row), dtype=np.uint8)
-    return BinaryColumn(offsets=offsets, data=data, valid=valid)
-
-
-def _header_column(rows: Sequence[Headers]) -> HeaderColumn:
-    list_offsets = np.zeros(len(rows) + 1, dtype=np.int32)
-    list_offsets[1:] = np.fromiter(accumulate(map(len, rows)), dtype=np.int32, count=len(rows))
-    return HeaderColumn(
-        list_offsets=list_offsets,
-        names=binary_column([name.encode() for row in rows for name, _ in row]),
-        values=binary_column([value for row in rows for _, value in row]),
-    )
+def _column(name: str, rows: Sequence[RecordFields], types: list[int]) -> pa.Array:
+    if name == "timestampType":
+        values: list[Any] = types
+    elif name == "headers":
+        values = [row[4] or None for row in rows]
+    else:
+        place = _PLACES[name]
+        values = [row[place] for row in rows]
+    return pa.array(values, DECODED[name])

@@ -1,6 +1,5 @@
 """The bulk decoder: both engines against `protocol.records`, and against damaged bytes."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,8 @@ from barnabas.protocol.record_batch import (
 )
 from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
-from barnabas.spark_connector.columns import BinaryColumn, Column, RecordColumns, loops
+from barnabas.spark_connector.columns import loops
+from barnabas.spark_connector.columns.arrow import DECODED, RecordColumns
 from barnabas.spark_connector.columns.decode import SMALL_GROUP_BYTES, SMALL_GROUP_ROWS, BulkDecoder, Engine
 from tests.support.gaps import keeping
 from tests.support.soak import searched
@@ -35,30 +35,19 @@ def engine(request: pytest.FixtureRequest) -> Engine:
     return request.param
 
 
-def to_list(column: BinaryColumn) -> list[bytes | None]:
-    data, ends = column.data.tobytes(), column.offsets.tolist()
-    rows = [data[start:end] for start, end in itertools.pairwise(ends)]
-    valid = [1] * len(rows) if column.valid is None else column.valid.tolist()
-    return [row if is_valid else None for row, is_valid in zip(rows, valid, strict=True)]
-
-
 def rows_of(columns: RecordColumns) -> list[Row]:
     """The columns as rows: offset, timestamp, timestamp type, key, value, headers."""
-    names = [name.decode() for name in to_list(columns.headers.names) if name is not None]
-    headers = list(zip(names, to_list(columns.headers.values), strict=True))
-    ends = columns.headers.list_offsets.tolist()
-    rows = zip(
-        columns.offsets.tolist(),
-        columns.timestamps_ms.tolist(),
-        columns.timestamp_types.tolist(),
-        to_list(columns.keys),
-        to_list(columns.values),
-        (tuple(headers[start:end]) for start, end in itertools.pairwise(ends)),
-        strict=True,
+    names = ("offset", "timestamp", "timestampType", "key", "value")
+    headers = (
+        tuple((header["key"], header["value"]) for header in row or ())
+        for row in columns.arrays["headers"].to_pylist()
     )
-    result = list(rows)
-    assert len(result) == columns.row_count
-    return result
+    rows = list(zip(*(columns.arrays[name].to_pylist() for name in names), headers, strict=True))
+    assert len(rows) == columns.row_count
+    for name, array in columns.arrays.items():
+        assert array.type == DECODED[name]
+        array.validate(full=True)
+    return rows
 
 
 def expected_rows(data: bytes, first: int = 0, end: int = 1 << 62) -> list[Row]:
@@ -73,7 +62,11 @@ def expected_rows(data: bytes, first: int = 0, end: int = 1 << 62) -> list[Row]:
 
 
 def decode_all(data: bytes, engine: Engine, **options: Any) -> list[Row]:
-    return [row for group in BulkDecoder(engine=engine, **options).decode([data]) for row in rows_of(group)]
+    return [
+        row
+        for group in BulkDecoder(DECODED, engine=engine, **options).decode([data])
+        for row in rows_of(group)
+    ]
 
 
 def batch_of(
@@ -228,26 +221,25 @@ def test_bytes_of_a_header_name_that_are_no_utf8_are_replaced(engine: Engine, na
     headers = b"".join(encode_varint(len(name)) + name + encode_varint(-1) for name in names)
     body = b"\0" + b"".join(map(encode_varint, (0, 0, -1, -1, len(names)))) + headers
     batch = with_records(encode_varint(len(body)) + body, 1)
-    (columns,) = BulkDecoder(Column.HEADERS, engine=engine).decode([batch])
-    assert columns.headers is not None
-    assert to_list(columns.headers.names) == [name.decode(errors="replace").encode() for name in names]
+    (columns,) = BulkDecoder(["headers"], engine=engine).decode([batch])
+    (row,) = columns.arrays["headers"].to_pylist()
+    assert [header["key"] for header in row] == [name.decode(errors="replace") for name in names]
 
 
 def test_columns_that_were_not_requested_are_not_built(engine: Engine) -> None:
     batch = bytes(build_batch([(b"k", b"v")] * 3))
-    (columns,) = BulkDecoder(Column.VALUE, engine=engine).decode([batch])
-    assert to_list(columns.values) == [b"v"] * 3
-    assert (columns.offsets, columns.timestamps_ms, columns.timestamp_types) == (None, None, None)
-    assert (columns.keys, columns.headers) == (None, None)
+    (columns,) = BulkDecoder(["value"], engine=engine).decode([batch])
+    assert list(columns.arrays) == ["value"]
+    assert columns.arrays["value"].to_pylist() == [b"v"] * 3
 
 
 def test_groups_join_batches_across_buffers_up_to_their_limits(engine: Engine) -> None:
     buffers = [bytes(build_batch([(None, b"v")] * 4, base_offset=4 * index)) for index in range(10)]
-    decoder = BulkDecoder(Column.OFFSET, engine=engine, group_rows=10)
+    decoder = BulkDecoder(["offset"], engine=engine, group_rows=10)
     counts = [group.row_count for group in decoder.decode(buffers)]
     assert counts == [8] * 5
     assert decoder.next_offset == 40
-    decoder = BulkDecoder(Column.OFFSET, engine=engine, group_bytes=3 * len(buffers[0]))
+    decoder = BulkDecoder(["offset"], engine=engine, group_bytes=3 * len(buffers[0]))
     assert [group.row_count for group in decoder.decode([b"".join(buffers)])] == [12, 12, 12, 4]
 
 
@@ -257,16 +249,16 @@ def test_groups_are_bounded_by_the_decompressed_size_of_their_batches(engine: En
         for index in range(10)
     ]
     assert sum(map(len, packed)) < 50_000
-    decoder = BulkDecoder(engine=engine, group_bytes=100_000)
+    decoder = BulkDecoder(DECODED, engine=engine, group_bytes=100_000)
     assert [group.row_count for group in decoder.decode(packed)] == [8] * 5
 
 
 def test_a_batch_larger_than_a_group_comes_alone_and_whole(engine: Engine) -> None:
     buffers = [bytes(build_batch([(None, b"v")] * count, base_offset=10**count)) for count in (1, 9, 2)]
-    decoder = BulkDecoder(Column.OFFSET, engine=engine, group_rows=5)
+    decoder = BulkDecoder(["offset"], engine=engine, group_rows=5)
     with pytest.raises(ApiError, match="base offset"):
         list(decoder.decode(buffers))
-    decoder = BulkDecoder(Column.OFFSET, engine=engine, group_rows=5)
+    decoder = BulkDecoder(["offset"], engine=engine, group_rows=5)
     assert [group.row_count for group in decoder.decode(buffers[:2])] == [1, 9]
 
 
@@ -290,9 +282,9 @@ def test_a_batch_that_decompresses_beyond_the_limit_is_refused(engine: Engine) -
 
 def test_wrong_settings_are_refused_by_name() -> None:
     with pytest.raises(InvalidConfiguration, match="'fast' is unknown"):
-        BulkDecoder(engine="fast")
+        BulkDecoder(DECODED, engine="fast")
     with pytest.raises(InvalidConfiguration, match="0 rows"):
-        BulkDecoder(group_rows=0)
+        BulkDecoder(DECODED, group_rows=0)
 
 
 @pytest.mark.parametrize(
@@ -314,8 +306,8 @@ def test_without_llvmlite_the_python_engine_decodes_and_only_larger_groups_cause
 
     monkeypatch.setattr(loops, "load_loops", absent)
     batch = bytes(build_batch(records))
-    decoder = BulkDecoder()
+    decoder = BulkDecoder(DECODED)
     assert [row for group in decoder.decode([batch]) for row in rows_of(group)] == expected_rows(batch)
     assert ("one by one" in caplog.text) is not is_small
     with pytest.raises(ImportError):
-        BulkDecoder(engine="compiled")
+        BulkDecoder(DECODED, engine="compiled")

@@ -52,6 +52,6 @@ def test_arrays_of_a_wrong_type_or_layout_are_refused() -> None:
 def test_loading_the_loops_does_not_load_numba() -> None:
     code = (
         "import sys; from barnabas.spark_connector.columns.decode import BulkDecoder\n"
-        "BulkDecoder(engine='compiled'); sys.exit('numba' in sys.modules)"
+        "BulkDecoder([], engine='compiled'); sys.exit('numba' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
