@@ -51,7 +51,9 @@ class Delivery:
 
     def find_topic(self, name: str) -> TopicLayout:
         """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION after `kafka.max.block.ms`."""
-        return find_topic(self.producer, name)
+        partitions = self.producer.partitions_for(name)
+        led = tuple(info.partition for info in partitions if info.leader >= 0)
+        return TopicLayout(len(partitions), led or tuple(range(len(partitions))))
 
     def send(self, batch: EncodedBatch) -> None:
         """Hand a batch to the producer; waits for room in its memory.
@@ -80,12 +82,6 @@ class Delivery:
     def abandon(self) -> None:
         """Drop what is not delivered yet, after an error."""
         self.producer.close(timeout_ms=0)
-
-
-def find_topic(producer: Producer, name: str) -> TopicLayout:
-    partitions = producer.partitions_for(name)
-    led = tuple(info.partition for info in partitions if info.leader >= 0)
-    return TopicLayout(len(partitions), led or tuple(range(len(partitions))))
 
 
 _producers = IdleClients[ProducerConfig, Producer]()

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -38,7 +38,6 @@ from barnabas.spark_connector.sink.writer import BarnabasStreamWriter, BarnabasW
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -199,15 +198,19 @@ class _Planned(NamedTuple):
     timeout_ms: int
 
 
-class _Transactions:
-    """The part that both writers share; `plan` on the driver, `write` in a task, the rest on the driver."""
+class _Transactional:
+    """The part that both writers share."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        self._planned: _Planned | None = None
+    _options: SinkOptions
+    _columns: Sequence[str]
+    _planned: _Planned | None = None
 
-    def plan(self) -> None:
-        """Claim the name, once for each writer. Raises as `Coordination.claim`, and InvalidConfiguration."""
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled on the driver: then the name is claimed, once for each writer.
+
+        Spark makes a writer also to commit or to abort. That one is not pickled, and must not claim. Raises
+        as `Coordination.claim`, and InvalidConfiguration.
+        """
         name = self._options.transactional_id
         if self._planned is None and name is not None:
             connections = connections_for(self._options)
@@ -220,14 +223,10 @@ class _Transactions:
                 )
             claim = connections.coordinate(lambda coordination: coordination.claim(name))
             self._planned = _Planned(claim, timeout_ms)
+        return self.__dict__
 
-    def write(
-        self,
-        batches: Iterator[pa.RecordBatch],
-        columns: Sequence[str],
-        query_id: str,
-        batch_id: int | None,
-        context: TaskContext,
+    def _write(
+        self, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int | None, context: TaskContext
     ) -> Done:
         planned = self._planned
         if planned is None:
@@ -240,14 +239,15 @@ class _Transactions:
         def open_delivery(options: SinkOptions) -> TransactionalDelivery:
             return open_attempt_delivery(options, task, context.attemptNumber(), planned.timeout_ms)
 
-        written = write_task(batches, self._options, columns, open_delivery)
+        written = write_task(batches, self._options, self._columns, open_delivery)
         return written if isinstance(written, Done) else Done(task, Delivered())
 
-    def commit(self, messages: Iterable[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """On the driver, with the number of the batch in a stream."""
         results = [message.result for message in messages if isinstance(message, Done)]
         connections_for(self._options).coordinate(lambda coordination: coordination.commit(results))
 
-    def abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """The error of the failed batch is more important than one of this, which is logged."""
         name = self._options.transactional_id or ""
         claims = [message.result.claim for message in messages if isinstance(message, Done)]
@@ -260,53 +260,26 @@ class _Transactions:
             logger.warning("what a failed batch left is aborted by the next batch or run: %s", error)
 
 
-class TransactionalWriter(BarnabasWriter):
+class TransactionalWriter(_Transactional, BarnabasWriter):
     """Writes a DataFrame in one piece."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         super().__init__(options, columns)
-        self._transactions = _Transactions(options)
         self._query_id = f"write-{uuid.uuid4()}"
 
-    def __getstate__(self) -> dict[str, Any]:
-        self._transactions.plan()
-        return self.__dict__
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._transactions.write(iterator, self._columns, self._query_id, None, _task())
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._transactions.commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._transactions.abort(messages)
+        return self._write(iterator, self._query_id, None, _task())
 
 
-class TransactionalStreamWriter(BarnabasStreamWriter):
+class TransactionalStreamWriter(_Transactional, BarnabasStreamWriter):
     """Writes each micro-batch of a query in one piece, and once."""
-
-    def __init__(self, options: SinkOptions, schema: StructType, columns: Sequence[str]) -> None:
-        super().__init__(options, schema, columns)
-        self._transactions = _Transactions(options)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Spark makes a writer also to commit or to abort. That one is not pickled, and must not claim.
-        self._transactions.plan()
-        return self.__dict__
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         context = _task()
         query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY, _BATCH))
         if query_id is None or batch_id is None:
             raise RuntimeError(f"Spark gives no {_QUERY} and {_BATCH} to the tasks of this stream")
-        batches = self._batches(iterator)
-        return self._transactions.write(batches, self._columns, query_id, int(batch_id), context)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._transactions.commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._transactions.abort(messages)
+        return self._write(self._batches(iterator), query_id, int(batch_id), context)
 
 
 def _task() -> TaskContext:
