@@ -51,7 +51,7 @@ class SinkCluster:
 
     def init(self, transactional_id: str, request: Any) -> Any:
         answer = self._do(transactional_id, request)
-        _raise(answer.error, transactional_id)
+        _raise(answer.error_code, transactional_id)
         return answer
 
     def write(self, transactional_id: str, producer: ProducerIdAndEpoch, rows: Sequence[Row | bytes]) -> None:
@@ -66,7 +66,7 @@ class SinkCluster:
     def end(self, target: PreparedTransaction, *, committed: bool) -> Any:
         make = commit if committed else abort
         answer = self._do(target.transactional_id, make(target.epoch, 2, producer_id=target.producer_id))
-        _raise(answer.error, target.transactional_id)
+        _raise(answer.error_code, target.transactional_id)
         return answer
 
     def identity(self, transactional_id: str) -> ProducerIdAndEpoch:
@@ -78,7 +78,7 @@ class SinkCluster:
 
 
 def _raise(code: ErrorCode, subject: str) -> None:
-    if code is not ErrorCode.NONE:
+    if code != ErrorCode.NONE:
         raise api_error(code, subject)
 
 
@@ -174,9 +174,9 @@ class AttemptProducer:
         self.producer = ProducerIdAndEpoch(given.producer_id, given.producer_epoch)
         self.is_closed = False
         self.prepared_transaction: PreparedTransaction | None = None
-        if given.ongoing_producer_id >= 0:
+        if given.ongoing_txn_producer_id >= 0:
             self.prepared_transaction = PreparedTransaction(
-                transactional_id, given.ongoing_producer_id, given.ongoing_producer_epoch
+                transactional_id, given.ongoing_txn_producer_id, given.ongoing_txn_producer_epoch
             )
 
     async def write(self, rows: Sequence[Row]) -> None:
