@@ -271,14 +271,8 @@ class _DecoderMaker(SourceMaker):
             self.line(f"if {n} > most + {offset}: raise _beyond{claims}")
 
     def _elements(self, where: str, wire: WireField, target: str, n: str) -> None:
-        if wire.struct is not None:
-            least = smallest_size(wire.struct, self.version, self.flexible)
-        elif wire.kind is WireType.UUID:
-            least = 16
-        elif wire.kind is WireType.BYTES:
-            least = 1 if self.flexible else 4
-        else:
-            least = 1 if self.flexible else 2
+        single = WireField(wire.kind, struct=wire.struct)
+        least = smallest_size(single, self.version, self.flexible)
         self._check_count(where, n, least, is_inner=self._loops > 0)
         elements, element = self.name("l"), self.name("m")
         self.line(f"{target} = {elements} = []")
@@ -287,10 +281,7 @@ class _DecoderMaker(SourceMaker):
         short = f"{times}[{n}] if {n} < {SHORT_ARRAY} else range({self._length(n)})"
         self._loops += 1
         with self.block(f"for _ in {short}:"):
-            if wire.struct is not None:
-                self._struct(wire.struct, element)
-            else:
-                self._field(where, WireField(wire.kind), element)
+            self._field(where, single, element)
             self._flush()
             self.line(f"{elements}.append({element})")
         self._loops -= 1

@@ -51,7 +51,7 @@ class _EncoderMaker(SourceMaker):
         self.scope |= {
             "_long": _append_uvarint,
             "_long_string": _append_string_length,
-            "_attach": _attach_compact if flexible else _attach,
+            "_attach": _attach,
             "_many": struct.pack,
             "_cannot": _cannot_carry,
         }
@@ -111,7 +111,7 @@ class _EncoderMaker(SourceMaker):
             return
         self._flush()
         if wire.kind is WireType.RECORDS:
-            self.line(f"o = _attach({value}, o, parts)")
+            self.line(f"o = _attach({value}, o, parts, {self.flexible})")
             return
         local = self.name("x")
         self.line(f"{local} = {value}")
@@ -141,12 +141,8 @@ class _EncoderMaker(SourceMaker):
             with self.block(f"for {element} in {local}:"):
                 if wire.struct is not None:
                     self._struct(wire.struct, element)
-                elif wire.kind is WireType.UUID:
-                    self.line(f"o += {element}.bytes")
-                elif wire.kind is WireType.BYTES:
-                    self._opaque(element)
                 else:
-                    self._string(element)
+                    self._field(WireField(wire.kind), element)
                 self._flush()
 
     def _count(self, local: str) -> None:
@@ -253,30 +249,20 @@ _INT32 = struct.Struct(">i")
 _SEVERAL: Final = (list, tuple)
 
 
-def _attach(records: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
+def _attach(records: Any, out: bytearray, parts: list[Buffer], flexible: bool) -> bytearray:
     """Put records between two buffers, uncopied, and return the second one."""
     if records is None:
-        out += b"\xff\xff\xff\xff"
+        out += b"\0" if flexible else b"\xff\xff\xff\xff"
         return out
     parts.append(out)
     if isinstance(records, _SEVERAL):
-        out += _INT32.pack(sum(map(len, records)))
+        size = sum(map(len, records))
         parts.extend(records)
     else:
-        out += _INT32.pack(len(records))
+        size = len(records)
         parts.append(records)
-    return bytearray()
-
-
-def _attach_compact(records: Any, out: bytearray, parts: list[Buffer]) -> bytearray:
-    if records is None:
-        out.append(0)
-        return out
-    parts.append(out)
-    if isinstance(records, _SEVERAL):
-        _append_uvarint(out, sum(map(len, records)) + 1)
-        parts.extend(records)
+    if flexible:
+        _append_uvarint(out, size + 1)
     else:
-        _append_uvarint(out, len(records) + 1)
-        parts.append(records)
+        out += _INT32.pack(size)
     return bytearray()

@@ -48,21 +48,19 @@ def has_records(cls: type[Any], version: int) -> bool:
     )
 
 
-def smallest_size(cls: type[Any], version: int, flexible: bool) -> int:
-    """The minimum size of a structure."""
-    size = 1 if flexible else 0
-    for _, wire, _ in wire_fields(cls):
-        if not is_carried(wire, version) or wire.tag is not None:
-            continue
-        if wire.is_array or wire.kind in LONG_SIZED:
-            size += 1 if flexible else 4
-        elif wire.kind is WireType.STRING:
-            size += 1 if flexible else 2
-        elif wire.struct is not None:
-            size += smallest_size(wire.struct, version, flexible)
-        else:
-            size += struct.calcsize(">" + FIXED_SHAPES[wire.kind])
-    return size
+def smallest_size(wire: WireField, version: int, flexible: bool) -> int:
+    """The minimum size of a field."""
+    if wire.is_array or wire.kind in LONG_SIZED:
+        return 1 if flexible else 4
+    if wire.kind is WireType.STRING:
+        return 1 if flexible else 2
+    if wire.struct is None:
+        return struct.calcsize(">" + FIXED_SHAPES[wire.kind])
+    return int(flexible) + sum(
+        smallest_size(inner, version, flexible)
+        for _, inner, _ in wire_fields(wire.struct)
+        if is_carried(inner, version) and inner.tag is None
+    )
 
 
 class SourceMaker:
