@@ -140,14 +140,10 @@ class WithUnit(Kind):
         return value
 
 
-def duration() -> Kind:
-    """A time; its value is in ms."""
-    return WithUnit("a time such as 15m, 10s or 500ms", _MILLISECONDS)
-
-
-def size() -> Kind:
-    """A size of 1 byte or more; its value is in bytes."""
-    return WithUnit("a size such as 64m, 1g or 1048576, at least 1", _BYTES, at_least=1)
+DURATION: Final = WithUnit("a time such as 15m, 10s or 500ms", _MILLISECONDS)
+"""Its value is in ms."""
+SIZE: Final = WithUnit("a size such as 64m, 1g or 1048576, at least 1", _BYTES, at_least=1)
+"""Its value is in bytes."""
 
 
 def _numbers(text: str, at_least: int) -> PartitionNumbers:

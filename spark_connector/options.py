@@ -7,7 +7,6 @@ because Spark pickles it to other processes. The rules are those of Spark 4.0.
 Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html.
 """
 
-# Each default is made by setting(...), which is a dataclass field.
 # `setting(...)` makes a dataclass field, which ruff takes for a call in a default.
 # ruff: noqa: RUF009
 
@@ -36,8 +35,10 @@ from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.client_settings import FETCH_SIZES, KAFKA_PREFIX, SOURCE_CLIENT, client_settings
 from barnabas.spark_connector.option_kinds import (
+    DURATION,
     EARLIEST,
     LATEST,
+    SIZE,
     AnyCase,
     Offsets,
     PartitionNumbers,
@@ -46,8 +47,6 @@ from barnabas.spark_connector.option_kinds import (
     Servers,
     Timestamps,
     Topics,
-    duration,
-    size,
 )
 
 logger = logging.getLogger(__name__)
@@ -130,10 +129,10 @@ class SourceOptions:
         _time, None, "The offsets that a micro-batch waits for.", name="minOffsetsPerTrigger"
     )
     max_trigger_delay_ms: int = setting(
-        duration(), 900_000, "How long a micro-batch waits for minOffsetsPerTrigger.", name="maxTriggerDelay"
+        DURATION, 900_000, "How long a micro-batch waits for minOffsetsPerTrigger.", name="maxTriggerDelay"
     )
     max_bytes_per_trigger: int | None = setting(
-        size(), None, "About the most bytes of one micro-batch.", name="maxBytesPerTrigger"
+        SIZE, None, "About the most bytes of one micro-batch.", name="maxBytesPerTrigger"
     )
     isolation_level: str = setting(
         Choice(*ISOLATION_LEVELS),

@@ -9,8 +9,9 @@ A delivery belongs to the thread of its task.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Self
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -24,7 +25,6 @@ from barnabas.spark_connector.sink.sink_options import SinkOptions
 
 _CHECK_MS: Final = 10_000
 """How long the driver waits for a topic that a broker may be about to create."""
-_MAX_CHECKED: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +86,18 @@ class Delivery:
 
 _producers = IdleClients[ProducerConfig, Producer]()
 
-_checked: OrderedDict[tuple[str, str, str], None] = OrderedDict()
-
 
 def check_topic(options: SinkOptions) -> None:
     """Make sure on the driver that the topic of the options exists, or that the brokers create it.
 
     Once in a process for each topic. Raises NoBrokerReachable and UNKNOWN_TOPIC_OR_PARTITION.
     """
-    topic = options.topic
-    if topic is None:
-        return
-    checked = (options.bootstrap_servers, options.wire, topic)
-    if checked in _checked:
-        return
-    config = options.producer_config()
+    if options.topic is not None:
+        _check_topic(options.producer_config(), options.topic)
+
+
+@lru_cache(maxsize=256)
+def _check_topic(config: ProducerConfig, topic: str) -> None:
     limit_ms = min(_CHECK_MS, config.max_block_ms)
     # Without idempotence no producer id is requested.
     with Producer(config, max_block_ms=limit_ms, enable_idempotence=False) as producer:
@@ -114,6 +111,3 @@ def check_topic(options: SinkOptions) -> None:
                 f"option 'topic' is {topic!r}, which does not exist, and the brokers did not create it "
                 f"within {limit_ms} ms; create it first",
             ) from None
-    _checked[checked] = None
-    if len(_checked) > _MAX_CHECKED:
-        _checked.popitem(last=False)

@@ -8,9 +8,6 @@ both. The result is plain frozen data, because Spark pickles it to other process
 Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html.
 """
 
-# Each default is made by setting(...), which is a dataclass field.
-# `setting(...)` makes a dataclass field, which ruff takes for a call in a default.
-
 from __future__ import annotations
 
 import logging

@@ -85,7 +85,7 @@ class FakeProducer:
 def producers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeProducer]]:
     """Those that were made, in order."""
     monkeypatch.setattr(deliveries, "Producer", FakeProducer)
-    monkeypatch.setattr(deliveries, "_checked", type(deliveries._checked)())
+    deliveries._check_topic.cache_clear()
     FakeProducer.made = []
     deliveries._producers.forget()
     yield FakeProducer.made
