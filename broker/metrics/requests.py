@@ -14,9 +14,8 @@ from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFam
 
 from barnabas.broker.base.purgatory import Purgatory
 from barnabas.broker.metrics.families import gauge, gauges, times
-from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.request import RequestKind
-from barnabas.broker.network.request_metrics import STAGES, ApiMetrics, RequestMetrics
+from barnabas.broker.network.request_metrics import STAGES, ApiMetrics, BusyTime, RequestMetrics
 from barnabas.broker.network.server import SocketServer
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.schema import ApiKey

@@ -18,11 +18,10 @@ from typing import Any, Final
 
 import uvloop
 
-from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.connection import STOPPING, Connection
 from barnabas.broker.network.memory import RequestMemory
 from barnabas.broker.network.request_handler_pool import RequestHandlerPool
-from barnabas.broker.network.request_metrics import RequestMetrics
+from barnabas.broker.network.request_metrics import BusyTime, RequestMetrics
 from barnabas.common.threads import make_thread
 
 logger = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ class NetworkThread:
     def __init__(
         self,
         name: str,
-        handlers: RequestHandlerPool[Connection],
+        handlers: RequestHandlerPool,
         *,
         max_idle_ms: int,
         max_request_bytes: int = 2**63,

@@ -12,30 +12,22 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from time import monotonic_ns
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.request import Lane, Request
+from barnabas.broker.network.request_metrics import BusyTime
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.common.threads import make_thread, try_to_start
 from barnabas.protocol.invariants import InvariantViolation
 
+if TYPE_CHECKING:
+    from barnabas.broker.network.connection import Connection
+
 logger = logging.getLogger(__name__)
 
 
-class Requests(Protocol):
-    """The requests of one connection, one of which may run at a time."""
-
-    def take_request(self) -> Request | None: ...
-
-    def request_done(self, request: Request | None) -> bool: ...
-
-
-C = TypeVar("C", bound=Requests)
-
-
-class RequestHandlerPool(Generic[C]):
-    """Runs the requests of connections (`C`), each in its lane.
+class RequestHandlerPool:
+    """Runs the requests of connections, each in its lane.
 
     ``process`` answers a request, or has it answered later. ``lane_of`` chooses the lane of a request by
     its undecoded bytes, and ``in_turn`` whether it waits for the answers to earlier ones. ``after_run``
@@ -64,7 +56,7 @@ class RequestHandlerPool(Generic[C]):
         self.after_run = after_run
         self.on_fatal = on_fatal
         self.worker_times = {lane: [BusyTime() for _ in range(count)] for lane, count in workers.items()}
-        self.queues: dict[Lane, RequestQueue[C]] = {
+        self.queues: dict[Lane, RequestQueue[Connection]] = {
             lane: RequestQueue(max_requests, count, partial(self._start_worker, lane))
             for lane, count in workers.items()
         }

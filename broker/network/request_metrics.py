@@ -1,4 +1,5 @@
-"""Counts the answered requests and errors of each API, their bytes, and the times of their stages.
+"""Counts the answered requests and errors of each API, their bytes and the times of their stages, and the
+time that threads spend with requests.
 
 Each network thread has its own `RequestMetrics` and is the only one to add to it, when it has sent answers;
 so nothing is locked, and no count is lost. Any thread may read. A time up to the lowest bound of a histogram
@@ -8,6 +9,7 @@ is not stored, because most stages are that short: `ApiMetrics.add` counts it, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic_ns
 from typing import Final
 
 from barnabas.broker.network.request import Request, RequestKind
@@ -93,3 +95,28 @@ class RequestMetrics:
 
     def kinds(self) -> dict[RequestKind, ApiMetrics]:
         return self._kinds.copy()
+
+
+class BusyTime:
+    """The time that one thread has spent with requests. Only that thread calls `begin` and `end`.
+
+    Any thread may read `total_ns`, which may count a run twice at the moment of its end.
+    """
+
+    __slots__ = ("_began_ns", "_ended_runs_ns")
+
+    def __init__(self) -> None:
+        self._began_ns = 0
+        self._ended_runs_ns = 0
+
+    def begin(self) -> None:
+        self._began_ns = monotonic_ns()
+
+    def end(self) -> None:
+        self._ended_runs_ns += monotonic_ns() - self._began_ns
+        self._began_ns = 0
+
+    def total_ns(self, now_ns: int) -> int:
+        """The time until now, with that of a run in progress."""
+        began_ns = self._began_ns
+        return self._ended_runs_ns + (max(0, now_ns - began_ns) if began_ns else 0)

@@ -23,11 +23,11 @@ from barnabas.broker.base.limits import (
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
-from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.network_thread import NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request
 from barnabas.broker.network.request_handler_pool import RequestHandlerPool
+from barnabas.broker.network.request_metrics import BusyTime
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import LocalError
@@ -71,7 +71,7 @@ class SocketServer:
         self.network_threads: list[NetworkThread] = []
         self.worker_times: list[BusyTime] = []
         """Of the workers of the general lane."""
-        self._handlers: RequestHandlerPool[Connection] | None = None
+        self._handlers: RequestHandlerPool | None = None
         self.queues: dict[Lane, RequestQueue[Connection]] = {}
 
     def bind(self) -> None:
@@ -119,7 +119,7 @@ class SocketServer:
             Lane.DISK: DISK_WORKERS,
             Lane.CONTROL: CONTROL_WORKERS,
         }
-        handlers: RequestHandlerPool[Connection] = RequestHandlerPool(
+        handlers = RequestHandlerPool(
             process,
             lane_of=lane_of,
             in_turn=in_turn,

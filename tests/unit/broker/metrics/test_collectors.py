@@ -25,9 +25,8 @@ from barnabas.broker.metrics.requests import (
     purgatory_metrics,
     request_metrics,
 )
-from barnabas.broker.network.busy_time import BusyTime
 from barnabas.broker.network.request import Request, RequestKind
-from barnabas.broker.network.request_metrics import RequestMetrics
+from barnabas.broker.network.request_metrics import BusyTime, RequestMetrics
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from barnabas.broker.base.limits import ConnectionLimits
-from barnabas.broker.network import busy_time, network_thread, request_handler_pool
 from barnabas.broker.network import connection as connection_module
+from barnabas.broker.network import network_thread, request_handler_pool, request_metrics
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.network_thread import NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request, RequestKind
@@ -113,7 +113,7 @@ class Rig:
         self.requests: list[Request] = []
         self.died: list[BaseException] = []
         self.kind: RequestKind | None = None
-        self.handlers: RequestHandlerPool[Connection] = RequestHandlerPool(
+        self.handlers = RequestHandlerPool(
             self._process,
             lane_of=lambda view: Lane(bytes(view).split()[0].decode()),
             in_turn=lambda view: bytes(view).endswith(b"!"),
@@ -123,7 +123,7 @@ class Rig:
             workers=dict.fromkeys(WORKER_LANES, 0),
             **arguments,
         )
-        self.worker_time = busy_time.BusyTime()
+        self.worker_time = request_metrics.BusyTime()
         self.thread = NetworkThread("network-0", self.handlers, max_idle_ms=MAX_IDLE_MS)
 
     def _process(self, request: Request) -> None:
@@ -178,7 +178,7 @@ def receive(connection: Connection, *payloads: bytes) -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(busy_time, "monotonic_ns", clock)
+    monkeypatch.setattr(request_metrics, "monotonic_ns", clock)
     monkeypatch.setattr(request_handler_pool, "monotonic_ns", clock)
     for module in (network_thread, connection_module):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic_ns=clock))

@@ -5,10 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.broker.network import busy_time
-from barnabas.broker.network.busy_time import BusyTime
+from barnabas.broker.network import request_metrics
 from barnabas.broker.network.request import Request
-from barnabas.broker.network.request_metrics import STAGES, ApiMetrics, RequestMetrics
+from barnabas.broker.network.request_metrics import STAGES, ApiMetrics, BusyTime, RequestMetrics
 
 MS = 1_000_000
 
@@ -33,7 +32,7 @@ def stages(api: ApiMetrics) -> dict[str, float]:
 
 def test_a_thread_is_busy_from_the_begin_to_the_end_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_ns = iter([1_000, 1_300, 2_000, 2_050])
-    monkeypatch.setattr(busy_time, "monotonic_ns", lambda: next(clock_ns))
+    monkeypatch.setattr(request_metrics, "monotonic_ns", lambda: next(clock_ns))
     busy = BusyTime()
     assert busy.total_ns(999) == 0
     busy.begin()
