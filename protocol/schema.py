@@ -24,6 +24,7 @@ from typing import (
     TypeVar,
     cast,
     dataclass_transform,
+    get_args,
 )
 
 import msgspec
@@ -343,17 +344,17 @@ Q = TypeVar("Q", bound=RequestOf[Any])
 )
 def request(
     key: ApiKey,
-    response: type[Any],
     *,
     versions: tuple[int, int],
     flexible_since: int | None = None,
     served_to: int | None = None,
 ) -> Callable[[type[Q]], type[Q]]:
-    """Declare a request, with its response, and enter both into `APIS`."""
+    """Declare a request, a subclass of `RequestOf` its response, and enter both into `APIS`."""
 
     def declare(cls: type[Q]) -> type[Q]:
         if key in APIS:
             raise ValueError(f"{key.name} is declared twice: {APIS[key].request.__name__} and {cls.__name__}")
+        (response,) = get_args(vars(cls)["__orig_bases__"][0])
         declared = message(cls)
         last = versions[1] if served_to is None else served_to
         APIS[key] = Api(key, declared, response, versions, flexible_since, last)

@@ -34,7 +34,7 @@ class DescribeAclsResponse:
     resources: list[DescribeAclsResource] = s.array(DescribeAclsResource, default_factory=list)
 
 
-@s.request(s.ApiKey.DESCRIBE_ACLS, DescribeAclsResponse, versions=(0, 3), flexible_since=2)
+@s.request(s.ApiKey.DESCRIBE_ACLS, versions=(0, 3), flexible_since=2)
 class DescribeAclsRequest(s.RequestOf[DescribeAclsResponse]):
     """A filter that is None matches any value."""
 
@@ -70,7 +70,7 @@ class AclCreation:
     permission_type: int = s.int8()
 
 
-@s.request(s.ApiKey.CREATE_ACLS, CreateAclsResponse, versions=(0, 3), flexible_since=2)
+@s.request(s.ApiKey.CREATE_ACLS, versions=(0, 3), flexible_since=2)
 class CreateAclsRequest(s.RequestOf[CreateAclsResponse]):
     creations: list[AclCreation] = s.array(AclCreation)
 
@@ -114,6 +114,6 @@ class DeleteAclsFilter:
     permission_type: int = s.int8()
 
 
-@s.request(s.ApiKey.DELETE_ACLS, DeleteAclsResponse, versions=(0, 3), flexible_since=2)
+@s.request(s.ApiKey.DELETE_ACLS, versions=(0, 3), flexible_since=2)
 class DeleteAclsRequest(s.RequestOf[DeleteAclsResponse]):
     filters: list[DeleteAclsFilter] = s.array(DeleteAclsFilter)

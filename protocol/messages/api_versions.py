@@ -43,7 +43,7 @@ class ApiVersionsResponse:
     )
 
 
-@s.request(s.ApiKey.API_VERSIONS, ApiVersionsResponse, versions=(0, 5), flexible_since=3)
+@s.request(s.ApiKey.API_VERSIONS, versions=(0, 5), flexible_since=3)
 class ApiVersionsRequest(s.RequestOf[ApiVersionsResponse]):
     """``cluster_id`` and ``node_id`` are of the broker that the client means to reach, if it knows them."""
 

@@ -15,7 +15,7 @@ class SaslHandshakeResponse:
     mechanisms: list[str] = s.array(s.WireType.STRING, default_factory=list)
 
 
-@s.request(s.ApiKey.SASL_HANDSHAKE, SaslHandshakeResponse, versions=(0, 1))
+@s.request(s.ApiKey.SASL_HANDSHAKE, versions=(0, 1))
 class SaslHandshakeRequest(s.RequestOf[SaslHandshakeResponse]):
     mechanism: str = s.string()
 
@@ -28,7 +28,7 @@ class SaslAuthenticateResponse:
     session_lifetime_ms: int = s.int64(since=1, default=0)
 
 
-@s.request(s.ApiKey.SASL_AUTHENTICATE, SaslAuthenticateResponse, versions=(0, 2), flexible_since=2)
+@s.request(s.ApiKey.SASL_AUTHENTICATE, versions=(0, 2), flexible_since=2)
 class SaslAuthenticateRequest(s.RequestOf[SaslAuthenticateResponse]):
     auth_bytes: bytes = s.opaque()
 
@@ -60,12 +60,7 @@ class ScramUserName:
     name: str = s.string()
 
 
-@s.request(
-    s.ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-    DescribeUserScramCredentialsResponse,
-    versions=(0, 0),
-    flexible_since=0,
-)
+@s.request(s.ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), flexible_since=0)
 class DescribeUserScramCredentialsRequest(s.RequestOf[DescribeUserScramCredentialsResponse]):
     """``users`` None or empty: all users."""
 
@@ -100,12 +95,7 @@ class ScramCredentialUpsertion:
     salted_password: bytes = s.opaque()
 
 
-@s.request(
-    s.ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-    AlterUserScramCredentialsResponse,
-    versions=(0, 0),
-    flexible_since=0,
-)
+@s.request(s.ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), flexible_since=0)
 class AlterUserScramCredentialsRequest(s.RequestOf[AlterUserScramCredentialsResponse]):
     deletions: list[ScramCredentialDeletion] = s.array(ScramCredentialDeletion)
     upsertions: list[ScramCredentialUpsertion] = s.array(ScramCredentialUpsertion)
@@ -134,7 +124,7 @@ class CreateDelegationTokenResponse:
     throttle_time_ms: int = s.int32(default=0)
 
 
-@s.request(s.ApiKey.CREATE_DELEGATION_TOKEN, CreateDelegationTokenResponse, versions=(1, 3), flexible_since=2)
+@s.request(s.ApiKey.CREATE_DELEGATION_TOKEN, versions=(1, 3), flexible_since=2)
 class CreateDelegationTokenRequest(s.RequestOf[CreateDelegationTokenResponse]):
     """Without an owner, the requester gets the token."""
 
@@ -151,7 +141,7 @@ class RenewDelegationTokenResponse:
     throttle_time_ms: int = s.int32(default=0)
 
 
-@s.request(s.ApiKey.RENEW_DELEGATION_TOKEN, RenewDelegationTokenResponse, versions=(1, 2), flexible_since=2)
+@s.request(s.ApiKey.RENEW_DELEGATION_TOKEN, versions=(1, 2), flexible_since=2)
 class RenewDelegationTokenRequest(s.RequestOf[RenewDelegationTokenResponse]):
     hmac: bytes = s.opaque()
     renew_period_ms: int = s.int64()
@@ -164,7 +154,7 @@ class ExpireDelegationTokenResponse:
     throttle_time_ms: int = s.int32(default=0)
 
 
-@s.request(s.ApiKey.EXPIRE_DELEGATION_TOKEN, ExpireDelegationTokenResponse, versions=(1, 2), flexible_since=2)
+@s.request(s.ApiKey.EXPIRE_DELEGATION_TOKEN, versions=(1, 2), flexible_since=2)
 class ExpireDelegationTokenRequest(s.RequestOf[ExpireDelegationTokenResponse]):
     hmac: bytes = s.opaque()
     expiry_time_period_ms: int = s.int64()
@@ -191,9 +181,7 @@ class DescribeDelegationTokenResponse:
     throttle_time_ms: int = s.int32(default=0)
 
 
-@s.request(
-    s.ApiKey.DESCRIBE_DELEGATION_TOKEN, DescribeDelegationTokenResponse, versions=(1, 3), flexible_since=2
-)
+@s.request(s.ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(1, 3), flexible_since=2)
 class DescribeDelegationTokenRequest(s.RequestOf[DescribeDelegationTokenResponse]):
     """``owners`` None: of all owners."""
 

@@ -52,7 +52,7 @@ class QuotaFilterComponent:
     match: str | None = s.string(nullable_since=0)
 
 
-@s.request(s.ApiKey.DESCRIBE_CLIENT_QUOTAS, DescribeClientQuotasResponse, versions=(0, 1), flexible_since=1)
+@s.request(s.ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), flexible_since=1)
 class DescribeClientQuotasRequest(s.RequestOf[DescribeClientQuotasResponse]):
     components: list[QuotaFilterComponent] = s.array(QuotaFilterComponent)
     strict: bool = s.boolean()
@@ -86,7 +86,7 @@ class AlterQuotaEntry:
     ops: list[QuotaChange] = s.array(QuotaChange)
 
 
-@s.request(s.ApiKey.ALTER_CLIENT_QUOTAS, AlterClientQuotasResponse, versions=(0, 1), flexible_since=1)
+@s.request(s.ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1), flexible_since=1)
 class AlterClientQuotasRequest(s.RequestOf[AlterClientQuotasResponse]):
     entries: list[AlterQuotaEntry] = s.array(AlterQuotaEntry)
     validate_only: bool = s.boolean()

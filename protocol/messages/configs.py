@@ -104,7 +104,7 @@ class DescribeConfigsResource:
     configuration_keys: list[str] | None = s.array(s.WireType.STRING, nullable_since=0, default=None)
 
 
-@s.request(s.ApiKey.DESCRIBE_CONFIGS, DescribeConfigsResponse, versions=(1, 4), flexible_since=4)
+@s.request(s.ApiKey.DESCRIBE_CONFIGS, versions=(1, 4), flexible_since=4)
 class DescribeConfigsRequest(s.RequestOf[DescribeConfigsResponse]):
     resources: list[DescribeConfigsResource] = s.array(DescribeConfigsResource)
     include_synonyms: bool = s.boolean(default=False)
@@ -142,7 +142,7 @@ class AlterConfigsResource:
     configs: list[AlterableConfig] = s.array(AlterableConfig)
 
 
-@s.request(s.ApiKey.ALTER_CONFIGS, AlterConfigsResponse, versions=(0, 2), flexible_since=2)
+@s.request(s.ApiKey.ALTER_CONFIGS, versions=(0, 2), flexible_since=2)
 class AlterConfigsRequest(s.RequestOf[AlterConfigsResponse]):
     resources: list[AlterConfigsResource] = s.array(AlterConfigsResource)
     validate_only: bool = s.boolean(default=False)
@@ -172,9 +172,7 @@ class IncrementalAlterConfigsResource:
     configs: list[IncrementalAlterableConfig] = s.array(IncrementalAlterableConfig)
 
 
-@s.request(
-    s.ApiKey.INCREMENTAL_ALTER_CONFIGS, IncrementalAlterConfigsResponse, versions=(0, 1), flexible_since=1
-)
+@s.request(s.ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), flexible_since=1)
 class IncrementalAlterConfigsRequest(s.RequestOf[IncrementalAlterConfigsResponse]):
     resources: list[IncrementalAlterConfigsResource] = s.array(IncrementalAlterConfigsResource)
     validate_only: bool = s.boolean(default=False)

@@ -43,7 +43,7 @@ class DeleteRecordsTopic:
     partitions: list[DeleteRecordsPartition] = s.array(DeleteRecordsPartition)
 
 
-@s.request(s.ApiKey.DELETE_RECORDS, DeleteRecordsResponse, versions=(0, 2), flexible_since=2)
+@s.request(s.ApiKey.DELETE_RECORDS, versions=(0, 2), flexible_since=2)
 class DeleteRecordsRequest(s.RequestOf[DeleteRecordsResponse]):
     """Sent to leaders. Answered when the followers have caught up, or after ``timeout_ms``."""
 

@@ -38,7 +38,7 @@ class DescribeProducersResponse:
     topics: list[DescribeProducersTopicResponse] = s.array(DescribeProducersTopicResponse)
 
 
-@s.request(s.ApiKey.DESCRIBE_PRODUCERS, DescribeProducersResponse, versions=(0, 0), flexible_since=0)
+@s.request(s.ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), flexible_since=0)
 class DescribeProducersRequest(s.RequestOf[DescribeProducersResponse]):
     topics: list[TopicPartitionIndexes] = s.array(TopicPartitionIndexes)
 
@@ -64,7 +64,7 @@ class DescribeTransactionsResponse:
     transaction_states: list[DescribedTransaction] = s.array(DescribedTransaction, default_factory=list)
 
 
-@s.request(s.ApiKey.DESCRIBE_TRANSACTIONS, DescribeTransactionsResponse, versions=(0, 0), flexible_since=0)
+@s.request(s.ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), flexible_since=0)
 class DescribeTransactionsRequest(s.RequestOf[DescribeTransactionsResponse]):
     transactional_ids: list[str] = s.array(s.WireType.STRING)
 
@@ -84,7 +84,7 @@ class ListTransactionsResponse:
     transaction_states: list[ListedTransaction] = s.array(ListedTransaction, default_factory=list)
 
 
-@s.request(s.ApiKey.LIST_TRANSACTIONS, ListTransactionsResponse, versions=(0, 1), flexible_since=0)
+@s.request(s.ApiKey.LIST_TRANSACTIONS, versions=(0, 1), flexible_since=0)
 class ListTransactionsRequest(s.RequestOf[ListTransactionsResponse]):
     """Empty filters accept everything; ``duration_filter`` is the shortest duration in ms, or -1."""
 

@@ -37,7 +37,7 @@ class ElectLeadersResponse:
     )
 
 
-@s.request(s.ApiKey.ELECT_LEADERS, ElectLeadersResponse, versions=(0, 2), flexible_since=2)
+@s.request(s.ApiKey.ELECT_LEADERS, versions=(0, 2), flexible_since=2)
 class ElectLeadersRequest(s.RequestOf[ElectLeadersResponse]):
     """Sent to the controller; ``topic_partitions`` None names all partitions."""
 

@@ -43,7 +43,7 @@ class FeatureUpdateKey:
     upgrade_type: int = s.int8(since=1, default=UpgradeType.UPGRADE.value)
 
 
-@s.request(s.ApiKey.UPDATE_FEATURES, UpdateFeaturesResponse, versions=(0, 2), flexible_since=0)
+@s.request(s.ApiKey.UPDATE_FEATURES, versions=(0, 2), flexible_since=0)
 class UpdateFeaturesRequest(s.RequestOf[UpdateFeaturesResponse]):
     timeout_ms: int = s.int32(default=60_000)
     feature_updates: list[FeatureUpdateKey] = s.array(FeatureUpdateKey)

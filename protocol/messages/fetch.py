@@ -112,7 +112,7 @@ class ReplicaState:
 
 
 # Kafka's ReplicaVerificationTool sends version 17 without asking which versions are offered.
-@s.request(s.ApiKey.FETCH, FetchResponse, versions=(4, 16), flexible_since=12, served_to=17)
+@s.request(s.ApiKey.FETCH, versions=(4, 16), flexible_since=12, served_to=17)
 class FetchRequest(s.RequestOf[FetchResponse]):
     """``replica_id`` is -1 for a consumer, -2 for a tool that compares replicas, else the follower's id.
 

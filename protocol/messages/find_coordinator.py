@@ -40,7 +40,7 @@ class FindCoordinatorResponse:
     coordinators: list[Coordinator] = s.array(Coordinator, since=4, default_factory=list)
 
 
-@s.request(s.ApiKey.FIND_COORDINATOR, FindCoordinatorResponse, versions=(0, 6), flexible_since=3)
+@s.request(s.ApiKey.FIND_COORDINATOR, versions=(0, 6), flexible_since=3)
 class FindCoordinatorRequest(s.RequestOf[FindCoordinatorResponse]):
     """``key_type`` is a `CoordinatorType`. The native codec uses ``coordinator_keys`` alone, not ``key``."""
 

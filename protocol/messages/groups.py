@@ -58,7 +58,7 @@ class JoinGroupRequestProtocol:
     metadata: bytes = s.opaque()
 
 
-@s.request(s.ApiKey.JOIN_GROUP, JoinGroupResponse, versions=(0, 9), flexible_since=6)
+@s.request(s.ApiKey.JOIN_GROUP, versions=(0, 9), flexible_since=6)
 class JoinGroupRequest(s.RequestOf[JoinGroupResponse]):
     """``protocols`` are in the order of the member's preference."""
 
@@ -89,7 +89,7 @@ class SyncGroupRequestAssignment:
     assignment: bytes = s.opaque()
 
 
-@s.request(s.ApiKey.SYNC_GROUP, SyncGroupResponse, versions=(0, 5), flexible_since=4)
+@s.request(s.ApiKey.SYNC_GROUP, versions=(0, 5), flexible_since=4)
 class SyncGroupRequest(s.RequestOf[SyncGroupResponse]):
     """``assignments`` is empty for all but the leader."""
 
@@ -108,7 +108,7 @@ class HeartbeatResponse:
     error_code: int = s.int16()
 
 
-@s.request(s.ApiKey.HEARTBEAT, HeartbeatResponse, versions=(0, 4), flexible_since=4)
+@s.request(s.ApiKey.HEARTBEAT, versions=(0, 4), flexible_since=4)
 class HeartbeatRequest(s.RequestOf[HeartbeatResponse]):
     group_id: str = s.string()
     generation_id: int = s.int32()
@@ -141,7 +141,7 @@ class MemberIdentity:
     reason: str | None = s.string(since=5, nullable_since=5, default=None)
 
 
-@s.request(s.ApiKey.LEAVE_GROUP, LeaveGroupResponse, versions=(0, 5), flexible_since=4)
+@s.request(s.ApiKey.LEAVE_GROUP, versions=(0, 5), flexible_since=4)
 class LeaveGroupRequest(s.RequestOf[LeaveGroupResponse]):
     """The native codec uses ``members`` alone; ``member_id`` is the older versions' form."""
 
@@ -181,7 +181,7 @@ class DescribeGroupsResponse:
     groups: list[DescribedGroup] = s.array(DescribedGroup)
 
 
-@s.request(s.ApiKey.DESCRIBE_GROUPS, DescribeGroupsResponse, versions=(0, 5), flexible_since=5)
+@s.request(s.ApiKey.DESCRIBE_GROUPS, versions=(0, 5), flexible_since=5)
 class DescribeGroupsRequest(s.RequestOf[DescribeGroupsResponse]):
     groups: list[str] = s.array(s.WireType.STRING)
     include_authorized_operations: bool = s.boolean(since=3, default=False, ignorable=False)
@@ -204,7 +204,7 @@ class ListGroupsResponse:
     groups: list[ListedGroup] = s.array(ListedGroup, default_factory=list)
 
 
-@s.request(s.ApiKey.LIST_GROUPS, ListGroupsResponse, versions=(0, 5), flexible_since=3)
+@s.request(s.ApiKey.LIST_GROUPS, versions=(0, 5), flexible_since=3)
 class ListGroupsRequest(s.RequestOf[ListGroupsResponse]):
     """An empty filter matches all; names of states and types are not case-sensitive."""
 
@@ -224,6 +224,6 @@ class DeleteGroupsResponse:
     results: list[DeletableGroupResult] = s.array(DeletableGroupResult)
 
 
-@s.request(s.ApiKey.DELETE_GROUPS, DeleteGroupsResponse, versions=(0, 2), flexible_since=2)
+@s.request(s.ApiKey.DELETE_GROUPS, versions=(0, 2), flexible_since=2)
 class DeleteGroupsRequest(s.RequestOf[DeleteGroupsResponse]):
     groups_names: list[str] = s.array(s.WireType.STRING)

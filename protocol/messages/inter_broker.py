@@ -79,7 +79,7 @@ class LeaderAndIsrResponse:
     partition_errors: list[PartitionError] = s.array(PartitionError, default_factory=list)
 
 
-@s.request(s.ApiKey.LEADER_AND_ISR, LeaderAndIsrResponse, versions=s.NATIVE_ONLY)
+@s.request(s.ApiKey.LEADER_AND_ISR, versions=s.NATIVE_ONLY)
 class LeaderAndIsrRequest(s.RequestOf[LeaderAndIsrResponse]):
     """The leaders and followers of partitions.
 
@@ -118,7 +118,7 @@ class StopReplicaResponse:
     partition_errors: list[PartitionError] = s.array(PartitionError, default_factory=list)
 
 
-@s.request(s.ApiKey.STOP_REPLICA, StopReplicaResponse, versions=s.NATIVE_ONLY)
+@s.request(s.ApiKey.STOP_REPLICA, versions=s.NATIVE_ONLY)
 class StopReplicaRequest(s.RequestOf[StopReplicaResponse]):
     controller_id: int = s.int32()
     controller_epoch: int = s.int32()
@@ -169,7 +169,7 @@ class UpdateMetadataResponse:
     error_code: int = s.int16()
 
 
-@s.request(s.ApiKey.UPDATE_METADATA, UpdateMetadataResponse, versions=s.NATIVE_ONLY)
+@s.request(s.ApiKey.UPDATE_METADATA, versions=s.NATIVE_ONLY)
 class UpdateMetadataRequest(s.RequestOf[UpdateMetadataResponse]):
     """The content of Metadata answers.
 
@@ -203,7 +203,7 @@ class ControlledShutdownResponse:
     remaining_partitions: list[RemainingPartition] = s.array(RemainingPartition, default_factory=list)
 
 
-@s.request(s.ApiKey.CONTROLLED_SHUTDOWN, ControlledShutdownResponse, versions=s.NATIVE_ONLY)
+@s.request(s.ApiKey.CONTROLLED_SHUTDOWN, versions=s.NATIVE_ONLY)
 class ControlledShutdownRequest(s.RequestOf[ControlledShutdownResponse]):
     broker_id: int = s.int32()
     broker_epoch: int = s.int64()

@@ -42,7 +42,7 @@ class OffsetForLeaderTopic:
     partitions: list[OffsetForLeaderPartition] = s.array(OffsetForLeaderPartition)
 
 
-@s.request(s.ApiKey.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochResponse, versions=(2, 4), flexible_since=4)
+@s.request(s.ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4), flexible_since=4)
 class OffsetForLeaderEpochRequest(s.RequestOf[OffsetForLeaderEpochResponse]):
     """``replica_id`` is -1 for a consumer, else the follower's broker id."""
 

@@ -50,7 +50,7 @@ class ListOffsetsTopic:
     partitions: list[ListOffsetsPartition] = s.array(ListOffsetsPartition)
 
 
-@s.request(s.ApiKey.LIST_OFFSETS, ListOffsetsResponse, versions=(1, 11), flexible_since=6)
+@s.request(s.ApiKey.LIST_OFFSETS, versions=(1, 11), flexible_since=6)
 class ListOffsetsRequest(s.RequestOf[ListOffsetsResponse]):
     """``isolation_level`` 0 ends at the high watermark, 1 at the last stable offset.
 

@@ -78,7 +78,7 @@ class MetadataRequestTopic:
     name: str | None = s.string(nullable_since=10)
 
 
-@s.request(s.ApiKey.METADATA, MetadataResponse, versions=(0, 13), flexible_since=9)
+@s.request(s.ApiKey.METADATA, versions=(0, 13), flexible_since=9)
 class MetadataRequest(s.RequestOf[MetadataResponse]):
     """``topics`` None asks for all, an empty list for none."""
 
@@ -114,7 +114,7 @@ class DescribeClusterResponse:
     cluster_authorized_operations: int = s.int32(default=OPERATIONS_UNKNOWN)
 
 
-@s.request(s.ApiKey.DESCRIBE_CLUSTER, DescribeClusterResponse, versions=(0, 1), flexible_since=0)
+@s.request(s.ApiKey.DESCRIBE_CLUSTER, versions=(0, 1), flexible_since=0)
 class DescribeClusterRequest(s.RequestOf[DescribeClusterResponse]):
     include_cluster_authorized_operations: bool = s.boolean(default=False)
     endpoint_type: int = s.int8(since=1, default=BROKER_ENDPOINTS, ignorable=False)

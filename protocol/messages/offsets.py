@@ -39,7 +39,7 @@ class OffsetCommitRequestTopic:
     topic_id: uuid.UUID = s.topic_uuid(native_only=True, default=NO_TOPIC_ID)
 
 
-@s.request(s.ApiKey.OFFSET_COMMIT, OffsetCommitResponse, versions=(2, 8), flexible_since=8)
+@s.request(s.ApiKey.OFFSET_COMMIT, versions=(2, 8), flexible_since=8)
 class OffsetCommitRequest(s.RequestOf[OffsetCommitResponse]):
     """Without a generation and a member id, a commit from outside the group's protocol.
 
@@ -98,7 +98,7 @@ class OffsetFetchRequestGroup:
     )
 
 
-@s.request(s.ApiKey.OFFSET_FETCH, OffsetFetchResponse, versions=(1, 8), flexible_since=6)
+@s.request(s.ApiKey.OFFSET_FETCH, versions=(1, 8), flexible_since=6)
 class OffsetFetchRequest(s.RequestOf[OffsetFetchResponse]):
     """The native codec uses ``groups`` alone; ``group_id`` and ``topics`` are the older versions' form.
 
@@ -133,7 +133,7 @@ class OffsetDeleteRequestTopic:
     partitions: list[OffsetDeleteRequestPartition] = s.array(OffsetDeleteRequestPartition)
 
 
-@s.request(s.ApiKey.OFFSET_DELETE, OffsetDeleteResponse, versions=(0, 0))
+@s.request(s.ApiKey.OFFSET_DELETE, versions=(0, 0))
 class OffsetDeleteRequest(s.RequestOf[OffsetDeleteResponse]):
     group_id: str = s.string()
     topics: list[OffsetDeleteRequestTopic] = s.array(OffsetDeleteRequestTopic)

@@ -70,7 +70,7 @@ class TopicProduceData:
     partition_data: list[PartitionProduceData] = s.array(PartitionProduceData)
 
 
-@s.request(s.ApiKey.PRODUCE, ProduceResponse, versions=(0, 12), flexible_since=9)
+@s.request(s.ApiKey.PRODUCE, versions=(0, 12), flexible_since=9)
 class ProduceRequest(s.RequestOf[ProduceResponse]):
     """``acks`` is 0 (no answer at all), 1 (written by the leader) or -1 (by every in-sync replica)."""
 
@@ -92,7 +92,7 @@ class InitProducerIdResponse:
     ongoing_txn_producer_epoch: int = s.int16(native_only=True, default=-1)
 
 
-@s.request(s.ApiKey.INIT_PRODUCER_ID, InitProducerIdResponse, versions=(0, 5), flexible_since=2)
+@s.request(s.ApiKey.INIT_PRODUCER_ID, versions=(0, 5), flexible_since=2)
 class InitProducerIdRequest(s.RequestOf[InitProducerIdResponse]):
     """``transactional_id`` None requests idempotence only; the timeout is then ignored.
 

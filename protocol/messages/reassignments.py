@@ -42,12 +42,7 @@ class ReassignableTopic:
     partitions: list[ReassignablePartition] = s.array(ReassignablePartition)
 
 
-@s.request(
-    s.ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    AlterPartitionReassignmentsResponse,
-    versions=(0, 1),
-    flexible_since=0,
-)
+@s.request(s.ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1), flexible_since=0)
 class AlterPartitionReassignmentsRequest(s.RequestOf[AlterPartitionReassignmentsResponse]):
     timeout_ms: int = s.int32(default=60_000)
     allow_replication_factor_change: bool = s.boolean(since=1, default=True, ignorable=False)
@@ -76,12 +71,7 @@ class ListPartitionReassignmentsResponse:
     topics: list[OngoingTopicReassignment] = s.array(OngoingTopicReassignment, default_factory=list)
 
 
-@s.request(
-    s.ApiKey.LIST_PARTITION_REASSIGNMENTS,
-    ListPartitionReassignmentsResponse,
-    versions=(0, 0),
-    flexible_since=0,
-)
+@s.request(s.ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0), flexible_since=0)
 class ListPartitionReassignmentsRequest(s.RequestOf[ListPartitionReassignmentsResponse]):
     """``topics`` None asks for all."""
 

@@ -47,7 +47,7 @@ class DescribeLogDirsResponse:
     results: list[DescribeLogDirsResult] = s.array(DescribeLogDirsResult)
 
 
-@s.request(s.ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsResponse, versions=(0, 4), flexible_since=2)
+@s.request(s.ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), flexible_since=2)
 class DescribeLogDirsRequest(s.RequestOf[DescribeLogDirsResponse]):
     """``topics`` None asks for all replicas of the broker."""
 
@@ -80,7 +80,7 @@ class AlterReplicaLogDir:
     topics: list[AlterReplicaLogDirTopic] = s.array(AlterReplicaLogDirTopic)
 
 
-@s.request(s.ApiKey.ALTER_REPLICA_LOG_DIRS, AlterReplicaLogDirsResponse, versions=(0, 2), flexible_since=2)
+@s.request(s.ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2), flexible_since=2)
 class AlterReplicaLogDirsRequest(s.RequestOf[AlterReplicaLogDirsResponse]):
     """Move replicas of the answering broker to other log dirs. Answered when the moves have begun."""
 
@@ -153,7 +153,7 @@ class DescribeReplicasResponse:
     cleaner: CleanerDescription = s.struct(CleanerDescription, default_factory=CleanerDescription)
 
 
-@s.request(s.ApiKey.DESCRIBE_REPLICAS, DescribeReplicasResponse, versions=s.NATIVE_ONLY)
+@s.request(s.ApiKey.DESCRIBE_REPLICAS, versions=s.NATIVE_ONLY)
 class DescribeReplicasRequest(s.RequestOf[DescribeReplicasResponse]):
     """``topics`` None asks for all replicas of the broker."""
 

@@ -63,7 +63,7 @@ class CreateTopicsResponse:
     topics: list[CreatableTopicResult] = s.array(CreatableTopicResult)
 
 
-@s.request(s.ApiKey.CREATE_TOPICS, CreateTopicsResponse, versions=(2, 7), flexible_since=5)
+@s.request(s.ApiKey.CREATE_TOPICS, versions=(2, 7), flexible_since=5)
 class CreateTopicsRequest(s.RequestOf[CreateTopicsResponse]):
     """Answered when every partition has a leader, or after ``timeout_ms``."""
 
@@ -94,7 +94,7 @@ class DeleteTopicState:
     topic_id: uuid.UUID = s.topic_uuid(since=6, default=NO_TOPIC_ID)
 
 
-@s.request(s.ApiKey.DELETE_TOPICS, DeleteTopicsResponse, versions=(1, 6), flexible_since=4)
+@s.request(s.ApiKey.DELETE_TOPICS, versions=(1, 6), flexible_since=4)
 class DeleteTopicsRequest(s.RequestOf[DeleteTopicsResponse]):
     """The native codec uses ``topics`` alone; ``topic_names`` is the older versions' form."""
 
@@ -134,7 +134,7 @@ class CreatePartitionsTopic:
     )
 
 
-@s.request(s.ApiKey.CREATE_PARTITIONS, CreatePartitionsResponse, versions=(0, 3), flexible_since=2)
+@s.request(s.ApiKey.CREATE_PARTITIONS, versions=(0, 3), flexible_since=2)
 class CreatePartitionsRequest(s.RequestOf[CreatePartitionsResponse]):
     """Answered when every new partition has a leader, or after ``timeout_ms``."""
 

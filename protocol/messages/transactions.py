@@ -64,7 +64,7 @@ class AddPartitionsToTxnTransaction:
     topics: list[AddPartitionsToTxnTopic] = s.array(AddPartitionsToTxnTopic)
 
 
-@s.request(s.ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnResponse, versions=(0, 5), flexible_since=3)
+@s.request(s.ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5), flexible_since=3)
 class AddPartitionsToTxnRequest(s.RequestOf[AddPartitionsToTxnResponse]):
     """From version 4 on, and in the native codec, for several transactions, and from brokers only."""
 
@@ -85,7 +85,7 @@ class AddOffsetsToTxnResponse:
     error_code: int = s.int16(default=0)
 
 
-@s.request(s.ApiKey.ADD_OFFSETS_TO_TXN, AddOffsetsToTxnResponse, versions=(0, 4), flexible_since=3)
+@s.request(s.ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4), flexible_since=3)
 class AddOffsetsToTxnRequest(s.RequestOf[AddOffsetsToTxnResponse]):
     transactional_id: str = s.string()
     producer_id: int = s.int64()
@@ -103,7 +103,7 @@ class EndTxnResponse:
     producer_epoch: int = s.int16(since=5, default=-1)
 
 
-@s.request(s.ApiKey.END_TXN, EndTxnResponse, versions=(0, 5), flexible_since=3)
+@s.request(s.ApiKey.END_TXN, versions=(0, 5), flexible_since=3)
 class EndTxnRequest(s.RequestOf[EndTxnResponse]):
     transactional_id: str = s.string()
     producer_id: int = s.int64()
@@ -139,7 +139,7 @@ class WritableTxnMarker:
     transaction_version: int = s.int8(native_only=True, default=0)
 
 
-@s.request(s.ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersResponse, versions=(0, 1), flexible_since=1)
+@s.request(s.ApiKey.WRITE_TXN_MARKERS, versions=(0, 1), flexible_since=1)
 class WriteTxnMarkersRequest(s.RequestOf[WriteTxnMarkersResponse]):
     """Sent by coordinators, and by tools that end a hanging transaction."""
 
@@ -166,7 +166,7 @@ class TxnOffsetCommitRequestTopic:
     partitions: list[TxnOffsetCommitRequestPartition] = s.array(TxnOffsetCommitRequestPartition)
 
 
-@s.request(s.ApiKey.TXN_OFFSET_COMMIT, TxnOffsetCommitResponse, versions=(0, 5), flexible_since=3)
+@s.request(s.ApiKey.TXN_OFFSET_COMMIT, versions=(0, 5), flexible_since=3)
 class TxnOffsetCommitRequest(s.RequestOf[TxnOffsetCommitResponse]):
     """Without a generation and a member id, a commit that no group fences."""
 
@@ -185,7 +185,7 @@ class PrepareTxnResponse:
     error_code: int = s.int16(default=0)
 
 
-@s.request(s.ApiKey.PREPARE_TXN, PrepareTxnResponse, versions=s.NATIVE_ONLY)
+@s.request(s.ApiKey.PREPARE_TXN, versions=s.NATIVE_ONLY)
 class PrepareTxnRequest(s.RequestOf[PrepareTxnResponse]):
     """Keep the ongoing transaction, without a time-out, until a process ends it."""
 

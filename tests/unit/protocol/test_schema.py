@@ -109,7 +109,7 @@ def test_messages_have_slots_and_take_keywords_alone(cls: type[Any]) -> None:
 def test_an_api_key_cannot_be_declared_twice() -> None:
     with pytest.raises(ValueError, match="FETCH is declared twice: FetchRequest and Second"):
 
-        @request(ApiKey.FETCH, object, versions=NATIVE_ONLY)
+        @request(ApiKey.FETCH, versions=NATIVE_ONLY)
         class Second(RequestOf[object]):
             number: int = int32()
 
@@ -122,7 +122,7 @@ def test_a_declared_request_is_found_by_its_key(
 ) -> None:
     monkeypatch.delitem(APIS, ApiKey.FETCH)
 
-    @request(ApiKey.FETCH, object, versions=(1, 7), flexible_since=5, served_to=served_to)
+    @request(ApiKey.FETCH, versions=(1, 7), flexible_since=5, served_to=served_to)
     class Only(RequestOf[object]):
         number: int = int32()
 
