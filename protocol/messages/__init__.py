@@ -3,28 +3,8 @@
 Importing this package fills `barnabas.protocol.schema.APIS`.
 """
 
-from barnabas.protocol.messages import (  # noqa: F401 - for APIS
-    acls,
-    api_versions,
-    authentication,
-    client_quotas,
-    configs,
-    delete_records,
-    describe_transactions,
-    elections,
-    features,
-    fetch,
-    find_coordinator,
-    groups,
-    inter_broker,
-    leader_epoch,
-    leader_hint,
-    list_offsets,
-    metadata,
-    offsets,
-    produce,
-    reassignments,
-    replicas,
-    topics,
-    transactions,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
