@@ -178,7 +178,7 @@ class Channel:
         Raises ConnectionClosed or RequestTimedOutLocally; after either the request may have been carried out.
         Raises UNSUPPORTED_VERSION, without sending it, if the peer lacks the API.
         """
-        body: R = (await self._exchange(message, timeout_ms, None)).body
+        body: R = (await self.request_frame(message, timeout_ms=timeout_ms)).body
         return body
 
     async def request_frame(
@@ -188,7 +188,26 @@ class Channel:
 
         ``last_version`` is the last version of Kafka's protocol that it may be sent in.
         """
-        return await self._exchange(message, timeout_ms, last_version)
+        loop = asyncio.get_running_loop()
+        timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = loop.time() + timeout_ms / 1000
+        if self._slots.locked():
+            await self._within(self._slots.acquire(), deadline, message)
+        else:
+            await self._slots.acquire()
+        try:
+            connection = await self._connected(deadline, message)
+            version = self._dialect.version_of(message, last_version)
+            correlation_id = self._take_correlation_id()
+            connection.write(self._dialect.encode(version, correlation_id, self.client_id, message))
+        except BaseException:
+            self._slots.release()
+            raise
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._in_flight[correlation_id] = _InFlight(answer, type(message), version, deadline, timeout_ms)
+        if self._deadline_timer is None or deadline < self._deadline_watched:
+            self._watch(deadline)
+        return await answer
 
     async def send_oneway(self, message: RequestOf[Any]) -> None:
         """Send a request that the broker does not answer (acks=0)."""
@@ -214,30 +233,6 @@ class Channel:
         if self._state is ChannelState.CONNECTED:
             self._move(ChannelState.DISCONNECTED)
             self._drop(ConnectionClosed(f"connection to {self.endpoint}: {reason}"))
-
-    async def _exchange(
-        self, message: RequestOf[Any], timeout_ms: int | None, last_version: int | None
-    ) -> Answer:
-        loop = asyncio.get_running_loop()
-        timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = loop.time() + timeout_ms / 1000
-        if self._slots.locked():
-            await self._within(self._slots.acquire(), deadline, message)
-        else:
-            await self._slots.acquire()
-        try:
-            connection = await self._connected(deadline, message)
-            version = self._dialect.version_of(message, last_version)
-            correlation_id = self._take_correlation_id()
-            connection.write(self._dialect.encode(version, correlation_id, self.client_id, message))
-        except BaseException:
-            self._slots.release()
-            raise
-        answer: asyncio.Future[Answer] = loop.create_future()
-        self._in_flight[correlation_id] = _InFlight(answer, type(message), version, deadline, timeout_ms)
-        if self._deadline_timer is None or deadline < self._deadline_watched:
-            self._watch(deadline)
-        return await answer
 
     async def _connected(self, deadline: float, message: RequestOf[Any]) -> Connection:
         if self._connection is not None and not self._connection.is_usable:
