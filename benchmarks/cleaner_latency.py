@@ -18,11 +18,11 @@ from barnabas.client import ConfigResource
 from barnabas.client.admin.admin import NewTopic
 from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.messages.replicas import CleanerDescription
 from benchmarks.latency import latencies_ms
 from benchmarks.load import ACKS_ALL, Target, create_topic, encoded_batch, encoded_request, load
 from benchmarks.support import MB, Figure, Options, percentile, run, running_cluster, tell
+from tests.support.batches import build_batch
 
 _PER_SECOND = 1_000
 _BATCH_BYTES = 300

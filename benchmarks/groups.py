@@ -35,7 +35,6 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -56,6 +55,7 @@ from barnabas.protocol.messages.offsets import (
 from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.schema import RequestOf
 from benchmarks.support import Figure, Options, run, running_cluster, tell, temporary_folder
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 
 R = TypeVar("R")

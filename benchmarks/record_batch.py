@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.record_batch import check_produced_batch, iter_batches, stamp
+from barnabas.protocol.record_batch import check_produced_batch, iter_batches
 from barnabas.protocol.records import decode_fields, decode_records
+from tests.support.batches import stamp
 
 RECORDS = 1000
 VALUE = b"v" * 100

@@ -33,12 +33,12 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.coordinators import CoordinatorLink, find_coordinator
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, LocalError, raise_for
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.produce import InitProducerIdRequest
 from benchmarks.support import Figure, Options, run, running_cluster, tell, temporary_folder
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 
 _STATE_TOPIC: Final = "__transaction_state"

@@ -24,7 +24,7 @@ from barnabas.protocol.record_batch import (
     TimestampType,
     write_crc,
 )
-from barnabas.protocol.records import Headers, MarkerType, encode_marker
+from barnabas.protocol.records import MarkerType, encode_marker
 from barnabas.protocol.varint import encode_varint
 
 _TABLE_SIZE: Final = 8192
@@ -32,7 +32,6 @@ _VARINTS: Final = tuple(encode_varint(number) for number in range(_TABLE_SIZE))
 """All non-negative numbers that take one or two bytes, ready-made."""
 _NULL: Final = encode_varint(-1)
 _HEADER_SPACE: Final = bytes(HEADER_BYTES)
-_NO_LIMIT: Final = (1 << 31) - 1
 DEFAULT_BATCH_BYTES: Final = 16384
 
 
@@ -174,21 +173,6 @@ class RecordBatchBuilder:
         )
         write_crc(batch)
         return batch
-
-
-def build_batch(
-    records: Iterable[tuple[bytes | None, bytes | None, *tuple[Headers, ...]]],
-    *,
-    timestamp_ms: int = 0,
-    base_offset: int = 0,
-    partition_leader_epoch: int = -1,
-    compression: Compression = Compression.NONE,
-) -> bytearray:
-    """One batch of (key, value) pairs or (key, value, headers), with one timestamp, for tools and tests."""
-    builder = RecordBatchBuilder(max_bytes=_NO_LIMIT, compression=compression)
-    for key, value, *headers in records:
-        builder.append(key, value, headers[0] if headers else None, timestamp_ms)
-    return builder.build(base_offset=base_offset, partition_leader_epoch=partition_leader_epoch)
 
 
 def build_marker(

@@ -249,17 +249,6 @@ def _frame_fault(magic: int, length: int, position: int) -> Exception:
     )
 
 
-def stamp(
-    buffer: bytearray | memoryview,
-    position: int,
-    base_offset: int,
-    leader_epoch: int,
-) -> None:
-    """Write base offset and leader epoch into a batch in place; the CRC does not cover them."""
-    _LONG.pack_into(buffer, position, base_offset)
-    _INT.pack_into(buffer, position + LEADER_EPOCH_OFFSET, leader_epoch)
-
-
 def stamp_all(
     buffer: bytearray | memoryview,
     batches: Sequence[tuple[int, BatchHeader]],
@@ -267,9 +256,10 @@ def stamp_all(
     leader_epoch: int,
     append_time_ms: int = NO_TIMESTAMP,
 ) -> list[tuple[int, BatchHeader]]:
-    """`stamp` checked batches, each (position, header), and with a time `stamp_log_append_time`.
+    """Write base offset and leader epoch into checked batches, each (position, header), in place.
 
-    Returns them with the changed headers.
+    The CRC does not cover them. With a time, `stamp_log_append_time` too. Returns them with the changed
+    headers.
     """
     stamped: list[tuple[int, BatchHeader]] = []
     for position, header in batches:

@@ -5,9 +5,8 @@ from pathlib import Path
 from barnabas.broker.log.file_system import SWAP_SUFFIX, segment_name
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import stamp
+from tests.support.batches import build_batch, stamp
 from tests.support.defaults import log_config
 from tests.support.logs import append_batches, batch
 

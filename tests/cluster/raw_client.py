@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from barnabas.protocol import codec_kafka, codec_msgpack
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.produce import (
     PartitionProduceData,
@@ -14,6 +13,7 @@ from barnabas.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tests.support.batches import build_batch
 from tests.support.raw_socket import RawSocket
 
 _LENGTH = struct.Struct(">I")

@@ -19,12 +19,12 @@ from barnabas.client import ConfigResource
 from barnabas.client.blocking import Consumer
 from barnabas.deploy.local import LocalCluster
 from barnabas.logtools.entries import Damage, read_batches
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import ReplicaDescription
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
+from tests.support.batches import build_batch
 from tests.support.logs import flip_bits
 from tests.support.waiting import wait_for
 

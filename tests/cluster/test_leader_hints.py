@@ -17,12 +17,12 @@ from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol import codec_kafka
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.protocol.schema import RequestOf
+from tests.support.batches import build_batch
 from tests.support.raw_socket import RawSocket
 from tests.support.waiting import wait_for
 

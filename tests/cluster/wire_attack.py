@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from barnabas.protocol import codec_kafka, codec_msgpack
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -32,6 +31,7 @@ from barnabas.protocol.messages.produce import InitProducerIdRequest
 from barnabas.protocol.record_batch import HEADER_BYTES, write_crc
 from barnabas.protocol.schema import APIS, ApiKey
 from barnabas.protocol.varint import encode_varint
+from tests.support.batches import build_batch
 from tests.support.record_requests import fetch_request, produce_request
 
 from . import wire_fuzz

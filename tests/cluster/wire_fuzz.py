@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from barnabas.protocol import codec_kafka, codec_msgpack
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.codec_kafka_source import is_carried
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.record_batch import HEADER_BYTES, write_crc
 from barnabas.protocol.schema import APIS, INTEGER_BITS, Api, WireField, WireType, wire_fields
+from tests.support.batches import build_batch
 
 TOPICS: Final = ("fuzz-a", "fuzz-b")
 LENGTH_BYTES: Final = 4

@@ -17,10 +17,10 @@ from barnabas.broker.log.log_dir import ScannedLog
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.logtools.entries import Damage, DumpedBatch, base_offset_of, read_batches, read_entries
 from barnabas.logtools.verification import verify_log
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import ProducerEpoch, ProducerId, TopicPartition
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, TimestampType
 from barnabas.protocol.records import decode_marker, decode_records
+from tests.support.batches import build_batch
 from tests.support.log_kinds import LOGS, cleaned, of_which_records_were_deleted, with_gaps
 
 from .java import DUMP, Tool

@@ -16,8 +16,8 @@ import pytest
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol import codec_msgpack
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.messages.metadata import MetadataRequest
+from tests.support.batches import build_batch
 from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 

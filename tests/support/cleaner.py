@@ -8,9 +8,9 @@ from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.file_system import FILE_SYSTEM, FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.errors import Fatal
 from tests.support.logs import append_batches, crash

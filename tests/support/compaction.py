@@ -10,8 +10,9 @@ from barnabas.broker.compaction.offset_map import MAX_RAW_KEY_BYTES, OffsetMap, 
 from barnabas.broker.log.log import Log
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression, compress
-from barnabas.protocol.record_batch import TimestampType, check_batch, parse_header, stamp
+from barnabas.protocol.record_batch import TimestampType, check_batch, parse_header
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
+from tests.support.batches import stamp
 
 DAY_MS = 24 * 60 * 60 * 1000
 NOW_MS = 1_700_000_000_000

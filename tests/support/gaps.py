@@ -21,11 +21,11 @@ from barnabas.protocol.record_batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
     parse_header,
-    stamp,
     write_crc,
 )
 from barnabas.protocol.records import Record, decode_records
 from barnabas.protocol.varint import encode_varint
+from tests.support.batches import stamp
 
 _ATTRIBUTES_OF_EMPTY = ~(COMPRESSION_MASK | DELETE_HORIZON_MASK)
 

@@ -19,12 +19,12 @@ from barnabas.broker.coordinators.groups.records import (
 )
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.consumer_protocol import Subscription, encode_assignment, encode_subscription
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import stamp
 from barnabas.protocol.records import MarkerType, Record
+from tests.support.batches import build_batch, stamp
 from tests.support.defaults import log_config
 from tests.support.gaps import follow as follow_gaps
 from tests.support.gaps import kept_of, stamped

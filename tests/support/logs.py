@@ -13,11 +13,12 @@ from barnabas.broker.log.appending import AppendResult, parse_produced
 from barnabas.broker.log.indexes import OffsetIndex, TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch, build_marker
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_marker
 from barnabas.protocol.compression import Buffer
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
-from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
+from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header
 from barnabas.protocol.records import MarkerType
+from tests.support.batches import build_batch, stamp
 
 OpenLog = Callable[..., Log]
 PRODUCER_ID = 7

@@ -12,7 +12,8 @@ from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.file_system import segment_name
 from barnabas.broker.log.segment import Segment
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.record_batch import BatchHeader, parse_header, stamp, stamp_producer, write_crc
+from barnabas.protocol.record_batch import BatchHeader, parse_header, stamp_producer, write_crc
+from tests.support.batches import stamp
 
 FIRST_MS: Final = 1_700_000_000_000
 _BASE_TIMESTAMP_OFFSET: Final = 27

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from barnabas.broker.log.log import Log
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import stamp
 from barnabas.protocol.records import MarkerType
+from tests.support.batches import stamp
 from tests.support.logs import marker
 
 KeyValue = tuple[bytes, bytes | None]

@@ -17,9 +17,9 @@ from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.common.workers import WorkRefused
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation, invariant
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config, make_config
 from tests.support.errors import Fatal
 from tests.support.logs import append_batches

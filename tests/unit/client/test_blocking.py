@@ -27,10 +27,11 @@ from barnabas.client.loop_thread import ClientThread
 from barnabas.client.producer import blocking as blocking_producer
 from barnabas.client.producer.partitioners import partition_of_key
 from barnabas.client.producer.producer import Producer
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
+from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster
 from tests.support.waiting import DEADLINE_S, wait_for
 

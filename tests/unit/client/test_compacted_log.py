@@ -4,7 +4,7 @@ import pytest
 
 from barnabas.client.consumer import range_reader
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.protocol.batch_builder import build_batch
+from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster
 from tests.support.gaps import emptied, keeping, stamped
 

@@ -16,13 +16,14 @@ from barnabas.client.errors import (
     OffsetUnknown,
     RequestTimedOutLocally,
 )
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse
 from barnabas.protocol.record_batch import TimestampType
 from barnabas.protocol.schema import ApiKey
+from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster, FakePartition
 from tests.support.waiting import DEADLINE_S, until
 

@@ -13,11 +13,12 @@ from barnabas.client.errors import ApiError, BarnabasError, DeliveryTimedOut, Er
 from barnabas.client.producer.batch import ProducerBatch
 from barnabas.client.producer.producer import Producer
 from barnabas.client.producer.sequences import MAX_EPOCH, Phase, Pipeline, ProducerIdentity
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.schema import ApiKey
+from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.soak import searched
 from tests.support.waiting import DEADLINE_S, until

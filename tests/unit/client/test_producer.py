@@ -21,7 +21,6 @@ from barnabas.client.producer import sender
 from barnabas.client.producer.batch import RecordFuture, RecordMetadata
 from barnabas.client.producer.partitioners import partition_of_key
 from barnabas.client.producer.producer import Producer
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceResponse,
@@ -30,6 +29,7 @@ from barnabas.protocol.messages.produce import (
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey
+from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster
 from tests.support.waiting import until
 

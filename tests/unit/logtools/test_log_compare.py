@@ -12,9 +12,9 @@ import pytest
 from barnabas.broker.log.log_dir import LogDir
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import LEADER_EPOCH_OFFSET, parse_header, write_crc
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.gaps import emptied, follow, keeping, stamped
 from tests.support.logs import open_dirs

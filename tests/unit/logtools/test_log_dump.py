@@ -19,10 +19,11 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import DELETE_HORIZON_MASK, HEADER, parse_header, write_crc
 from barnabas.protocol.records import Headers, MarkerType
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.log_kinds import generation_of_one
 from tests.support.logs import append_batches, marker, produced

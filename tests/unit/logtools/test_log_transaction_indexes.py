@@ -12,8 +12,8 @@ from barnabas.broker.log.log import Log
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import stamp
 from barnabas.protocol.records import MarkerType
+from tests.support.batches import stamp
 from tests.support.cleaning import clean
 from tests.support.defaults import log_config
 from tests.support.logs import crash, marker, online, open_dirs, produced

@@ -23,7 +23,7 @@ from barnabas.broker.log.producer_snapshots import decode_snapshot, encode_snaps
 from barnabas.broker.log.producer_state import ProducerState
 from barnabas.cli import exit_codes
 from barnabas.cli.main import main
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import (
     HEADER,
@@ -32,6 +32,7 @@ from barnabas.protocol.record_batch import (
     parse_header,
     write_crc,
 )
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.fake_broker import FakeCluster
 from tests.support.gaps import emptied, follow, keeping, stamped

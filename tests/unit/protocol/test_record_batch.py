@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from barnabas.protocol import records as records_module
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch, build_marker
+from barnabas.protocol.batch_builder import RecordBatchBuilder, build_marker
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import (
@@ -21,7 +21,6 @@ from barnabas.protocol.record_batch import (
     check_produced_batch,
     iter_batches,
     parse_header,
-    stamp,
     stamp_log_append_time,
     stamp_producer,
     write_crc,
@@ -36,6 +35,7 @@ from barnabas.protocol.records import (
     decode_records,
     marker_of,
 )
+from tests.support.batches import build_batch, stamp
 
 # One record, key "k", value "v", header h=1, timestamp 1000, base offset 5, leader epoch 3; each field
 # written out by hand from the format's description. The CRC alone is computed (by another implementation).

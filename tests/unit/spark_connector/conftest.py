@@ -8,13 +8,13 @@ from typing import Self
 import pytest
 
 from barnabas.client.errors import LogTruncated
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.record_batch import Buffer, iter_batches, parse_header
 from barnabas.protocol.records import decode_records
 from barnabas.spark_connector.options import SourceOptions
 from barnabas.spark_connector.source.log_view import LogView, Topic
+from tests.support.batches import build_batch
 
 
 class MemoryView(LogView):

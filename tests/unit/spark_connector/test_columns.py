@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.record_batch import (
@@ -24,6 +24,7 @@ from barnabas.protocol.varint import encode_varint
 from barnabas.spark_connector.columns import loops
 from barnabas.spark_connector.columns.arrow import DECODED, RecordColumns
 from barnabas.spark_connector.columns.decode import SMALL_GROUP_BYTES, SMALL_GROUP_ROWS, BulkDecoder, Engine
+from tests.support.batches import build_batch
 from tests.support.gaps import keeping
 from tests.support.soak import searched
 

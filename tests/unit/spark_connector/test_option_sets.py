@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.options import parse_options
 from barnabas.spark_connector.source.batch_reader import BarnabasReader, find_partitions, start_offsets
 from barnabas.spark_connector.source.schema import source_schema
 from tests.spark.option_sets import BATCH_SETS, RECORDS, STREAM_SETS, OptionSet, Place, Refused
+from tests.support.batches import build_batch
 
 SERVERS = {"kafka.bootstrap.servers": "a:1"}
 

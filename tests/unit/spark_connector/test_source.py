@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from barnabas.client.errors import LogTruncated
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.spark_connector import BarnabasSource
@@ -22,6 +22,7 @@ from barnabas.spark_connector.options import parse_options
 from barnabas.spark_connector.source import reader
 from barnabas.spark_connector.source.batch_reader import BarnabasReader
 from barnabas.spark_connector.source.schema import source_schema
+from tests.support.batches import build_batch
 
 Numbered = Callable[[int], list[bytes | None]]
 T0 = TopicPartition("t", 0)

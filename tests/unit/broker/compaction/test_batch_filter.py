@@ -25,9 +25,9 @@ from barnabas.protocol.record_batch import (
     TimestampType,
     check_batch,
     parse_header,
-    stamp,
 )
 from barnabas.protocol.records import MarkerType, RecordFields
+from tests.support.batches import stamp
 from tests.support.compaction import (
     DAY_MS,
     NOW_MS,

@@ -15,8 +15,8 @@ from barnabas.broker.log.file_system import CLEANED_SUFFIX, SWAP_SUFFIX, FileSys
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
+from tests.support.batches import build_batch
 from tests.support.cleaner import SETTINGS, CleanerRig
 from tests.support.compaction import records_in
 from tests.support.logs import append_batches, flip_bits, log_files

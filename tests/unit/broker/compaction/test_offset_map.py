@@ -16,8 +16,8 @@ from barnabas.broker.compaction.offset_map import (
     table_bytes,
     table_slots,
 )
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.record_batch import BatchHeader, parse_header
+from tests.support.batches import build_batch
 
 KEYS = st.one_of(st.integers(0, 12).map(lambda number: b"%d" % number), st.integers(0, 5))
 """Short keys, and ints as digests are."""

@@ -5,11 +5,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from barnabas.broker.compaction.record_keys import RecordKeys, read_keys, time_deltas
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import HEADER_BYTES, parse_header
 from barnabas.protocol.records import decode_fields
 from barnabas.protocol.varint import encode_varint
+from tests.support.batches import build_batch
 from tests.support.compaction import NOW_MS, keyed_batch, map_key
 
 KEY = st.one_of(st.none(), st.binary(max_size=4), st.integers(60, 66).map(bytes), st.just(bytes(9000)))

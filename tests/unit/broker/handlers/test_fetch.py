@@ -9,12 +9,12 @@ import pytest
 
 from barnabas.broker.handlers import fetch as fetch_handler
 from barnabas.broker.network.request import Lane
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.fetch import ForgottenTopic, ReplicaState
 from barnabas.protocol.record_batch import iter_batches, parse_header
 from barnabas.protocol.records import decode_records
+from tests.support.batches import build_batch
 from tests.support.building import TOPIC_ID, TP, TWO, led_by, metadata, state
 from tests.support.gaps import emptied, stamped
 from tests.support.gaps import follow as append_gaps

@@ -14,11 +14,11 @@ from barnabas.broker.log import appending
 from barnabas.broker.log.appending import ProducedBatches, parse_produced
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.replication.partition import Partition
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.record_batch import BatchHeader, TimestampType, check_produced_batch, parse_header
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
+from tests.support.batches import build_batch
 from tests.support.building import TP, state
 from tests.support.record_requests import (
     LAST_PRODUCE,

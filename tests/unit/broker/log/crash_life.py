@@ -34,8 +34,9 @@ from barnabas.broker.log.producer_state import AppendOrigin, VerificationGuards
 from barnabas.broker.log.segment_swap import replace_segments
 from barnabas.protocol.batch_builder import RecordBatchBuilder, build_marker
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
-from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header, stamp
+from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_header
 from barnabas.protocol.records import MarkerType, decode_records
+from tests.support.batches import stamp
 from tests.support.cleaning import build, cleaned_batches
 from tests.support.logs import crash
 

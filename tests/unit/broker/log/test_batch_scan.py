@@ -22,8 +22,9 @@ from barnabas.broker.log.batch_scan import (
 )
 from barnabas.broker.log.segment_file import SegmentFile
 from barnabas.protocol.errors import ApiError, ErrorCode
-from barnabas.protocol.record_batch import LENGTH_OFFSET, check_batch, iter_batches, stamp
+from barnabas.protocol.record_batch import LENGTH_OFFSET, check_batch, iter_batches
 from barnabas.protocol.records import Marker, MarkerType
+from tests.support.batches import stamp
 from tests.support.logs import marker, produced
 
 

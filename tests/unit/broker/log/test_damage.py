@@ -10,10 +10,11 @@ import pytest
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.recovery import LoadedLog, LogLoader
 from barnabas.broker.log.storage_errors import CorruptLog
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import parse_header
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import TOPIC_ID, append_batches, crash, flip_bits, online

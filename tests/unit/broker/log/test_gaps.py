@@ -5,10 +5,11 @@ import pytest
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.storage_errors import CorruptLog, UnexpectedAppendOffset
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import HEADER_BYTES, parse_header, write_crc
 from barnabas.protocol.records import decode_records
+from tests.support.batches import build_batch
 from tests.support.gaps import emptied, follow, keeping, stamped
 from tests.support.logs import OpenLog, flip_bits, headers_of, index_entries
 

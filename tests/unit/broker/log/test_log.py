@@ -13,12 +13,13 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.segment import ReadRequest
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
-from barnabas.protocol.batch_builder import RecordBatchBuilder, build_batch
+from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.record_batch import TimestampType, check_batch, iter_batches
 from barnabas.protocol.records import decode_records
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import PRODUCER_ID, OpenLog, append_batches, batch, index_entries, produced

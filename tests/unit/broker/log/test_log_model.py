@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from barnabas.protocol.batch_builder import build_batch
-from barnabas.protocol.record_batch import iter_batches, stamp
+from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_records
+from tests.support.batches import build_batch, stamp
 from tests.support.logs import append_batches
 
 from .log_machine import LogMachine

@@ -19,10 +19,10 @@ from barnabas.broker.log.indexes import OffsetIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.segment import Segment
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import check_batch, iter_batches
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.logs import OpenLog, append_batches, batch, flip_bits, index_entries, spy
 from tests.support.waiting import DEADLINE_S

@@ -13,9 +13,9 @@ from barnabas.broker.log.indexes import TimeIndex
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.segment_file import SegmentFile
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.ids import TopicPartition
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.logs import OpenLog, append_batches, batch, spy
 from tests.support.memory_folder import MEMORY

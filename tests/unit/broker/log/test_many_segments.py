@@ -16,7 +16,7 @@ from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log import open_files
 from tests.support.defaults import log_config
 from barnabas.broker.log.log_manager import LogManager
-from barnabas.protocol.batch_builder import build_batch
+from tests.support.batches import build_batch
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
 folder, partitions, per_partition = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

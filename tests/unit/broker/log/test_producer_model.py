@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.record_batch import stamp
+from tests.support.batches import stamp
 from tests.support.defaults import log_config
 from tests.support.errors import refused
 from tests.support.logs import append_batches, produced

@@ -16,9 +16,9 @@ from barnabas.broker.log.batch_scan import LARGE_BYTES
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.record_batch import iter_batches
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.logs import append_batches, failing
 
@@ -244,7 +244,7 @@ from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import LogDirFailure
-from barnabas.protocol.batch_builder import build_batch
+from tests.support.batches import build_batch
 from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
 

@@ -9,8 +9,8 @@ import pytest
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import CorruptLog
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.record_batch import HEADER_BYTES
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.logs import OpenLog, append_batches, flip_bits, headers_of, index_entries, log_files
 

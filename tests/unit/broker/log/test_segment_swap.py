@@ -23,11 +23,11 @@ from barnabas.broker.log.storage_errors import (
     SegmentReplaced,
     StorageError,
 )
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.record_batch import parse_header
+from tests.support.batches import build_batch
 from tests.support.cleaning import batches_of, build, clean, cleaned_batches
 from tests.support.defaults import log_config
 from tests.support.errors import refused

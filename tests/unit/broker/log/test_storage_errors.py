@@ -28,9 +28,9 @@ from barnabas.broker.log.storage_errors import (
     storage_error,
     verdict,
 )
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.logs import PRODUCER_ID, TOPIC_ID, append_batches, crash, failing, online, produced
 

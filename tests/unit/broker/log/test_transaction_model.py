@@ -13,8 +13,9 @@ from hypothesis.stateful import initialize, invariant, rule
 
 from barnabas.broker.log.appending import ProducedBatches
 from barnabas.broker.log.producer_state import AppendOrigin
-from barnabas.protocol.record_batch import iter_batches, stamp
+from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import MarkerType, decode_records, marker_of
+from tests.support.batches import stamp
 from tests.support.compaction import compact, keyed_batch
 from tests.support.logs import marker
 from tests.unit.broker.log.log_machine import LogMachine

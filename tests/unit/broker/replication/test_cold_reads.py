@@ -14,9 +14,9 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.broker.replication.delayed_fetch import FetchParams, FetchReader, FetchResult
 from barnabas.broker.replication.partition import PartitionRead
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import Offset, TopicPartition
+from tests.support.batches import build_batch
 from tests.support.building import fetch_item, fetch_params
 from tests.support.defaults import log_config
 from tests.support.logs import append_batches

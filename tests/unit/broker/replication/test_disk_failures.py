@@ -19,13 +19,13 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import LogDirFailure, StorageCallFailed
 from barnabas.broker.replication.delayed_fetch import FetchResult
 from barnabas.broker.replication.partition import Partition
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest, DescribeReplicasResponse
 from barnabas.protocol.schema import replace
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
+from tests.support.batches import build_batch
 from tests.support.building import ME, TWO, Managed, NoStore, state
 from tests.support.defaults import log_config
 from tests.support.logs import open_dirs

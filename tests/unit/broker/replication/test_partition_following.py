@@ -12,10 +12,10 @@ from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication.fetcher_state import apply_answer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.rules import EpochEnd
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.messages.fetch import EpochEndOffset, FetchPartitionResponse
+from tests.support.batches import build_batch
 from tests.support.building import (
     LAG_MS,
     TP,

@@ -16,11 +16,11 @@ from barnabas.broker.replication.followers import CommittedIsr
 from barnabas.broker.replication.partition import Isolation, Partition, PartitionRead, Role
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.broker.replication.slow_disks import SlowDisks
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, Offset
 from barnabas.protocol.record_batch import HEADER, HEADER_BYTES, parse_header, stamp_producer, write_crc
+from tests.support.batches import build_batch
 from tests.support.building import (
     LAG_MS,
     ME,

@@ -19,8 +19,8 @@ from barnabas.client.errors import (
 from barnabas.client.offsets import GroupMetadata
 from barnabas.client.producer.batch import RecordFuture
 from barnabas.client.producer.producer import Producer
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.schema import ApiKey
+from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster
 from tests.support.producer_transactions import LOST, UNREAD, FakeTransactions
 from tests.support.transactional_writes import T0, begin, check_unusable, check_usable, settings, write

@@ -23,10 +23,10 @@ from barnabas.broker.coordinators.groups.records import (
 from barnabas.broker.coordinators.loading import MAX_REPORTED, last_records, without_collection
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
-from barnabas.protocol.batch_builder import build_batch
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import MarkerType, decode_records
+from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.gaps import follow, kept_of
 from tests.support.logs import append_batches, headers_of
