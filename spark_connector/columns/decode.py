@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
+
+import pyarrow as pa
 
 from barnabas.protocol.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Buffer
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.record_batch import check_batch
-from barnabas.spark_connector.columns import compiled, fallback
-from barnabas.spark_connector.columns.arrow import RecordColumns
+from barnabas.protocol.records import RecordFields, decode_fields
+from barnabas.spark_connector.columns import compiled
+from barnabas.spark_connector.columns.arrow import DECODED, RecordColumns
 from barnabas.spark_connector.columns.compiled import PlacedBatch
 from barnabas.spark_connector.columns.loops import Engine, Loops, choose_loops
 
@@ -30,6 +33,8 @@ SMALL_GROUP_BYTES: Final = 64 * 1024
 """A group of at most both takes no longer without the loops, which a new worker needs 0.15 s to load."""
 
 _INT64_MAX: Final = (1 << 63) - 1
+_PLACES: Final = {"offset": 0, "timestamp": 1, "key": 2, "value": 3}
+"""The columns that are fields of a record."""
 
 
 class BulkDecoder:
@@ -135,8 +140,7 @@ class BulkDecoder:
         max_bytes, group_bytes = self._max_batch_bytes, self._group_bytes
         loops = self._loops_for(group)
         if loops is None:
-            batches = ((buffer[position:], header) for buffer, position, header in group)
-            columns = fallback.decode_groups(batches, *bounds, max_bytes=max_bytes, group_bytes=group_bytes)
+            columns = _decode_one_by_one(group, *bounds, max_bytes=max_bytes, group_bytes=group_bytes)
         else:
             columns = compiled.decode_groups(
                 loops, group, *bounds, max_bytes=max_bytes, group_bytes=group_bytes
@@ -144,3 +148,53 @@ class BulkDecoder:
         for records in columns:
             if records.row_count:
                 yield records
+
+
+def _decode_one_by_one(
+    batches: Sequence[PlacedBatch],
+    columns: Collection[str],
+    first_offset: int,
+    end_offset: int,
+    *,
+    max_bytes: int,
+    group_bytes: int,
+) -> Iterator[RecordColumns]:
+    """As `compiled.decode_groups`, ten to fifty times slower, and the reference that it is tested against.
+
+    In parts of about `group_bytes` of keys and values. Raises CORRUPT_MESSAGE or INVALID_RECORD.
+    """
+    rows: list[RecordFields] = []
+    types: list[int] = []
+    size = 0
+    for buffer, position, header in batches:
+        kept = [
+            fields
+            for fields in decode_fields(buffer[position:], check_crc=False, max_bytes=max_bytes)
+            if first_offset <= fields[0] < end_offset
+        ]
+        kept_bytes = sum(len(fields[2] or b"") + len(fields[3] or b"") for fields in kept)
+        if rows and size + kept_bytes > group_bytes:
+            yield _to_columns(rows, types, columns)
+            rows, types, size = [], [], 0
+        rows += kept
+        types += [int(header.timestamp_type)] * len(kept)
+        size += kept_bytes
+    yield _to_columns(rows, types, columns)
+
+
+def _to_columns(rows: Sequence[RecordFields], types: list[int], columns: Iterable[str]) -> RecordColumns:
+    try:
+        return RecordColumns(len(rows), {name: _column(name, rows, types) for name in columns})
+    except OverflowError:
+        raise api_error(ErrorCode.CORRUPT_MESSAGE, "a timestamp of a record exceeds 64 bits") from None
+
+
+def _column(name: str, rows: Sequence[RecordFields], types: list[int]) -> pa.Array:
+    if name == "timestampType":
+        values: list[Any] = types
+    elif name == "headers":
+        values = [row[4] or None for row in rows]
+    else:
+        place = _PLACES[name]
+        values = [row[place] for row in rows]
+    return pa.array(values, DECODED[name])
