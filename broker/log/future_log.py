@@ -15,10 +15,8 @@ A start finishes a committed swap, see `interrupted_swaps`. A copy runs on one t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
-from barnabas.broker.log.epoch_cache import EpochEntry
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
     FileSystem,
@@ -30,26 +28,8 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import Gone, LogDirFailure
-from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
-
-
-def common_end(
-    current: Sequence[EpochEntry], current_end: int, future: Sequence[EpochEntry], future_end: int
-) -> Offset:
-    """The offset up to which two logs have the same records, by their epochs; 0 if they share no epoch.
-
-    Two logs that have records of the same epoch agree up to where the shorter one ends that epoch, as KIP-101
-    has it for replicas.
-    """
-    ends = dict(_epoch_ends(current, current_end))
-    agreed = (min(end, ends[epoch]) for epoch, end in _epoch_ends(future, future_end) if epoch in ends)
-    return Offset(max(agreed, default=0))
-
-
-def _epoch_ends(entries: Sequence[EpochEntry], log_end: int) -> list[tuple[int, int]]:
-    ends = [after.start_offset for _, after in pairwise(entries)]
-    return [(entry.epoch, end) for entry, end in zip(entries, [*ends, log_end], strict=False)]
 
 
 def interrupted_swaps(folders: Sequence[Path]) -> list[tuple[Path, Path]]:
@@ -76,7 +56,7 @@ class FutureLog:
         self.current = current
         self.key: TopicPartition = current.topic_partition
         self._cuts = current.bounds.cuts
-        """The count of the current log's truncations when both logs were last known to agree."""
+        """The number of the current log's truncations that the future log has followed."""
         self.first_dirty_offset = current.first_dirty_offset
         """All records below it were clean when they were copied, or will be."""
         self.log = Log.open(self.key, loader)
@@ -101,11 +81,10 @@ class FutureLog:
         """
         current, log = self.current, self.log
         with current.lock:
-            cuts, start, end = current.bounds.cuts, current.log_start_offset, current.log_end_offset
-            epochs = current.epoch_cache.entries
+            cuts, start = current.bounds.cuts, current.log_start_offset
             self.first_dirty_offset = min(self.first_dirty_offset, current.first_dirty_offset)
         if cuts != self._cuts:
-            log.truncate_to(common_end(epochs, end, log.epoch_cache.entries, log.log_end_offset))
+            log.truncate_to(min(current.bounds.cut_ends[self._cuts : cuts]))
             self._cuts = cuts
         if not log.log_start_offset <= start <= log.log_end_offset:
             log.truncate_fully_and_start_at(start)
@@ -175,7 +154,7 @@ class FutureLog:
             # The checkpoints of the new dir have it.
             current.bounds.promise(bound)
         # A flush or a cleaning that began before must not take its segments for these.
-        current.bounds.cuts += 1
+        current.bounds.cut_ends.append(current.log_end_offset)
         current.folder, current.epoch_cache, current.snapshots = folder, log.epoch_cache, log.snapshots
         current.last_flush_ms, current.is_folder_durable = log.last_flush_ms, True
         current.log_segments = log.log_segments

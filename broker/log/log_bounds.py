@@ -41,7 +41,7 @@ class LogBounds:
 
     __slots__ = (
         "_promised",
-        "cuts",
+        "cut_ends",
         "delete_horizon_ms",
         "end",
         "first_dirty",
@@ -58,14 +58,19 @@ class LogBounds:
         """The next offset to be written."""
         self.first_dirty = Offset(0)
         """All records from the log start to it were cleaned."""
-        self.cuts = 0
-        """Counts truncations: after one, the records below an offset may have changed."""
+        self.cut_ends: list[int] = []
+        """Where each truncation has ended the log."""
         self.delete_horizon_ms: int | None = None
         """When the first tombstone or marker that a cleaning has kept may go. The time makes the log due
         again without new records; without it, tombstones wait for the next cleaning."""
         self._promised = [0] * len(Bound)
         """The offset in each checkpoint on disk; the larger one while it is being replaced."""
         self.check()
+
+    @property
+    def cuts(self) -> int:
+        """The number of truncations: after one, the records below an offset may have changed."""
+        return len(self.cut_ends)
 
     def raise_start(self, offset: Offset) -> None:
         self.start = offset
@@ -88,7 +93,7 @@ class LogBounds:
         Returns whether a checkpoint on disk names a higher offset.
         """
         with _PROMISE_LOCK:
-            self.cuts += 1
+            self.cut_ends.append(end)
             self.recovery_point = min(self.recovery_point, end)
             self.start = min(self.start, end)
             self.first_dirty = min(self.first_dirty, end)
@@ -97,7 +102,7 @@ class LogBounds:
     def lower_to_nothing(self, start: Offset) -> bool:
         """Lower all points before a log is emptied and restarted at `start`."""
         with _PROMISE_LOCK:
-            self.cuts += 1
+            self.cut_ends.append(0)
             self.recovery_point = Offset(0)
             self.start = min(self.start, start)
             self.first_dirty = min(self.first_dirty, start)

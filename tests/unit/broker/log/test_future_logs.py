@@ -14,15 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.log.epoch_cache import EpochEntry
 from barnabas.broker.log.file_system import FileSystem
-from barnabas.broker.log.future_log import common_end, interrupted_swaps
+from barnabas.broker.log.future_log import interrupted_swaps
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from tests.support.defaults import log_config
 from tests.support.errors import refused
@@ -183,35 +182,6 @@ def test_a_missing_log_is_created_in_its_preferred_dir(managers: Managers, manag
     # The preference holds for one creation.
     manager.delete(KEY, 0)
     assert dir_of(manager.get_or_create(KEY, TOPIC_ID, 0)) == "a"
-
-
-def epochs(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:
-    return tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in entries)
-
-
-@pytest.mark.parametrize(
-    ("current", "current_end", "future", "future_end", "expected"),
-    [
-        (epochs((1, 0)), 10, epochs((1, 0)), 7, 7),
-        (epochs((1, 0)), 7, epochs((1, 0)), 10, 7),
-        (epochs((1, 0), (2, 5)), 10, epochs((1, 0)), 7, 5),
-        (epochs((1, 0)), 10, epochs((1, 0), (2, 5)), 7, 5),
-        (epochs((1, 0), (3, 4)), 10, epochs((1, 0), (2, 6)), 9, 4),
-        (epochs((2, 0)), 10, epochs((1, 0)), 7, 0),
-        (epochs((2, 0)), 10, (), 0, 0),
-        ((), 0, epochs((1, 0)), 7, 0),
-        (epochs((5, 8)), 8, epochs((4, 0)), 8, 0),
-        (epochs((4, 3), (5, 8)), 8, epochs((4, 0)), 8, 8),
-    ],
-)
-def test_the_common_end_of_two_logs_follows_from_their_epochs(
-    current: tuple[EpochEntry, ...],
-    current_end: int,
-    future: tuple[EpochEntry, ...],
-    future_end: int,
-    expected: int,
-) -> None:
-    assert common_end(current, current_end, future, future_end) == expected
 
 
 A, B, C = Path("/a"), Path("/b"), Path("/c")
