@@ -125,12 +125,10 @@ class OffsetCheckpoint:
     def forget(self, key: TopicPartition) -> None:
         """Drop the entry of a partition, if there is one, so that a new log of that name does not inherit it.
 
-        Raises LogDirFailure, CheckpointDamaged.
+        After a read, which takes a damaged file for an empty one. Raises LogDirFailure.
         """
-        if self._entries is None or key in self._entries:
-            entries = self.read()
-            if entries.pop(key, None) is not None:
-                self.write(entries)
+        if self._entries and key in self._entries:
+            self.write({name: offset for name, offset in self._entries.items() if name != key})
 
 
 def encode_topic_id(topic_id: TopicId) -> str:

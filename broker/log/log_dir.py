@@ -29,7 +29,7 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
-from barnabas.broker.log.storage_errors import CheckpointDamaged, Operation, disk_work, storage_error
+from barnabas.broker.log.storage_errors import Operation, disk_work, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 
@@ -250,11 +250,7 @@ class LogDir:
     def forget(self, key: TopicPartition) -> None:
         """Drop the checkpoint entries of an earlier log of that name. Raises LogDirFailure."""
         for checkpoint in self.checkpoints:
-            try:
-                checkpoint.forget(key)
-            except CheckpointDamaged:
-                # It was treated as empty when it was read.
-                checkpoint.write({})
+            checkpoint.forget(key)
 
     def release(self) -> None:
         """Unlock the folder; a second call does nothing."""

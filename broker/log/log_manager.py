@@ -244,10 +244,9 @@ class LogManager:
         """
         self._guarded(partial(self.end_move, topic_partition, now_ms))
         with self._lock:
-            log = self._logs.pop(topic_partition, None)
-            if log is None:
-                return None
-            self._dirs[log.folder.parent].log_count -= 1
+            log = self._pop(topic_partition)
+        if log is None:
+            return None
         scanned = _as_found(log)
         try:
             return self.strays.add(log, now_ms)
@@ -276,13 +275,11 @@ class LogManager:
             if stray is not None or is_of_another:
                 log, folder = None, None if stray is None else stray.folder
             else:
-                self._logs.pop(topic_partition, None)
+                self._pop(topic_partition)
                 self._preferred_dirs.pop(topic_partition, None)
                 self.offline_partitions.pop(topic_partition, None)
                 kept_out = self._kept_out.pop(topic_partition, None)
                 folder = log.folder if log is not None else kept_out.folder if kept_out else None
-                if log is not None:
-                    self._dirs[log.folder.parent].log_count -= 1
             if self._unread is not None and not is_of_another:
                 self._note_deletion(topic_partition, topic_id, self._unread, is_found=folder is not None)
         if stray is None and not is_of_another:
@@ -292,27 +289,19 @@ class LogManager:
         config = self._config_of(topic_partition.topic) if log is None else log.config
         if log is not None:
             log.abandon()
-        doomed = folder.with_name(unique_name(topic_partition, DELETED_SUFFIX))
         try:
-            self._files.rename(folder, doomed)
-            self._files.fsync(doomed.parent)
-        except OSError as error:
-            failure = storage_error(folder, error, Operation.CHANGE, is_log_there=False)
-            if isinstance(failure, LogGone):
-                logger.warning("cannot delete %s: it does not exist", folder)
-                return True
+            self._doom(folder, topic_partition, now_ms + config.file_delete_delay_ms)
+        except StorageError as failure:
             with self._lock:
                 self.offline_partitions[topic_partition] = failure
-            raise failure from error
-        with self._lock:
-            self._doomed[doomed] = now_ms + config.file_delete_delay_ms
+            raise
         return True
 
     def _topic_id_of(self, key: TopicPartition) -> TopicId | None:
         """The topic id of a partition's log, also of a damaged one. Raises LogDirFailure."""
         if (log := self._logs.get(key)) is not None:
             return log.topic_id
-        return _topic_id_of(self._kept_out[key].folder) if key in self._kept_out else None
+        return _stored_topic_id(self._kept_out[key].folder) if key in self._kept_out else None
 
     def _note_deletion(
         self, key: TopicPartition, topic_id: TopicId | None, reason: LogDirFailure, *, is_found: bool
@@ -418,7 +407,7 @@ class LogManager:
                 logger.warning("%s is kept and not used: its current log is not open", folder)
                 continue
             try:
-                is_same = _topic_id_of(folder) == current.topic_id
+                is_same = _stored_topic_id(folder) == current.topic_id
                 if is_same and folder.parent != current.folder.parent:
                     self.begin_move(key, folder.parent, now_ms)
                 self._doom(folder, key, now_ms)
@@ -469,8 +458,7 @@ class LogManager:
             if self._logs.get(key) is not log:
                 # It was deleted or moved, or its dir is offline.
                 return
-            del self._logs[key]
-            log_dir.log_count -= 1
+            self._pop(key)
             self._keep_out(_as_found(log), damage)
         logger.error("%s is offline until the next start: %s", key, damage)
         log.abandon()
@@ -722,6 +710,13 @@ class LogManager:
         log.on_bounds_lowered = self._save_lowered_bounds
         self._dirs[log.folder.parent].log_count += 1
 
+    def _pop(self, key: TopicPartition) -> Log | None:
+        """Under the lock."""
+        log = self._logs.pop(key, None)
+        if log is not None:
+            self._dirs[log.folder.parent].log_count -= 1
+        return log
+
     def _guarded(self, work: Callable[[], int | None], log: Log | None = None) -> int:
         """Run a part of a pass. A failing disk goes offline; a log deleted meanwhile is skipped."""
         try:
@@ -764,11 +759,17 @@ class LogManager:
     def _doom(self, folder: Path, key: TopicPartition, due_ms: int) -> None:
         """Give a folder the name of a deleted log's, to be removed later. Raises LogDirFailure."""
         doomed = folder.with_name(unique_name(key, DELETED_SUFFIX))
-        with disk_work(folder, Operation.CHANGE):
+        try:
             self._files.rename(folder, doomed)
             self._files.fsync(doomed.parent)
-        with self._lock:
-            self._doomed[doomed] = due_ms
+        except OSError as error:
+            failure = storage_error(folder, error, Operation.CHANGE, is_log_there=False)
+            if not isinstance(failure, LogGone):
+                raise failure from error
+            logger.warning("cannot delete %s: it does not exist", folder)
+        else:
+            with self._lock:
+                self._doomed[doomed] = due_ms
 
     def _dir_for(self, key: TopicPartition) -> LogDir:
         """The dir for a new log: the preferred one, or the first of those with the fewest logs."""
@@ -785,7 +786,7 @@ def _as_found(log: Log) -> ScannedLog:
     return ScannedLog(log.topic_partition, log.folder, log.recovery_point, log.log_start_offset, False)
 
 
-def _topic_id_of(folder: Path) -> TopicId | None:
+def _stored_topic_id(folder: Path) -> TopicId | None:
     """Raises LogDirFailure."""
     try:
         return read_partition_metadata(folder)
