@@ -60,6 +60,7 @@ class FutureLog:
         self.first_dirty_offset = current.first_dirty_offset
         """All records below it were clean when they were copied, or will be."""
         self.log = Log.open(self.key, loader)
+        self._assign_topic_id()
 
     def __repr__(self) -> str:
         return f"<FutureLog {self.log!r} of {self.current!r} in {self.path}>"
@@ -109,12 +110,15 @@ class FutureLog:
             return False
         if log.recovery_point < current.recovery_point:
             log.flush(now_ms)
-        if current.topic_id is not None:
-            log.assign_topic_id(current.topic_id)
+        self._assign_topic_id()
         # Its records may not tell all of these.
         log.epoch_cache.copy_from(current.epoch_cache)
         log.snapshots.write_or_keep(log.log_end_offset, current.producers)
         return True
+
+    def _assign_topic_id(self) -> None:
+        if self.current.topic_id is not None:
+            self.log.assign_topic_id(self.current.topic_id)
 
     def swap(self, files: FileSystem) -> Path:
         """Let the current log continue in the future log's folder; returns the folder to be removed.

@@ -15,7 +15,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -92,7 +91,7 @@ class LogManager:
         """The reason for each partition whose log could not be opened, or went offline with its dir."""
         self._kept_out: dict[TopicPartition, ScannedLog] = {}
         """Logs on disk that are not open, so that a deletion of the partition finds them. Those that did not
-        open for lack of descriptors or memory (StorageCallFailed) are opened by the next `get_or_create`."""
+        open for lack of descriptors or memory (StorageCallFailed) are opened by the next `get_or_open`."""
         self._unread: LogDirFailure | None = None
         """The failure of a dir whose logs are not all known, because it was offline at start."""
         self._deleted: dict[tuple[TopicPartition, TopicId | None], None] = {}
@@ -164,15 +163,6 @@ class LogManager:
         with self._lock:
             return list(self.futures.values())
 
-    def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
-    ) -> Log:
-        """The log of a partition, as `get_or_create_without_id`, with its topic id on disk."""
-        log = self.get_or_create_without_id(topic_partition, topic_id, now_ms, is_new=is_new)
-        if topic_id is not None:
-            log.assign_topic_id(topic_id)
-        return log
-
     def get_or_create_without_id(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
     ) -> Log:
@@ -221,8 +211,7 @@ class LogManager:
                 log_start_offset = self.strays.start_of(topic_partition, folder)
                 log_dir.forget(topic_partition)
                 scanned = ScannedLog(topic_partition, folder, 0, log_start_offset, is_clean=True)
-                loader = replace(self._loader(scanned, now_ms, topic_id), writes_topic_id=False)
-                log = Log.open(topic_partition, loader)
+                log = Log.open(topic_partition, self._loader(scanned, now_ms, topic_id))
             except LogDirFailure as failure:
                 # The dir may hold files of it, so it must not be created in another dir.
                 self.offline_partitions[topic_partition] = failure

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.batch_scan import BatchWalk, find_end_before, iter_headers
-from barnabas.broker.log.checkpoints import read_partition_metadata, write_partition_metadata
+from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.epoch_cache import EpochCache, EpochStart
 from barnabas.broker.log.file_system import (
     FILE_SYSTEM,
@@ -79,6 +79,7 @@ class LogLoader:
     _: KW_ONLY
     now_ms: int
     topic_id: TopicId | None = None
+    """Must be that of the folder, if it has one; `Log.assign_topic_id` writes it."""
     recovery_point: int = 0
     log_start_offset: int = 0
     first_dirty_offset: int = 0
@@ -87,8 +88,6 @@ class LogLoader:
     """Whether the last stop was clean."""
     segments_at_stop: int | None = None
     """The number of segments at a clean stop; None if unknown."""
-    writes_topic_id: bool = True
-    """Without it the caller writes the topic id into a log that has none, see `Log.assign_topic_id`."""
     files: FileSystem = FILE_SYSTEM
 
     def load(self) -> LoadedLog:
@@ -114,9 +113,6 @@ class LogLoader:
                 # A recovery point at that offset must never be on disk without the segment.
                 with disk_work(folder):
                     files.fsync(folder)
-        if self.topic_id is not None and stored_id is None and self.writes_topic_id:
-            # Forces the folder to disk, which also covers the name of a first segment.
-            write_partition_metadata(folder, self.topic_id, files)
         segments = LogSegments(kept)
         start, end = max(log_start_offset, segments.bases[0]), segments.active.next_offset
         epochs.truncate_from_start(start)
@@ -125,8 +121,7 @@ class LogLoader:
         if snapshots.offsets or walked.with_markers or not self.is_clean:
             producers = load_producers(snapshots, segments, self.now_ms, walked)
             walked.seal(segments)
-        topic_id = stored_id or (self.topic_id if self.writes_topic_id else None)
-        return LoadedLog(segments, epochs, snapshots, producers, topic_id, self._bounds(start, end))
+        return LoadedLog(segments, epochs, snapshots, producers, stored_id, self._bounds(start, end))
 
     def _bounds(self, start: int, end: int) -> LogBounds:
         recovery_point = end if self.is_clean else min(self.recovery_point, end)

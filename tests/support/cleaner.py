@@ -13,7 +13,7 @@ from barnabas.protocol.ids import BrokerId, TopicPartition
 from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.errors import Fatal
-from tests.support.logs import append_batches, crash
+from tests.support.logs import append_batches, crash, get_or_create
 
 NOW = 1_700_000_000_000
 SETTINGS = CleanerSettings(
@@ -67,7 +67,7 @@ class CleanerRig:
     def make_log(self, topic: str, rounds: int = 3, *, keys: int = 4, **settings: Any) -> Log:
         """A compacted log with a sealed segment for each round, in which every key is written once."""
         self.configs[topic] = log_config(**{"cleanup_policy": ("compact",), **settings})
-        log = self.logs.get_or_create(TopicPartition(topic, 0), None, NOW)
+        log = get_or_create(self.logs, TopicPartition(topic, 0), None, NOW)
         for number in range(rounds):
             self.write(log, number, keys)
             log.roll(NOW)

@@ -126,6 +126,16 @@ def spy(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[Any]:
     return firsts
 
 
+def get_or_create(
+    manager: LogManager, key: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool = False
+) -> Log:
+    """The log of a partition, with its topic id on disk."""
+    log = manager.get_or_create_without_id(key, topic_id, now_ms, is_new=is_new)
+    if topic_id is not None:
+        log.assign_topic_id(topic_id)
+    return log
+
+
 def crash(manager: LogManager) -> None:
     """Release a manager as a kill of its process does: nothing is written, the locks are free."""
     for log in (*manager.all_logs(), *(future.log for future in manager.all_futures())):

@@ -22,7 +22,7 @@ from barnabas.protocol.invariants import InvariantViolation, invariant
 from tests.support.batches import build_batch
 from tests.support.defaults import log_config, make_config
 from tests.support.errors import Fatal
-from tests.support.logs import append_batches
+from tests.support.logs import append_batches, get_or_create
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -286,7 +286,7 @@ def test_a_task_that_is_never_due_needs_no_thread(logs: LogManager, monkeypatch:
 @pytest.mark.parametrize("work", ["flush", "recovery points", "removal"])
 def test_a_slow_disk_does_not_delay_the_isr_check(logs: LogManager, disk: SlowDisk, work: str) -> None:
     key = TopicPartition("topic", 0)
-    log = logs.get_or_create(key, TopicId(uuid.UUID(int=7)), 0)
+    log = get_or_create(logs, key, TopicId(uuid.UUID(int=7)), 0)
     append_batches(log, build_batch([(None, b"v")]))
     if work == "recovery points":
         log.roll(0)
@@ -320,8 +320,8 @@ def test_a_topics_flush_ms_is_honoured_without_a_scheduler_interval(
     logs: LogManager, is_set_later: bool
 ) -> None:
     """Kafka checks it only each log.flush.scheduler.interval.ms, which is never by default."""
-    log = logs.get_or_create(TopicPartition("topic", 0), TopicId(uuid.UUID(int=7)), wall_clock_ms())
-    idle = logs.get_or_create(TopicPartition("other", 0), TopicId(uuid.UUID(int=8)), wall_clock_ms())
+    log = get_or_create(logs, TopicPartition("topic", 0), TopicId(uuid.UUID(int=7)), wall_clock_ms())
+    idle = get_or_create(logs, TopicPartition("other", 0), TopicId(uuid.UUID(int=8)), wall_clock_ms())
     idle.config = log_config()
     log.config = log_config(flush_ms=(1 << 62) if is_set_later else 20)
     for each in (log, idle):

@@ -17,7 +17,7 @@ from barnabas.protocol.record_batch import LEADER_EPOCH_OFFSET, parse_header, wr
 from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.gaps import emptied, follow, keeping, stamped
-from tests.support.logs import open_dirs
+from tests.support.logs import get_or_create, open_dirs
 
 Output = pytest.CaptureFixture[str]
 KEY = TopicPartition("t", 0)
@@ -34,7 +34,7 @@ def batch_at(offset: int, value: str = "value") -> bytearray:
 def write(path: Path, *, changes: dict[int, Change] | None = None, first: int = 0, end: int = END) -> Path:
     """The log dir of a stopped broker; some batches, by their offset, are changed or left out."""
     manager = open_dirs(path, config=log_config(segment_bytes=400, index_interval_bytes=0))
-    log = manager.get_or_create(KEY, TopicId(uuid.UUID(int=5)), 0)
+    log = get_or_create(manager, KEY, TopicId(uuid.UUID(int=5)), 0)
     log.truncate_fully_and_start_at(first)
     for offset in range(first, end, 3):
         batch = (changes or {}).get(offset, lambda data: data)(batch_at(offset))

@@ -19,7 +19,7 @@ from barnabas.cli.main import main
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
 from tests.support.gaps import emptied, follow, keeping, stamped
-from tests.support.logs import append_batches, open_dirs, produced
+from tests.support.logs import append_batches, get_or_create, open_dirs, produced
 
 INDEXES = (".index", ".timeindex")
 """A change of any byte of these is found; an index without its last entries only makes lookups slower."""
@@ -44,8 +44,8 @@ def sound() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sound"
         manager = open_dirs(path, config=log_config(segment_bytes=500, index_interval_bytes=0))
-        whole = manager.get_or_create(TopicPartition("t", 0), TopicId(uuid.UUID(int=5)), 0)
-        cleaned = manager.get_or_create(TopicPartition("t", 1), TopicId(uuid.UUID(int=5)), 0)
+        whole = get_or_create(manager, TopicPartition("t", 0), TopicId(uuid.UUID(int=5)), 0)
+        cleaned = get_or_create(manager, TopicPartition("t", 1), TopicId(uuid.UUID(int=5)), 0)
         for number in range(12):
             time_ms = 1_000 + number
             append_batches(whole, produced(3 * number, 3, timestamp_ms=time_ms), number // 5)

@@ -16,7 +16,7 @@ from barnabas.protocol.records import MarkerType
 from tests.support.batches import stamp
 from tests.support.cleaning import clean
 from tests.support.defaults import log_config
-from tests.support.logs import crash, marker, online, open_dirs, produced
+from tests.support.logs import crash, get_or_create, marker, online, open_dirs, produced
 
 Output = pytest.CaptureFixture[str]
 KEY = TopicPartition("t", 0)
@@ -43,7 +43,7 @@ def aborted(log: Log, sequence: int, producer_id: int = 7) -> None:
 def log_dir(tmp_path: Path) -> Path:
     """A log after a clean stop: a transaction stays open, three are aborted, one is committed."""
     manager = opened(tmp_path)
-    log = manager.get_or_create(KEY, None, 0)
+    log = get_or_create(manager, KEY, None, 0)
     follow(log, produced(0, 2, producer_id=8, is_transactional=True))
     aborted(log, 0)
     log.roll(0)
@@ -135,7 +135,7 @@ def test_an_index_that_the_next_start_rebuilds_is_no_damage(
 
 def test_after_a_crash_an_index_above_the_recovery_point_is_no_damage(tmp_path: Path, capsys: Output) -> None:
     manager = opened(tmp_path)
-    aborted(manager.get_or_create(KEY, None, 0), 0)
+    aborted(get_or_create(manager, KEY, None, 0), 0)
     crash(manager)
     (finding,) = findings(run("verify", tmp_path, capsys))
     assert (finding["severity"], "lacks" in finding["reason"]) == ("repaired", True)
@@ -146,7 +146,7 @@ def test_after_a_deletion_and_a_cleaning_an_entry_may_say_more_than_the_batches(
     tmp_path: Path, capsys: Output, first_offset: int
 ) -> None:
     manager = open_dirs(tmp_path, config=log_config())
-    log = manager.get_or_create(KEY, None, 0)
+    log = get_or_create(manager, KEY, None, 0)
     follow(log, produced(0, 2, is_transactional=True))
     log.roll(0)
     follow(log, produced(2, 2, is_transactional=True))

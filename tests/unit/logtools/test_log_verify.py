@@ -36,7 +36,7 @@ from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.fake_broker import FakeCluster
 from tests.support.gaps import emptied, follow, keeping, stamped
-from tests.support.logs import append_batches, flip_bits, online, open_dirs, produced
+from tests.support.logs import append_batches, flip_bits, get_or_create, online, open_dirs, produced
 from tests.support.odd_batches import CASES
 
 Output = pytest.CaptureFixture[str]
@@ -51,7 +51,7 @@ def open_dir(path: Path) -> LogManager:
 
 
 def write(manager: LogManager, key: TopicPartition, first: int = 0, last: int = 20) -> None:
-    log = manager.get_or_create(key, TopicId(uuid.UUID(int=5)), 0)
+    log = get_or_create(manager, key, TopicId(uuid.UUID(int=5)), 0)
     for number in range(first, last):
         builder = RecordBatchBuilder()
         builder.append(None, b"value %d" % number, None, 1_000 + number)
@@ -381,7 +381,7 @@ def test_a_dir_in_use_or_without_logs_is_refused(
 
 def follow_in(manager: LogManager, key: TopicPartition, batches: list[bytearray]) -> None:
     """Append batches that no leader would accept from a producer."""
-    log = manager.get_or_create(key, TopicId(uuid.UUID(int=5)), 0)
+    log = get_or_create(manager, key, TopicId(uuid.UUID(int=5)), 0)
     for data in batches:
         follow(log, [stamped(data, log.log_end_offset)])
 
@@ -420,7 +420,7 @@ def test_a_producer_that_skips_sequence_numbers_is_doubtful(
 def test_gaps_that_a_compaction_left_are_no_damage(tmp_path: Path, capsys: Output) -> None:
     """Batches of the producer may have been in the gap, so its sequence may skip there."""
     manager = open_dir(tmp_path)
-    log = manager.get_or_create(KEYS[0], TopicId(uuid.UUID(int=5)), 0)
+    log = get_or_create(manager, KEYS[0], TopicId(uuid.UUID(int=5)), 0)
     for base, batch in ((0, produced(0, 3)), (9, produced(9, 3)), (12, emptied(produced(12, 5)))):
         follow(log, [stamped(batch, base)])
         log.roll(0)
@@ -632,7 +632,7 @@ def test_a_damaged_log_is_set_aside_and_created_empty(
     try:
         assert manager.offline_partitions == {}
         assert [log.topic_partition for log in manager.all_logs()] == [KEYS[0]]
-        assert manager.get_or_create(KEYS[1], TopicId(uuid.UUID(int=5)), 0).log_end_offset == 0
+        assert get_or_create(manager, KEYS[1], TopicId(uuid.UUID(int=5)), 0).log_end_offset == 0
     finally:
         manager.close(0)
     assert kept.exists()

@@ -11,7 +11,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.compaction import compact, records_in
 from tests.support.defaults import log_config
-from tests.support.logs import crash, headers_of, online, open_dirs
+from tests.support.logs import crash, get_or_create, headers_of, online, open_dirs
 
 from .test_cleaning import at_call, cleaned_files, values, write
 
@@ -26,7 +26,7 @@ class Moving:
     def __init__(self, folder: Path) -> None:
         self.dirs = [folder / "a", folder / "b"]
         self.manager = self.open()
-        self.log = self.manager.get_or_create(KEY, TOPIC_ID, 0)
+        self.log = get_or_create(self.manager, KEY, TOPIC_ID, 0)
         write(self.log, *[[(b"a", b"v" * 100), (b"%d" % (number % 3), b"v" * 200)] for number in range(8)])
         self.expected = values(self.log)
 

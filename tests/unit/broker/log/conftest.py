@@ -29,6 +29,8 @@ def open_log(tmp_path: Path) -> Iterator[OpenLog]:
             LogLoader(tmp_path / "topic-0", config or log_config(), now_ms=0, **options),
         )
         opened.append(log)
+        if "topic_id" in options:
+            log.assign_topic_id(options["topic_id"])
         return log
 
     yield open_it

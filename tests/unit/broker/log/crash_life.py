@@ -38,7 +38,7 @@ from barnabas.protocol.record_batch import BatchHeader, iter_batches, parse_head
 from barnabas.protocol.records import MarkerType, decode_records
 from tests.support.batches import stamp
 from tests.support.cleaning import build, cleaned_batches
-from tests.support.logs import crash
+from tests.support.logs import crash, get_or_create
 
 from .crash_transactions import judge_transactions
 from .power_cut import Image, PowerCutDisk, write_image
@@ -142,7 +142,7 @@ class Life:
         self.logs[key] = Expected(topic_id)
         for producer in [known for known in self.sequences if known[0] == key]:
             del self.sequences[producer]
-        self.logs_here.get_or_create(key, topic_id, self.now_ms)
+        get_or_create(self.logs_here, key, topic_id, self.now_ms)
 
     def delete(self, key: TopicPartition) -> None:
         expected = self.logs.pop(key)

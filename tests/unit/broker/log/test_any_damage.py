@@ -28,7 +28,16 @@ from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.protocol.record_batch import check_batch, iter_batches, parse_header
 from tests.support.cleaning import Built, batches_of, build, clean
 from tests.support.defaults import log_config
-from tests.support.logs import OpenLog, append_batches, batch, crash, online, open_dirs, produced
+from tests.support.logs import (
+    OpenLog,
+    append_batches,
+    batch,
+    crash,
+    get_or_create,
+    online,
+    open_dirs,
+    produced,
+)
 
 KEY, OTHER = TopicPartition("some-topic", 3), TopicPartition("other", 0)
 CONFIG = log_config(
@@ -81,7 +90,7 @@ def third(offset: int) -> bool:
 def fill(manager: LogManager) -> Log:
     """Two logs with several epochs and a producer, the second one cleaned, all on disk."""
     for key in (OTHER, KEY):
-        log = manager.get_or_create(key, TopicId(uuid.UUID(int=5)), 0)
+        log = get_or_create(manager, key, TopicId(uuid.UUID(int=5)), 0)
         for number in range(20):
             plain, sequence = batch(2, 30, 100 + number), number // 3
             data = plain if number % 3 else produced(sequence, timestamp_ms=100 + number)

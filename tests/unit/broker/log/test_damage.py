@@ -17,7 +17,7 @@ from barnabas.protocol.record_batch import parse_header
 from tests.support.batches import build_batch
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import TOPIC_ID, append_batches, crash, flip_bits, online
+from tests.support.logs import TOPIC_ID, append_batches, crash, flip_bits, get_or_create, online
 
 from .conftest import Managers
 
@@ -45,7 +45,7 @@ def damaged(managers: Managers) -> Path:
     del managers.paths[1:]
     manager = managers.open()
     for key in (KEY, OTHER):
-        log = manager.get_or_create(key, TOPIC_ID, 0)
+        log = get_or_create(manager, key, TOPIC_ID, 0)
         for _ in range(4):
             append_batches(log, build_batch([(None, b"value")]))
         log.increment_log_start_offset(1)
@@ -61,7 +61,7 @@ def damaged(managers: Managers) -> Path:
 def test_a_wrong_leader_epoch_below_the_recovery_point_is_damage(managers: Managers) -> None:
     del managers.paths[1:]
     manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     starts = [append_batches(log, build_batch([(None, b"value")]), epoch).base_offset for epoch in (2, 3, 3)]
     log.flush(0)
     # Above the recovery point the checkpoint of the epochs may be older than the batches.
@@ -91,7 +91,7 @@ def test_a_damaged_log_stays_offline_and_untouched_over_several_starts(
         assert isinstance(reason, CorruptLog), kind
         assert "offset 2, below the recovery point 4" in str(reason)
         with refused(ErrorCode.KAFKA_STORAGE_ERROR):
-            manager.get_or_create(KEY, TOPIC_ID, 0)
+            get_or_create(manager, KEY, TOPIC_ID, 0)
         log = online(manager, OTHER)
         assert (log.log_start_offset, log.log_end_offset) == (1, 4)
         assert manager.load_high_watermarks() == {KEY: 4, OTHER: 3}
@@ -112,7 +112,7 @@ def test_a_damaged_log_is_deleted_with_its_own_topic_alone(
     assert not manager.delete(KEY, 0, TopicId(uuid.uuid4()))
     assert contents(damaged) == before
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
-        manager.get_or_create(KEY, TOPIC_ID, 0)
+        get_or_create(manager, KEY, TOPIC_ID, 0)
     if metadata is not None:
         (damaged / "partition.metadata").write_text(metadata)
     assert manager.delete(KEY, 0, TOPIC_ID)
@@ -125,7 +125,7 @@ def fill(managers: Managers) -> tuple[LogManager, list[Path]]:
     managers.configs = {KEY.topic: log_config(segment_bytes=200), OTHER.topic: log_config(segment_bytes=200)}
     manager = managers.open()
     for key in (KEY, OTHER):
-        log = manager.get_or_create(key, TOPIC_ID, 0)
+        log = get_or_create(manager, key, TOPIC_ID, 0)
         for sequence in range(9):
             builder = RecordBatchBuilder()
             builder.append(None, b"value", None, 0)
@@ -176,7 +176,7 @@ def test_a_log_whose_reader_finds_damage_goes_offline_until_the_next_start(
         manager.fail_log(damage, log)
     assert lost == [KEY]
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
-        manager.get_or_create(KEY, TOPIC_ID, 0)
+        get_or_create(manager, KEY, TOPIC_ID, 0)
     assert manager.dir_of_offline(KEY) == managers.paths[0]
     assert (manager.get(KEY), manager.get(OTHER) is None) == (None, False)
     # The unused end of the last file is cut off.
@@ -299,7 +299,7 @@ def test_a_log_created_after_the_deletion_of_a_damaged_one_inherits_nothing(
 ) -> None:
     manager = managers.open()
     assert manager.delete(KEY, 0)
-    append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), build_batch([(None, b"v")]))
+    append_batches(get_or_create(manager, KEY, TopicId(uuid.uuid4()), 0), build_batch([(None, b"v")]))
     manager.checkpoint_pass(0)
     manager.checkpoint_high_watermarks({OTHER: 3})
     crash(manager)
@@ -311,13 +311,13 @@ def test_a_log_created_after_the_deletion_of_a_damaged_one_inherits_nothing(
 
 def test_a_high_watermark_counts_only_in_the_dir_that_holds_the_log(managers: Managers) -> None:
     manager = managers.open()
-    first = manager.get_or_create(KEY, TOPIC_ID, 0)
+    first = get_or_create(manager, KEY, TOPIC_ID, 0)
     append_batches(first, build_batch([(None, b"v")] * 9))
     manager.checkpoint_high_watermarks({KEY: 9})
     manager.delete(KEY, 0)
-    second = manager.get_or_create(OTHER, TOPIC_ID, 0)
+    second = get_or_create(manager, OTHER, TOPIC_ID, 0)
     assert second.folder.parent == first.folder.parent
-    anew = manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
+    anew = get_or_create(manager, KEY, TopicId(uuid.uuid4()), 0)
     assert anew.folder.parent != first.folder.parent
     crash(manager)
     assert managers.open().load_high_watermarks() == {}

@@ -11,7 +11,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import TOPIC_ID, append_batches, batch, crash, flip_bits, online, spy
+from tests.support.logs import TOPIC_ID, append_batches, batch, crash, flip_bits, get_or_create, online, spy
 
 from .conftest import Managers
 
@@ -24,7 +24,7 @@ def manager(managers: Managers) -> LogManager:
     managers.configs |= dict.fromkeys((KEY.topic, OTHER.topic), log_config(segment_bytes=2 * len(batch())))
     manager = managers.open()
     for key in (KEY, OTHER):
-        log = manager.get_or_create(key, TOPIC_ID, 0)
+        log = get_or_create(manager, key, TOPIC_ID, 0)
         for _ in range(9):
             append_batches(log, batch())
     log = online(manager, KEY)

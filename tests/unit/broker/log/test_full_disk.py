@@ -13,7 +13,7 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import append_batches, crash, headers_of, produced
+from tests.support.logs import append_batches, crash, get_or_create, headers_of, produced
 
 from .conftest import Managers
 
@@ -58,7 +58,7 @@ def work(manager: LogManager) -> int:
     """Append, roll, flush and checkpoint until the disk is full; returns the number of accepted appends."""
     taken = 0
     try:
-        log = manager.get_or_create(KEY, TopicId(uuid.UUID(int=1)), 0)
+        log = get_or_create(manager, KEY, TopicId(uuid.UUID(int=1)), 0)
         for number in range(APPENDS):
             append_batches(log, produced(2 * number, 2), 1 + number // 5)
             taken += 1

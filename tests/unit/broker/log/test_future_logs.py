@@ -25,7 +25,16 @@ from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import TOPIC_ID, append_batches, batch, crash, headers_of, online, produced
+from tests.support.logs import (
+    TOPIC_ID,
+    append_batches,
+    batch,
+    crash,
+    get_or_create,
+    headers_of,
+    online,
+    produced,
+)
 from tests.support.memory_folder import MEMORY
 
 from .conftest import Managers
@@ -49,7 +58,7 @@ def names(managers: Managers, pattern: str = "t-*") -> list[str]:
 
 def filled(manager: LogManager, key: TopicPartition = KEY, batches: int = 5) -> Log:
     """A log with records, in dir a, which comes first."""
-    log = manager.get_or_create(key, TOPIC_ID, 0)
+    log = get_or_create(manager, key, TOPIC_ID, 0)
     for number in range(batches):
         append_batches(log, produced(number), 1 + number // 2)
     return log
@@ -165,23 +174,23 @@ def test_setting_a_log_aside_ends_its_move(managers: Managers, manager: LogManag
 
 def test_future_logs_count_for_the_choice_of_a_dir(managers: Managers, manager: LogManager) -> None:
     for number in range(4):
-        manager.get_or_create(TopicPartition("t", number), TOPIC_ID, 0)
+        get_or_create(manager, TopicPartition("t", number), TOPIC_ID, 0)
     assert names(managers) == ["a/t-0", "a/t-2", "b/t-1", "b/t-3"]
     manager.begin_move(KEY, managers.paths[1], 0)
-    assert dir_of(manager.get_or_create(TopicPartition("t", 4), TOPIC_ID, 0)) == "a"
-    assert dir_of(manager.get_or_create(TopicPartition("t", 5), TOPIC_ID, 0)) == "a", "the first of equals"
+    assert dir_of(get_or_create(manager, TopicPartition("t", 4), TOPIC_ID, 0)) == "a"
+    assert dir_of(get_or_create(manager, TopicPartition("t", 5), TOPIC_ID, 0)) == "a", "the first of equals"
     finish(manager)
     # Now a has t-2, t-4 and t-5, b has t-0, t-1 and t-3.
-    assert dir_of(manager.get_or_create(TopicPartition("t", 6), TOPIC_ID, 0)) == "a"
-    assert dir_of(manager.get_or_create(TopicPartition("t", 7), TOPIC_ID, 0)) == "b"
+    assert dir_of(get_or_create(manager, TopicPartition("t", 6), TOPIC_ID, 0)) == "a"
+    assert dir_of(get_or_create(manager, TopicPartition("t", 7), TOPIC_ID, 0)) == "b"
 
 
 def test_a_missing_log_is_created_in_its_preferred_dir(managers: Managers, manager: LogManager) -> None:
     manager.prefer_dir(KEY, managers.paths[1])
-    assert dir_of(manager.get_or_create(KEY, TOPIC_ID, 0)) == "b"
+    assert dir_of(get_or_create(manager, KEY, TOPIC_ID, 0)) == "b"
     # The preference holds for one creation.
     manager.delete(KEY, 0)
-    assert dir_of(manager.get_or_create(KEY, TOPIC_ID, 0)) == "a"
+    assert dir_of(get_or_create(manager, KEY, TOPIC_ID, 0)) == "a"
 
 
 A, B, C = Path("/a"), Path("/b"), Path("/c")
@@ -225,7 +234,7 @@ def test_no_deleted_log_is_removed_while_the_dir_of_its_successor_may_be_offline
     assert managers.paths[1] in manager.offline_dirs
     assert manager.remove_deleted(1 << 60) == 0
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
-        manager.get_or_create(KEY, TOPIC_ID, 0)
+        get_or_create(manager, KEY, TOPIC_ID, 0)
     crash(manager)
     managers.paths[1].unlink()
     hidden.rename(managers.paths[1])
@@ -245,7 +254,7 @@ def test_a_future_log_of_an_earlier_topic_is_removed_at_the_start(managers: Mana
     assert not manager.futures
     assert manager.remove_deleted(1 << 60) == 1
     assert names(managers) == ["b/t-0*-future"], "it may be the last copy"
-    manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
+    get_or_create(manager, KEY, TopicId(uuid.uuid4()), 0)
     crash(manager)
     manager = managers.open()
     manager.remove_deleted(1 << 60)
@@ -347,7 +356,7 @@ def test_a_move_ends_with_the_dir_of_the_current_log(managers: Managers, manager
     assert manager.fail_dir(failure) == [KEY]
     assert manager.futures.get(KEY) is None
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
-        manager.get_or_create(KEY, TOPIC_ID, 0)
+        get_or_create(manager, KEY, TOPIC_ID, 0)
     manager.close(0)
     manager = managers.open()
     finish(manager)
@@ -385,7 +394,7 @@ def test_the_copy_equals_the_log_whatever_happens_to_it_meanwhile(data: st.DataO
 def check_copy(managers: Managers, data: st.DataObject) -> None:
     managers.configs[KEY.topic] = log_config(segment_bytes=300, index_interval_bytes=100, retention_ms=-1)
     manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     manager.begin_move(KEY, managers.paths[1], 0)
     epoch = 1
     for number in range(data.draw(st.integers(1, 25))):
@@ -436,7 +445,7 @@ def check_copy(managers: Managers, data: st.DataObject) -> None:
 def test_readers_and_a_writer_do_not_notice_moves(managers: Managers) -> None:
     managers.configs[KEY.topic] = log_config(segment_bytes=20_000, file_delete_delay_ms=0)
     manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     append_batches(log, batch(10))
     stopping, moves = threading.Event(), 0
     reads = [0, 0]

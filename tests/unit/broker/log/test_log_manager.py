@@ -18,7 +18,7 @@ from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import TOPIC_ID, append_batches, batch, crash, failing, online, spy
+from tests.support.logs import TOPIC_ID, append_batches, batch, crash, failing, get_or_create, online, spy
 
 from .conftest import Managers
 
@@ -27,7 +27,7 @@ OTHER = TopicPartition("other", 0)
 
 
 def test_logs_are_found_again_after_a_clean_stop(managers: Managers, manager: LogManager) -> None:
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     append_batches(log, batch(5), 2)
     log.increment_log_start_offset(2)
     manager.close(0)
@@ -44,7 +44,7 @@ def test_logs_are_found_again_after_a_clean_stop(managers: Managers, manager: Lo
 def test_a_deleted_log_is_gone_at_once_and_its_folder_after_the_delay(managers: Managers) -> None:
     managers.configs[KEY.topic] = log_config(file_delete_delay_ms=1000)
     manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     append_batches(log, batch())
     view = log.read(0, 100).records
     copy = bytes(view)
@@ -57,7 +57,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_folder_after_the_delay(managers: 
     assert manager.remove_deleted(1000) == 1
     assert not doomed.exists()
     assert bytes(view) == copy, "a view outlives the deletion"
-    assert manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0).log_end_offset == 0
+    assert get_or_create(manager, KEY, TopicId(uuid.uuid4()), 0).log_end_offset == 0
 
 
 def strays(managers: Managers) -> list[Path]:
@@ -67,7 +67,7 @@ def strays(managers: Managers) -> list[Path]:
 @pytest.mark.parametrize("restarts", [False, True])
 def test_only_the_same_topic_reopens_a_log_that_was_set_aside(managers: Managers, restarts: bool) -> None:
     manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     append_batches(log, batch(5), 2)
     log.increment_log_start_offset(2)
     manager.set_aside(KEY, 0)
@@ -79,12 +79,12 @@ def test_only_the_same_topic_reopens_a_log_that_was_set_aside(managers: Managers
         manager = managers.open()
         assert manager.get(KEY) is None
     assert [stray.folder for stray in manager.strays.all()] == [folder]
-    another = manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
+    another = get_or_create(manager, KEY, TopicId(uuid.uuid4()), 0)
     assert (another.log_start_offset, another.log_end_offset) == (0, 0)
     manager.remove_deleted(1 << 60)
     assert strays(managers) == [folder]
     manager.delete(KEY, 0, another.topic_id)
-    result = manager.get_or_create(KEY, TOPIC_ID, 0)
+    result = get_or_create(manager, KEY, TOPIC_ID, 0)
     assert (result.log_start_offset, result.log_end_offset) == (2, 5)
     assert result.epoch_cache.entries == ((2, 2),)
     assert strays(managers) == []
@@ -98,7 +98,7 @@ def test_only_the_same_topic_reopens_a_log_that_was_set_aside(managers: Managers
 def test_a_stray_that_could_not_be_reopened_is_reopened_the_next_time(
     managers: Managers, monkeypatch: pytest.MonkeyPatch, owner: type, call: str, manager: LogManager
 ) -> None:
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     append_batches(log, batch(5), 2)
     log.increment_log_start_offset(2)
     manager.set_aside(KEY, 0)
@@ -110,9 +110,9 @@ def test_a_stray_that_could_not_be_reopened_is_reopened_the_next_time(
     with monkeypatch.context() as patch:
         patch.setattr(owner, call, refuse)
         with pytest.raises(StorageCallFailed):
-            manager.get_or_create(KEY, TOPIC_ID, 0)
+            get_or_create(manager, KEY, TOPIC_ID, 0)
     # An empty log in its place would join an ISR with nothing, or lead.
-    result = manager.get_or_create(KEY, TOPIC_ID, 0)
+    result = get_or_create(manager, KEY, TOPIC_ID, 0)
     assert (result.log_start_offset, result.log_end_offset) == (2, 5)
     assert strays(managers) == []
     assert manager.strays.all() == []
@@ -124,7 +124,7 @@ def test_a_log_that_could_not_be_set_aside_is_not_forgotten(
     managers: Managers, monkeypatch: pytest.MonkeyPatch, call: str, is_deleted: bool
 ) -> None:
     manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     append_batches(log, batch(5), 2)
     log.increment_log_start_offset(2)
     log.flush(0)
@@ -138,14 +138,14 @@ def test_a_log_that_could_not_be_set_aside_is_not_forgotten(
         assert not log.folder.exists()
         assert strays(managers) == []
     else:
-        result = manager.get_or_create(KEY, TOPIC_ID, 0)
+        result = get_or_create(manager, KEY, TOPIC_ID, 0)
         assert (result.log_start_offset, result.log_end_offset) == (2, 5)
         assert manager.offline_partitions == {}
 
 
 def test_strays_with_and_without_a_topic_id_are_listed_together(manager: LogManager) -> None:
     for topic_id in (TOPIC_ID, None):
-        manager.get_or_create(KEY, topic_id, 0)
+        get_or_create(manager, KEY, topic_id, 0)
         manager.set_aside(KEY, 0)
     assert [stray.partition for stray in manager.strays.all()] == [KEY, KEY]
 
@@ -154,11 +154,11 @@ def test_a_reader_of_a_log_that_is_set_aside_gets_an_error(managers: Managers) -
     # The reader must not look for its files in the folder of a new log of that name: they would seem lost.
     managers.configs[KEY.topic] = log_config(segment_bytes=100)
     manager = managers.open()
-    old = manager.get_or_create(KEY, TOPIC_ID, 0)
+    old = get_or_create(manager, KEY, TOPIC_ID, 0)
     for _ in range(3):
         append_batches(old, batch(1))
     manager.set_aside(KEY, 0)
-    manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0)
+    get_or_create(manager, KEY, TopicId(uuid.uuid4()), 0)
     for offset in range(3):
         with pytest.raises(LogGone):
             old.read(offset, 100)
@@ -167,10 +167,10 @@ def test_a_reader_of_a_log_that_is_set_aside_gets_an_error(managers: Managers) -
 def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(
     managers: Managers, manager: LogManager
 ) -> None:
-    append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch(5))
+    append_batches(get_or_create(manager, KEY, TOPIC_ID, 0), batch(5))
     manager.set_aside(KEY, 0)
     other_id = TopicId(uuid.uuid4())
-    append_batches(manager.get_or_create(KEY, other_id, 0), batch(3))
+    append_batches(get_or_create(manager, KEY, other_id, 0), batch(3))
     assert manager.delete(KEY, 0, TOPIC_ID)
     assert strays(managers) == []
     assert not manager.delete(KEY, 0, TOPIC_ID)
@@ -181,17 +181,17 @@ def test_a_log_that_was_set_aside_is_deleted_when_its_topic_is(
 def test_a_topic_with_the_longest_name_is_set_aside_and_reopened(managers: Managers) -> None:
     key = TopicPartition("x" * 249, 17)
     manager = managers.open()
-    append_batches(manager.get_or_create(key, TOPIC_ID, 0), batch(5))
+    append_batches(get_or_create(manager, key, TOPIC_ID, 0), batch(5))
     manager.set_aside(key, 0)
     crash(manager)
     manager = managers.open()
-    assert manager.get_or_create(key, TOPIC_ID, 0).log_end_offset == 5
+    assert get_or_create(manager, key, TOPIC_ID, 0).log_end_offset == 5
 
 
 def test_folders_whose_removal_a_crash_interrupted_are_removed_after_the_start(
     managers: Managers, manager: LogManager
 ) -> None:
-    manager.get_or_create(KEY, TOPIC_ID, 0)
+    get_or_create(manager, KEY, TOPIC_ID, 0)
     manager.delete(KEY, 0)
     crash(manager)
     again = managers.open()
@@ -245,8 +245,8 @@ def test_one_partition_in_two_dirs_is_refused(managers: Managers) -> None:
 def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
     monkeypatch: pytest.MonkeyPatch, manager: LogManager
 ) -> None:
-    first = manager.get_or_create(KEY, TOPIC_ID, 0)
-    second = manager.get_or_create(OTHER, TOPIC_ID, 0)
+    first = get_or_create(manager, KEY, TOPIC_ID, 0)
+    second = get_or_create(manager, OTHER, TOPIC_ID, 0)
 
     with monkeypatch.context() as patch:
         patch.setattr(FileSystem, "pwrite", staticmethod(failing(errno.EIO)))
@@ -259,8 +259,8 @@ def test_a_dir_whose_disk_fails_goes_offline_with_its_logs_alone(
     assert append_batches(second, batch()).base_offset == 0
     assert manager.has_online_dir
     with pytest.raises(ApiError, match="failed disk"):
-        manager.get_or_create(TopicPartition("unknown", 0), TOPIC_ID, 0)
-    fresh = manager.get_or_create(TopicPartition("new", 0), TOPIC_ID, 0, is_new=True)
+        get_or_create(manager, TopicPartition("unknown", 0), TOPIC_ID, 0)
+    fresh = get_or_create(manager, TopicPartition("new", 0), TOPIC_ID, 0, is_new=True)
     assert fresh.folder.parent == second.folder.parent
     manager.close(0)
     assert not (first.folder.parent / ".kafka_cleanshutdown").exists()
@@ -274,14 +274,14 @@ def test_a_file_that_cannot_be_read_takes_its_dir_offline_and_not_the_broker(man
     assert list(managers.open().offline_dirs) == [managers.paths[0]]
 
 
-@pytest.mark.parametrize("attempt", [LogManager.delete, LogManager.get_or_create])
+@pytest.mark.parametrize("attempt", [LogManager.delete, get_or_create])
 def test_a_log_that_may_be_in_a_dir_that_was_not_read_is_neither_deleted_nor_created_elsewhere(
     managers: Managers, attempt: Callable[..., object]
 ) -> None:
     manager = managers.open()
-    lost = manager.get_or_create(KEY, TOPIC_ID, 0).folder
+    lost = get_or_create(manager, KEY, TOPIC_ID, 0).folder
     other_id = TopicId(uuid.uuid4())
-    assert manager.get_or_create(OTHER, other_id, 0).folder.parent != lost.parent
+    assert get_or_create(manager, OTHER, other_id, 0).folder.parent != lost.parent
     manager.close(0)
     checkpoint = lost.parent / "recovery-point-offset-checkpoint"
     checkpoint.unlink()
@@ -291,9 +291,9 @@ def test_a_log_that_may_be_in_a_dir_that_was_not_read_is_neither_deleted_nor_cre
     with pytest.raises(ApiError, match="may lie on a failed disk"):
         attempt(manager, KEY, topic_id=TOPIC_ID, now_ms=0)
     with pytest.raises(ApiError, match="failed disk"):
-        manager.get_or_create(KEY, TOPIC_ID, 0, is_new=True)
+        get_or_create(manager, KEY, TOPIC_ID, 0, is_new=True)
     stray, stray_id = TopicPartition("stray", 0), TopicId(uuid.uuid4())
-    manager.get_or_create(stray, stray_id, 0, is_new=True)
+    get_or_create(manager, stray, stray_id, 0, is_new=True)
     manager.set_aside(stray, 0)
     for name, topic_id in ((OTHER, other_id), (stray, stray_id)):
         manager.delete(name, 0, topic_id)
@@ -311,7 +311,7 @@ def test_a_broker_whose_only_disk_fails_while_logs_are_opened_does_not_start(
 ) -> None:
     (path,) = paths = managers.paths[:1]
     manager = managers.open(paths=paths)
-    append_batches(manager.get_or_create(KEY, TOPIC_ID, 0), batch())
+    append_batches(get_or_create(manager, KEY, TOPIC_ID, 0), batch())
     crash(manager)
 
     with monkeypatch.context() as patch:
@@ -334,7 +334,7 @@ def test_a_broker_without_a_usable_dir_does_not_start(managers: Managers, tmp_pa
 def test_the_checkpoint_pass_saves_recovery_points_of_sealed_segments(managers: Managers) -> None:
     managers.configs[KEY.topic] = log_config(segment_bytes=2 * len(batch()))
     manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     for _ in range(5):
         append_batches(log, batch())
     manager.checkpoint_pass(0)
@@ -349,7 +349,7 @@ def test_the_retention_pass_needs_a_high_watermark(managers: Managers) -> None:
     managers.configs |= dict.fromkeys((KEY.topic, OTHER.topic), log_config(retention_ms=0))
     manager = managers.open()
     for key in (KEY, OTHER):
-        append_batches(manager.get_or_create(key, TOPIC_ID, 0), batch())
+        append_batches(get_or_create(manager, key, TOPIC_ID, 0), batch())
     assert manager.retention_pass(10_000, {KEY: 1}.get) == 1
     starts = {log.topic_partition: log.log_start_offset for log in manager.all_logs()}
     assert starts == {KEY: 1, OTHER: 0}
@@ -359,7 +359,7 @@ def test_the_flush_pass_flushes_only_due_logs(managers: Managers) -> None:
     managers.configs[KEY.topic] = log_config(flush_ms=100)
     manager = managers.open()
     for key in (KEY, OTHER):
-        append_batches(manager.get_or_create(key, TOPIC_ID, 0), batch())
+        append_batches(get_or_create(manager, key, TOPIC_ID, 0), batch())
     manager.flush_pass(100)
     points = {log.topic_partition: log.recovery_point for log in manager.all_logs()}
     assert points == {KEY: 1, OTHER: 0}
@@ -367,7 +367,7 @@ def test_the_flush_pass_flushes_only_due_logs(managers: Managers) -> None:
 
 def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers, manager: LogManager) -> None:
     for key in (KEY, OTHER):
-        manager.get_or_create(key, TOPIC_ID, 0)
+        get_or_create(manager, key, TOPIC_ID, 0)
     manager.checkpoint_high_watermarks({KEY: 7, OTHER: 9, TopicPartition("gone", 0): 1})
     crash(manager)
     again = managers.open()
@@ -375,15 +375,15 @@ def test_high_watermarks_are_saved_in_the_dir_of_their_log(managers: Managers, m
     log = online(again, KEY)
     (log.folder.parent / "replication-offset-checkpoint").write_text("nonsense")
     assert again.load_high_watermarks() == {OTHER: 9}
-    again.get_or_create(TopicPartition("new", 0), TOPIC_ID, 0)
-    again.get_or_create(TopicPartition("new", 1), TOPIC_ID, 0)
+    get_or_create(again, TopicPartition("new", 0), TOPIC_ID, 0)
+    get_or_create(again, TopicPartition("new", 1), TOPIC_ID, 0)
     assert again.load_high_watermarks() == {OTHER: 9}
 
 
 def test_a_truncation_writes_a_checkpoint_only_if_one_names_a_higher_offset(
     monkeypatch: pytest.MonkeyPatch, manager: LogManager
 ) -> None:
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     for _ in range(3):
         append_batches(log, batch())
     log.flush(0)
@@ -401,7 +401,7 @@ def test_a_truncation_writes_a_checkpoint_only_if_one_names_a_higher_offset(
 
 
 def test_a_new_configuration_reaches_the_logs(managers: Managers, manager: LogManager) -> None:
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     managers.configs[KEY.topic] = log_config(max_message_bytes=80)
     manager.update_config([KEY.topic])
     with refused(ErrorCode.MESSAGE_TOO_LARGE):
@@ -428,7 +428,7 @@ def test_only_names_of_partitions_are_parsed(name: str, expected: tuple[str, int
 @pytest.mark.parametrize("is_crash_between", [True, False])
 def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_crash_between: bool) -> None:
     manager = managers.open()
-    log = manager.get_or_create(KEY, TOPIC_ID, 0)
+    log = get_or_create(manager, KEY, TOPIC_ID, 0)
     append_batches(log, batch(6))
     append_batches(log, batch(6))
     log.increment_log_start_offset(6)
@@ -440,7 +440,7 @@ def test_a_topic_created_again_inherits_no_checkpoint(managers: Managers, is_cra
     if is_crash_between:
         crash(manager)
         manager = managers.open()
-    append_batches(manager.get_or_create(KEY, TopicId(uuid.uuid4()), 0), batch(10))
+    append_batches(get_or_create(manager, KEY, TopicId(uuid.uuid4()), 0), batch(10))
     crash(manager)
     again = managers.open()
     result = online(again, KEY)
@@ -454,13 +454,13 @@ def test_truncations_checkpoints_and_creations_at_once_neither_stall_nor_tear(ma
 
     def work(key: TopicPartition) -> None:
         try:
-            log = manager.get_or_create(key, TOPIC_ID, 0)
+            log = get_or_create(manager, key, TOPIC_ID, 0)
             for _ in range(10):
                 append_batches(log, batch())
                 log.flush(0)
                 log.truncate_to(log.log_end_offset - 1)
                 manager.checkpoint_pass(0)
-                manager.get_or_create(key, TOPIC_ID, 0)
+                get_or_create(manager, key, TOPIC_ID, 0)
                 append_batches(log, batch())
         except BaseException as error:
             faults.append(error)

@@ -15,7 +15,16 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import CorruptLog
 from barnabas.protocol.ids import TopicPartition
 from tests.support.defaults import log_config
-from tests.support.logs import TOPIC_ID, append_batches, crash, flip_bits, online, produced, spy
+from tests.support.logs import (
+    TOPIC_ID,
+    append_batches,
+    crash,
+    flip_bits,
+    get_or_create,
+    online,
+    produced,
+    spy,
+)
 from tests.support.slow_disk import SlowDisk
 from tests.support.waiting import DEADLINE_S
 
@@ -48,7 +57,7 @@ class NotingDisk(FileSystem):
 
 def write(manager: LogManager, *keys: TopicPartition) -> None:
     for key in keys:
-        append_batches(manager.get_or_create(key, TOPIC_ID, 0), produced(0, 3), 1)
+        append_batches(get_or_create(manager, key, TOPIC_ID, 0), produced(0, 3), 1)
 
 
 def test_a_clean_stop_forces_each_file_to_disk_once(open_log: OpenLog) -> None:
@@ -191,7 +200,7 @@ def test_deleted_logs_make_room_for_new_ones(managers: Managers) -> None:
     for log in manager.all_logs():
         if log.folder.parent == emptied:
             manager.delete(log.topic_partition, 0)
-    new = [manager.get_or_create(TopicPartition("new", number), TOPIC_ID, 0) for number in range(6)]
+    new = [get_or_create(manager, TopicPartition("new", number), TOPIC_ID, 0) for number in range(6)]
     assert {log.folder.parent for log in new} == {emptied}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 MOST_DESCRIPTORS = 1024
 resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_DESCRIPTORS, MOST_DESCRIPTORS))
 
+from tests.support.logs import get_or_create
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log import open_files
 from tests.support.defaults import log_config
@@ -47,7 +48,7 @@ def count(name):
 # Waits for the disk are not measured here.
 os.fsync = lambda descriptor: None
 logs = manager()
-first = logs.get_or_create(TopicPartition("topic", 0), None, 0)
+first = get_or_create(logs, TopicPartition("topic", 0), None, 0)
 for number in range(per_partition):
     first.append_as_leader(parse_produced(build_batch([(None, b"v" * 300)], timestamp_ms=number + 1)), 0, 0)
 logs.close(0)

@@ -31,7 +31,7 @@ from tests.support.batches import build_batch
 from tests.support.cleaning import batches_of, build, clean, cleaned_batches
 from tests.support.defaults import log_config
 from tests.support.errors import refused
-from tests.support.logs import OpenLog, append_batches, crash, index_entries, online
+from tests.support.logs import OpenLog, append_batches, crash, get_or_create, index_entries, online
 from tests.support.waiting import DEADLINE_S
 
 from .conftest import Managers
@@ -187,10 +187,10 @@ def test_a_partition_that_was_deleted_and_created_again_is_not_touched(managers:
     del managers.paths[1:]
     manager = managers.open()
     key = TopicPartition("t", 0)
-    old = fill(manager.get_or_create(key, None, 0))
+    old = fill(get_or_create(manager, key, None, 0))
     built = build(old, drop_all, 0, 2)
     manager.delete(key, 0)
-    new = fill(manager.get_or_create(key, None, 0))
+    new = fill(get_or_create(manager, key, None, 0))
     before = content(new)
     assert not replace_segments(old, *built)
     assert content(new) == before
@@ -414,7 +414,7 @@ def test_a_disk_that_fails_within_a_swap_goes_offline_and_keeps_one_of_the_two_l
         paths = [tmp_path / str(count)]
         files = Failing(error_number)
         manager = managers.open(paths=paths, files=files)
-        log = fill(manager.get_or_create(key, None, 0))
+        log = fill(get_or_create(manager, key, None, 0))
         before = content(log)
         after = cleaned_batches(before, lambda at: even(at) or at >= 6, ends=[6])
         files.left = count

@@ -32,7 +32,16 @@ from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import TopicId, TopicPartition
 from tests.support.batches import build_batch
 from tests.support.defaults import log_config
-from tests.support.logs import PRODUCER_ID, TOPIC_ID, append_batches, crash, failing, online, produced
+from tests.support.logs import (
+    PRODUCER_ID,
+    TOPIC_ID,
+    append_batches,
+    crash,
+    failing,
+    get_or_create,
+    online,
+    produced,
+)
 
 from .conftest import Managers, OpenLog
 
@@ -97,7 +106,7 @@ def manager(managers: Managers) -> LogManager:
 
 
 def append(manager: LogManager, name: TopicPartition) -> None:
-    append_batches(manager.get_or_create(name, None, 0), build_batch([(None, b"v")]))
+    append_batches(get_or_create(manager, name, None, 0), build_batch([(None, b"v")]))
 
 
 @pytest.mark.parametrize("error_number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -284,7 +293,7 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_on_demand(
     managers: Managers, monkeypatch: pytest.MonkeyPatch, is_clean: bool
 ) -> None:
     manager = managers.open()
-    log = manager.get_or_create(T0, TOPIC_ID, 0)
+    log = get_or_create(manager, T0, TOPIC_ID, 0)
     append_batches(log, build_batch([(None, b"value")] * 5), 2)
     log.increment_log_start_offset(2)
     log.flush(0)
@@ -300,9 +309,9 @@ def test_a_log_that_could_not_be_opened_at_start_is_opened_on_demand(
         manager = managers.open()
         # Refused as a failed call, so that the role is requested again.
         with pytest.raises(StorageCallFailed):
-            manager.get_or_create(T0, TOPIC_ID, 0)
+            get_or_create(manager, T0, TOPIC_ID, 0)
     assert manager.load_high_watermarks() == {T0: 4}
-    result = manager.get_or_create(T0, TOPIC_ID, 0)
+    result = get_or_create(manager, T0, TOPIC_ID, 0)
     assert (result.log_start_offset, result.log_end_offset) == (2, 5)
     assert manager.offline_partitions == {}
     # The log writes its own checkpoint entries again.
@@ -316,7 +325,7 @@ def test_a_log_that_is_damaged_at_the_second_try_stays_offline(
     managers: Managers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = managers.open()
-    manager.get_or_create(T0, TOPIC_ID, 0)
+    get_or_create(manager, T0, TOPIC_ID, 0)
     manager.close(0)
     refusals: list[Exception] = [
         StorageCallFailed(Path("log"), OSError(errno.ENOMEM, "Cannot allocate memory")),
@@ -331,5 +340,5 @@ def test_a_log_that_is_damaged_at_the_second_try_stays_offline(
         manager = managers.open()
         for _ in range(2):
             with pytest.raises(ApiError, match="a flipped bit"):
-                manager.get_or_create(T0, TOPIC_ID, 0)
+                get_or_create(manager, T0, TOPIC_ID, 0)
     assert isinstance(manager.offline_partitions[T0], CorruptLog)
