@@ -205,16 +205,16 @@ class Fetcher:
         text = f"topic {state.tp.topic!r} was deleted and made again; {state.tp} was read to offset "
         # All records of the new one are newer than this consumer, so `latest` must not skip any.
         reset = None if reset_of(self._config) is None else Reset.EARLIEST
-        self._start_over(state, f"{text}{state.taken_offset} of the former one", reset)
-
-    def _start_over(self, state: PartitionState, text: str, reset: Reset | None) -> None:
-        """Continue where the reset says, because the log has nothing of what was read; fail without one."""
         state.restarts += 1
+        self._start_over(state, LogTruncated(f"{text}{state.taken_offset} of the former one", None), reset)
+
+    def _start_over(self, state: PartitionState, error: BarnabasError, reset: Reset | None) -> None:
+        """Continue where the reset says, because the log cannot continue what was read; fail without one."""
         if reset is None:
             state.drop_buffered()
-            self._fail(state, LogTruncated(text, None))
+            self._fail(state, error)
         else:
-            log.warning("%s; continuing at the %s offset", text, reset.name.lower())
+            log.warning("%s; continuing at the %s offset", error, reset.name.lower())
             state.seek(None, reset)
 
     def _must_be_checked(self, state: PartitionState, epoch: LeaderEpoch) -> bool:
@@ -407,16 +407,12 @@ class Fetcher:
         if code in LEADERSHIP_ERRORS:
             self._cluster.invalidate(state.tp)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            error = out_of_range(state.tp, item.fetch_offset, partition)
-            reset = reset_of(self._config)
             if state.has_data:
                 # The buffered records are handed out first; then the position is reset.
                 self._retry_later(state)
-            elif reset is None:
-                self._fail(state, error)
             else:
-                log.warning("%s; continuing at the %s offset", error, self._config.auto_offset_reset)
-                state.seek(None, reset)
+                error = out_of_range(state.tp, item.fetch_offset, partition)
+                self._start_over(state, error, reset_of(self._config))
         elif is_retriable(code):
             log.debug("fetching %s: %s", state.tp, api_error(code))
             self._retry_later(state)
@@ -498,7 +494,8 @@ class Fetcher:
         )
         reset = reset_of(self._config)
         if answer is None:
-            self._start_over(state, text, reset)
+            state.restarts += 1
+            self._start_over(state, LogTruncated(text, None), reset)
         elif reset is None:
             state.drop_buffered()
             self._fail(state, LogTruncated(text, answer.end_offset))

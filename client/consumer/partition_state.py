@@ -164,10 +164,8 @@ class _Chunk:
     frame: FetchedFrame
     aborted: AbortedBatches | None
     """The rule for the batches to skip; None if all are for the user."""
-    size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.size_bytes = len(self.view)
         self.frame.use()
 
     def drop(self) -> None:
@@ -421,7 +419,7 @@ class PartitionState:
         chunk.batches.popleft()
         if not chunk.batches:
             self._chunks.popleft()
-            self.buffered_bytes -= chunk.size_bytes
+            self.buffered_bytes -= len(chunk.view)
             chunk.drop()
         start = self.taken_offset
         if fields and fields[0][0] < start:
