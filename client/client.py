@@ -108,6 +108,10 @@ class Client(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._close_after(error)
+
+    async def _close_after(self, error: BaseException | None) -> None:
+        """The close at the end of ``async with``, after an error of its body or without one."""
         await self.close()
 
     def __del__(self) -> None:

@@ -179,6 +179,10 @@ class BlockingClient(Generic[C_co]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._close_after(error)
+
+    def _close_after(self, error: BaseException | None) -> None:
+        """The close at the end of ``with``, after an error of its body or without one."""
         self.close()
 
 

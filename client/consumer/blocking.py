@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from barnabas.client.arguments import check_callable, check_limit
@@ -64,11 +63,6 @@ class Consumer(BlockingClient[_Consumer]):
         # Otherwise it would stay a member of its group until max_poll_interval_ms has passed.
         return partial(self._client.close, commits=False, timeout_ms=_DROPPED_TIMEOUT_MS)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close_after(error)
-
     def close(self, *, commits: bool = True, timeout_ms: int | None = None) -> None:
         """Commit if that is automatic, leave the group, disconnect, end the thread. Idempotent.
 
@@ -87,9 +81,7 @@ class Consumer(BlockingClient[_Consumer]):
         self._is_closing = True
         limit_ms = timeout_ms if timeout_ms is not None else ms_after(error) or CLOSE_TIMEOUT_MS
         try:
-            self._give_back()
-            if error is not None:
-                self._thread.call_plain(self._assignment.put_back)
+            self._give_back(error)
             self._serve(lambda: self._client._close(commits=commits, timeout_ms=limit_ms))
         finally:
             self._thread.stop("the consumer is closed")
@@ -133,10 +125,7 @@ class Consumer(BlockingClient[_Consumer]):
         self._has_listener = self._has_listener or passed_on is not None
 
     def unsubscribe(self) -> None:
-        error = handled_error()
-        self._give_back()
-        if error is not None:
-            self._thread.call_plain(self._assignment.put_back)
+        self._give_back(handled_error())
         self._serve(lambda: self._client._unsubscribe(None))
 
     def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
@@ -250,9 +239,12 @@ class Consumer(BlockingClient[_Consumer]):
             raise
         return self._thread.outcome(future)
 
-    def _give_back(self) -> None:
+    def _give_back(self, error: BaseException | None = None) -> None:
+        """Continue with the records that are held back, and after an error with those in hand."""
         if self._assignment.held_back:
             self._thread.call_plain(self._assignment.give_back)
+        if error is not None:
+            self._thread.call_plain(self._assignment.put_back)
 
 
 class _ListenerCalls:

@@ -20,7 +20,6 @@ import asyncio
 import re
 import time
 from collections.abc import Collection, Coroutine, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from barnabas.client.arguments import check_callable, check_limit, check_number, limit_ms
@@ -128,11 +127,6 @@ class Consumer(Client):
                 self._cluster.close()
                 self._fetcher = None
                 self._arrived.set()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close_after(error)
 
     def _may_create(self, topic: str) -> bool:
         is_wanted = self._group is None or self._group.wants_created(topic)

@@ -21,7 +21,6 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Unpack
 
 from barnabas.client.arguments import as_bytes, check_callable, check_limit
@@ -218,9 +217,7 @@ class Producer(BlockingClient[_producer.Producer]):
             finally:
                 self._thread.stop("the producer is closed")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _close_after(self, error: BaseException | None) -> None:
         self.close(ms_after(error))
 
     async def _flush(self, timeout_s: float | None) -> None:

@@ -27,7 +27,6 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any, Final, Unpack
 
 from barnabas.client.arguments import as_bytes, as_flat_buffer, check_callable, check_limit
@@ -363,9 +362,7 @@ class Producer(Client):
             self._accumulator = self._sender = self._session = None
             self._topics = {}
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _close_after(self, error: BaseException | None) -> None:
         await self._close(ms_after(error))
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
