@@ -18,7 +18,6 @@ from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignors import ASSIGNORS, Member, subscription_for
 from barnabas.client.consumer.group_membership import Identity, Membership, MemberState
 from barnabas.client.consumer.group_offsets import CommittedOffsets
-from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
@@ -72,17 +71,11 @@ class Holdings:
 class GroupJoin:
     """Joins for one member; ``led_counts`` has the partition counts of our last assignment as leader."""
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        member: Membership,
-        link: CoordinatorLink,
-        offsets: CommittedOffsets,
-    ) -> None:
+    def __init__(self, config: ConsumerConfig, member: Membership, offsets: CommittedOffsets) -> None:
+        self._link = link = offsets.link
         self._cluster = link.cluster
         self._config = config
         self._member = member
-        self._link = link
         self._offsets = offsets
         self._timeout_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_GRACE_MS)
         self.led_topics: frozenset[str] = frozenset()

@@ -68,7 +68,7 @@ class CommittedOffsets:
 
     def __init__(self, link: CoordinatorLink, member: Membership) -> None:
         self._cluster = cluster = link.cluster
-        self._link = link
+        self.link = link
         self._member = member
         self._request_timeout_ms = cluster.config.request_timeout_ms
         self.is_member = False
@@ -165,7 +165,7 @@ class CommittedOffsets:
                 )
             )
         request = OffsetCommitRequest(
-            group_id=self._link.key,
+            group_id=self.link.key,
             generation_id_or_member_epoch=sent_as.generation_id,
             member_id=sent_as.member_id,
             group_instance_id=self._member.group_instance_id if self.is_member else None,
@@ -174,7 +174,7 @@ class CommittedOffsets:
                 for (name, topic_id), partitions in topics.items()
             ],
         )
-        response = await self._link.ask(request, timeout_ms=timeout_ms)
+        response = await self.link.ask(request, timeout_ms=timeout_ms)
         codes = {tp: answer.error_code for tp, answer in entries(response.topics)}
         if ErrorCode.UNKNOWN_TOPIC_ID in codes.values():
             # Either the coordinator or this client has older metadata than the other.
@@ -212,13 +212,13 @@ class CommittedOffsets:
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
         topics = None if partitions is None else numbers_in_topics(TopicPartitionIndexes, partitions)
         request = OffsetFetchRequest(
-            groups=[OffsetFetchRequestGroup(group_id=self._link.key, topics=topics)],
+            groups=[OffsetFetchRequestGroup(group_id=self.link.key, topics=topics)],
             require_stable=require_stable,
         )
-        of_group = f"of group {self._link.key!r}"
+        of_group = f"of group {self.link.key!r}"
         where = ", ".join(topic.name for topic in topics or ()) or "all topics"
         subject = f"the committed offsets {of_group} in {where} could not be fetched"
-        route = ToCoordinator(subject, link=self._link, api=Api.OFFSETS)
+        route = ToCoordinator(subject, link=self.link, api=Api.OFFSETS)
         try:
             answered = await ask(route, request, self._cluster.config.make_retries(timeout_ms))
         except BarnabasError as error:

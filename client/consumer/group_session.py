@@ -506,7 +506,7 @@ class GroupSession:
         self.commits = GroupCommits(
             config, member, self.offsets, self._assignment, self._request_upkeep_if_needed
         )
-        self._join = GroupJoin(config, member, self._link, self.offsets)
+        self._join = GroupJoin(config, member, self.offsets)
         self._remembered = set()
         self._held_generation = member.generation_id
         """The generation that assigned our partitions."""

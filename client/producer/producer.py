@@ -104,9 +104,9 @@ class Producer(Client):
             machine = TransactionMachine(self.config.transactional_id)
             if self._takes_over is not None:
                 machine.identity = ProducerIdentity(*self._takes_over, True)
-        self._sender = Sender(cluster, self._accumulator, self.config, machine)
+        self._sender = Sender(cluster, self._accumulator, machine)
         if machine is not None:
-            self._session = TransactionSession(cluster, self.config, self._accumulator, self._sender, machine)
+            self._session = TransactionSession(cluster, self._accumulator, self._sender, machine)
         cluster.add_listener(self._take_new_partitions)
 
     async def start(self) -> None:

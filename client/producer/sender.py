@@ -19,7 +19,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.client.cluster import Cluster
-from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import DeliveryTimedOut, report_bug
 from barnabas.client.metadata import LEADERSHIP_ERRORS
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
@@ -67,15 +66,11 @@ class Sender:
     """Sends the due batches, round by round."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        accumulator: Accumulator,
-        config: ProducerConfig,
-        transactions: TransactionMachine | None = None,
+        self, cluster: Cluster, accumulator: Accumulator, transactions: TransactionMachine | None = None
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
-        self._config = config
+        self._config = config = accumulator.config
         self._transactions = transactions
         self.add_partitions: Callable[[], None] = lambda: None
         """Called when `TransactionMachine.wanted` has partitions."""

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from barnabas.client.ask import ToCoordinator, ask
 from barnabas.client.client import seconds_after
 from barnabas.client.cluster import Cluster
-from barnabas.client.config import ClientConfig, ProducerConfig
+from barnabas.client.config import ClientConfig
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import (
     IllegalTransactionState,
@@ -74,16 +74,11 @@ class TransactionSession:
     """The transactions of one producer."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        config: ProducerConfig,
-        accumulator: Accumulator,
-        sender: Sender,
-        machine: TransactionMachine,
+        self, cluster: Cluster, accumulator: Accumulator, sender: Sender, machine: TransactionMachine
     ) -> None:
         self.machine = machine
         self._cluster = cluster
-        self._config = config
+        self._config = accumulator.config
         self._accumulator = accumulator
         self._sender = sender
         self._link = CoordinatorLink(cluster, CoordinatorType.TRANSACTION, machine.transactional_id)
