@@ -27,7 +27,16 @@ from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
 from barnabas.zookeeper.json_nodes import MalformedZnode
-from barnabas.zookeeper.requests import Watch, delete, first_error, list_children, read, recreate, retry_cas
+from barnabas.zookeeper.requests import (
+    Transaction,
+    Watch,
+    delete,
+    first_error,
+    list_children,
+    read,
+    recreate,
+    retry_cas,
+)
 from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
 from barnabas.zookeeper.znodes import StoredConfig
 
@@ -125,20 +134,16 @@ class ConfigStore:
         Raises UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist.
         """
         data, notice = znodes.encode_config(values), znodes.encode_config_change(_entity_path(entity))
-
-        def start(zk: Any) -> Any:
-            transaction = zk.transaction()
-            if entity.kind is EntityKind.TOPIC:
-                # The settings of a topic that was just deleted would remain.
-                transaction.check(paths.topic(entity.name), -1)
-            if former.exists:
-                transaction.set_data(entity.path, data, former.version)
-            else:
-                transaction.create(entity.path, data)
-            transaction.create(paths.CONFIG_CHANGE_PREFIX, notice, sequence=True)
-            return transaction.commit_async()
-
-        outcome = self.session.attempt(start)
+        transaction = Transaction()
+        if entity.kind is EntityKind.TOPIC:
+            # The settings of a topic that was just deleted would remain.
+            transaction.check(paths.topic(entity.name))
+        if former.exists:
+            transaction.set(entity.path, data, former.version)
+        else:
+            transaction.create(entity.path, data)
+        transaction.create(paths.CONFIG_CHANGE_PREFIX, notice, sequence=True)
+        outcome = self.session.attempt(transaction)
         results = outcome.get()
         error = first_error(results)
         if error is None:

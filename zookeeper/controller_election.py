@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
@@ -18,7 +16,7 @@ from barnabas.protocol.ids import NO_BROKER, BrokerId, ControllerEpoch
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.json_nodes import MalformedZnode
-from barnabas.zookeeper.requests import Watch, delete, exists, first_error, get, retry_cas, sync
+from barnabas.zookeeper.requests import Transaction, Watch, delete, exists, first_error, get, retry_cas, sync
 from barnabas.zookeeper.session import Outcome, ZooKeeperSession
 from barnabas.zookeeper.znodes import ControllerNode
 
@@ -117,16 +115,10 @@ class ControllerElection:
             return None, None
         writer = ControllerWriter(self._session, ControllerEpoch(epoch + 1), version + 1)
         node_data, epoch_data = znodes.encode_controller(broker, _now_ms()), znodes.encode_epoch(writer.epoch)
-
-        def start(zk: Any) -> Any:
-            transaction = zk.transaction()
-            if dead is not None:
-                transaction.delete(paths.CONTROLLER)
-            transaction.create(paths.CONTROLLER, node_data, ephemeral=True)
-            transaction.set_data(paths.CONTROLLER_EPOCH, epoch_data, version)
-            return transaction.commit_async()
-
-        outcome = self._session.attempt(start)
+        transaction = Transaction() if dead is None else Transaction().delete(paths.CONTROLLER)
+        transaction.create(paths.CONTROLLER, node_data, ephemeral=True)
+        transaction.set(paths.CONTROLLER_EPOCH, epoch_data, version)
+        outcome = self._session.attempt(transaction)
         if first_error(outcome.get()) is None:
             return writer, None
         node = self.current()
@@ -146,7 +138,7 @@ class ControllerElection:
             if first > 0:
                 log.error("%s was missing: recreated with epoch %d", paths.CONTROLLER_EPOCH, first)
             data = znodes.encode_epoch(first)
-            self._session.attempt(partial(_create_epoch, data=data))
+            self._session.attempt(Transaction().create(paths.CONTROLLER_EPOCH, data))
             return None
 
         return retry_cas(attempt, f"{paths.CONTROLLER_EPOCH} is deleted again and again")
@@ -159,7 +151,3 @@ class ControllerElection:
 def _now_ms() -> int:
     """The wall time. Only people read this timestamp."""
     return int(time.time() * 1000)
-
-
-def _create_epoch(zk: Any, *, data: bytes) -> Any:
-    return zk.create_async(paths.CONTROLLER_EPOCH, data)

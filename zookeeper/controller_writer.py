@@ -12,7 +12,7 @@ Any thread; calls block and are bounded as the session's are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -28,17 +28,21 @@ from kazoo.exceptions import (
 from barnabas.protocol.ids import NO_TOPIC_ID, ControllerEpoch, TopicId, TopicPartition
 from barnabas.zookeeper import admin_requests, paths, znodes
 from barnabas.zookeeper.errors import ControllerMoved
-from barnabas.zookeeper.requests import first_error, get, get_children, read_leadership, recreate, retry_cas
-from barnabas.zookeeper.session import Start, ZooKeeperSession
+from barnabas.zookeeper.requests import (
+    Transaction,
+    first_error,
+    get,
+    get_children,
+    read_leadership,
+    recreate,
+    retry_cas,
+)
+from barnabas.zookeeper.session import ZooKeeperSession
 from barnabas.zookeeper.znodes import LeadershipState, TopicAssignment
 
 log = logging.getLogger("barnabas.zookeeper")
 
-_ANY_VERSION: Final = -1
 _WRITES_AT_ONCE: Final = 50
-
-AddOperations = Callable[[Any], None]
-"""Adds operations to a transaction after the epoch check."""
 
 
 class FencedOutcome(NamedTuple):
@@ -67,7 +71,7 @@ class ControllerWriter:
     def create_leadership(self, states: Mapping[TopicPartition, LeadershipState]) -> StateUpdates:
         """Write first states; a partition that has one already is a conflict and comes with it."""
         topics = dict.fromkeys(tp.topic for tp in states)
-        self._fenced_all([_create(paths.topic_partitions(topic), b"") for topic in topics])
+        self._fenced_all([Transaction().create(paths.topic_partitions(topic), b"") for topic in topics])
         order = list(states)
         outcomes = self._fenced_together([_create_state(tp, states[tp], with_parent=True) for tp in order])
         existing = [tp for tp, outcome in zip(order, outcomes, strict=True) if outcome.error is not None]
@@ -103,18 +107,11 @@ class ControllerWriter:
         """Write a new topic with its overrides at one stroke; False when it exists already."""
         config_path, topic_path = paths.topic_config(name), paths.topic(name)
         config_data, topic_data = znodes.encode_config(config), znodes.encode_topic(topic)
-
-        def with_new_config(transaction: Any) -> None:
-            transaction.create(config_path, config_data)
+        with_new_config = Transaction().create(config_path, config_data)
+        with_old_config = Transaction().set(config_path, config_data)
+        for transaction in (with_new_config, with_old_config):
             transaction.create(topic_path, topic_data)
-
-        def with_old_config(transaction: Any) -> None:
-            transaction.set_data(config_path, config_data)
-            transaction.create(topic_path, topic_data)
-
-        parents = (paths.TOPIC_CONFIGS, paths.TOPICS)
-        for add in (with_new_config, with_old_config):
-            outcome = self._fenced_under(parents, add)
+            outcome = self._fenced_under((paths.TOPIC_CONFIGS, paths.TOPICS), transaction)
             if outcome.error is None:
                 return True
             if not isinstance(outcome.error, NodeExistsError):
@@ -132,7 +129,7 @@ class ControllerWriter:
         nodes = {name: (paths.topic(name), znodes.encode_topic(topic)) for name, topic in topics.items()}
         written = set()
         outcomes = self._fenced_all(
-            [_set(path, data, topics[name].version) for name, (path, data) in nodes.items()]
+            [Transaction().set(path, data, topics[name].version) for name, (path, data) in nodes.items()]
         )
         for (name, (path, data)), outcome in zip(nodes.items(), outcomes, strict=True):
             if outcome.error is None or self._was_written(
@@ -159,7 +156,7 @@ class ControllerWriter:
         """
         path = paths.REASSIGNMENTS
         data = admin_requests.encode_reassignments(targets)
-        write = _set(path, data, version) if targets else _delete(path, version)
+        write = Transaction().set(path, data, version) if targets else Transaction().delete(path, version)
         error = self._fenced(write).error
         if error is not None and not isinstance(error, BadVersionError | NoNodeError):
             raise error
@@ -169,7 +166,8 @@ class ControllerWriter:
 
         False when a deletion of a topic of that name had been asked for already.
         """
-        create = _create(paths.delete_topic(topic), admin_requests.encode_deletion(topic_id))
+        data = admin_requests.encode_deletion(topic_id)
+        create = Transaction().create(paths.delete_topic(topic), data)
         outcome = self._fenced_under([paths.DELETE_TOPICS], create)
         if outcome.error is None:
             return True
@@ -198,7 +196,7 @@ class ControllerWriter:
 
     def check(self) -> None:
         """Raises ControllerMoved if the epoch has moved on, so that later writes would be refused."""
-        self._fenced(lambda transaction: None)
+        self._fenced(Transaction())
 
     def resign(self) -> None:
         """Give ``/controller`` back, so that the next election starts at once."""
@@ -234,7 +232,7 @@ class ControllerWriter:
     def _delete_each(self, paths_to_delete: Sequence[str]) -> list[str]:
         """Remove these nodes; returns the nodes that remain because they have children."""
         remaining = []
-        outcomes = self._fenced_together([_delete(path) for path in paths_to_delete])
+        outcomes = self._fenced_together([Transaction().delete(path) for path in paths_to_delete])
         for path, outcome in zip(paths_to_delete, outcomes, strict=True):
             if isinstance(outcome.error, NotEmptyError):
                 remaining.append(path)
@@ -242,89 +240,50 @@ class ControllerWriter:
                 raise outcome.error
         return remaining
 
-    def _fenced(self, add: AddOperations) -> FencedOutcome:
-        return self._fenced_all([add])[0]
+    def _fenced(self, write: Transaction) -> FencedOutcome:
+        return self._fenced_all([write])[0]
 
-    def _fenced_under(self, parents: Sequence[str], add: AddOperations) -> FencedOutcome:
+    def _fenced_under(self, parents: Sequence[str], write: Transaction) -> FencedOutcome:
         """A `_fenced` write under parent nodes that every cluster has; creates a parent that is missing."""
-        outcome = self._fenced(add)
+        outcome = self._fenced(write)
         if isinstance(outcome.error, NoNodeError):
             recreate(self._session, parents)
-            outcome = self._fenced(add)
+            outcome = self._fenced(write)
         return outcome
 
-    def _fenced_all(self, writes: Sequence[AddOperations]) -> list[FencedOutcome]:
+    def _fenced_all(self, writes: Sequence[Transaction]) -> list[FencedOutcome]:
         """One transaction each. Raises ControllerMoved when the epoch has moved on."""
         outcomes = []
-        for outcome in self._session.run_all([self._start(add) for add in writes]):
+        is_ours = Transaction().check(paths.CONTROLLER_EPOCH, self._epoch_version)
+        for outcome in self._session.run_all([Transaction(is_ours, write) for write in writes]):
             results = outcome.get()
             if isinstance(results[0], BadVersionError | NoNodeError):
                 raise ControllerMoved(f"controller epoch {self.epoch} was superseded")
             outcomes.append(FencedOutcome(results[1:], first_error(results), outcome.retried))
         return outcomes
 
-    def _fenced_together(self, writes: Sequence[AddOperations]) -> list[FencedOutcome]:
+    def _fenced_together(self, writes: Sequence[Transaction]) -> list[FencedOutcome]:
         """As `_fenced_all`, with many small writes in one transaction; one of a refused one is made alone.
 
         A transaction costs the library as much for one write as for twenty.
         """
         chunks = [writes[first : first + _WRITES_AT_ONCE] for first in range(0, len(writes), _WRITES_AT_ONCE)]
-        counts: list[list[int]] = [[] for _ in chunks]
-        together = [_all_of(chunk, count) for chunk, count in zip(chunks, counts, strict=True)]
+        together = self._fenced_all([Transaction(*chunk) for chunk in chunks])
         outcomes: list[FencedOutcome] = []
-        for chunk, count, outcome in zip(chunks, counts, self._fenced_all(together), strict=True):
+        for chunk, outcome in zip(chunks, together, strict=True):
             if outcome.error is not None:
                 outcomes += self._fenced_all(chunk)
                 continue
             results = iter(outcome.results)
-            outcomes += [FencedOutcome(list(islice(results, n)), None, outcome.retried) for n in count]
+            each = [list(islice(results, len(write))) for write in chunk]
+            outcomes += [FencedOutcome(its, None, outcome.retried) for its in each]
         return outcomes
 
-    def _start(self, add: AddOperations) -> Start:
-        def start(zk: Any) -> Any:
-            transaction = zk.transaction()
-            transaction.check(paths.CONTROLLER_EPOCH, self._epoch_version)
-            add(transaction)
-            return transaction.commit_async()
 
-        return start
+def _create_state(tp: TopicPartition, state: LeadershipState, *, with_parent: bool) -> Transaction:
+    parent = Transaction().create(paths.partition(tp), b"") if with_parent else Transaction()
+    return parent.create(paths.leadership(tp), znodes.encode_leadership(state))
 
 
-def _all_of(writes: Sequence[AddOperations], counts: list[int]) -> AddOperations:
-    """All writes; `counts` gets the number of operations of each."""
-
-    def add(transaction: Any) -> None:
-        counts.clear()
-        for write in writes:
-            before = len(transaction.operations)
-            write(transaction)
-            counts.append(len(transaction.operations) - before)
-
-    return add
-
-
-def _create(path: str, data: bytes) -> AddOperations:
-    return lambda transaction: transaction.create(path, data)
-
-
-def _delete(path: str, version: int = _ANY_VERSION) -> AddOperations:
-    return lambda transaction: transaction.delete(path, version)
-
-
-def _set(path: str, data: bytes, version: int) -> AddOperations:
-    return lambda transaction: transaction.set_data(path, data, version)
-
-
-def _create_state(tp: TopicPartition, state: LeadershipState, *, with_parent: bool) -> AddOperations:
-    data = znodes.encode_leadership(state)
-
-    def add(transaction: Any) -> None:
-        if with_parent:
-            transaction.create(paths.partition(tp), b"")
-        transaction.create(paths.leadership(tp), data)
-
-    return add
-
-
-def _set_state(tp: TopicPartition, state: LeadershipState) -> AddOperations:
-    return _set(paths.leadership(tp), znodes.encode_leadership(state), state.partition_epoch)
+def _set_state(tp: TopicPartition, state: LeadershipState) -> Transaction:
+    return Transaction().set(paths.leadership(tp), znodes.encode_leadership(state), state.partition_epoch)

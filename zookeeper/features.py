@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
@@ -26,7 +26,7 @@ from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
 from barnabas.zookeeper.json_nodes import MalformedZnode
-from barnabas.zookeeper.requests import Watch, exists, first_error, read, retry_cas
+from barnabas.zookeeper.requests import Transaction, Watch, exists, first_error, read, retry_cas
 from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
 from barnabas.zookeeper.znodes import BrokerRegistration, FinalizedFeatures, LevelRange
 
@@ -84,18 +84,13 @@ class FeatureStore:
     ) -> FinalizedFeatures | None:
         """The new version; None if the levels or the registrations have changed."""
         data = znodes.encode_features(levels)
-
-        def start(zk: Any) -> Any:
-            transaction = zk.transaction()
-            transaction.check(paths.BROKER_IDS, registrations_version)
-            if former.exists:
-                transaction.set_data(paths.FEATURES, data, former.epoch)
-            else:
-                transaction.create(paths.FEATURES, data)
-            return transaction.commit_async()
-
+        transaction = Transaction().check(paths.BROKER_IDS, registrations_version)
+        if former.exists:
+            transaction.set(paths.FEATURES, data, former.epoch)
+        else:
+            transaction.create(paths.FEATURES, data)
         written = FinalizedFeatures(levels, former.epoch + 1)
-        outcome = self.session.attempt(start)
+        outcome = self.session.attempt(transaction)
         error = first_error(outcome.get())
         if error is None:
             return written

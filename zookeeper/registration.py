@@ -31,8 +31,8 @@ from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import BrokerIdTaken, ZooKeeperRolledBack
-from barnabas.zookeeper.requests import delete, first_error, get, recreate
-from barnabas.zookeeper.session import Start, ZooKeeperSession
+from barnabas.zookeeper.requests import Transaction, delete, first_error, get, recreate
+from barnabas.zookeeper.session import ZooKeeperSession
 from barnabas.zookeeper.znodes import BrokerRegistration
 
 log = logging.getLogger("barnabas.zookeeper")
@@ -79,9 +79,10 @@ def register_broker(
     """
     path = paths.broker_id(registration.broker_id)
     data = znodes.encode_broker(registration)
+    register = Transaction().create(path, data, ephemeral=True).set(paths.BROKER_IDS, b"")
     deadline = session.threads.now_s() + (session.session_timeout_ms + grace_ms) / 1000
     while True:
-        error = first_error(session.attempt(_register(path, data)).get())
+        error = first_error(session.attempt(register).get())
         if isinstance(error, NoNodeError):
             recreate(session, [paths.BROKER_IDS])
             continue
@@ -123,16 +124,6 @@ def register_broker(
             _describe(registration),
         )
         session.threads.wait(changed, left_s)
-
-
-def _register(path: str, data: bytes) -> Start:
-    def start(zk: Any) -> Any:
-        transaction = zk.transaction()
-        transaction.create(path, data, ephemeral=True)
-        transaction.set_data(paths.BROKER_IDS, b"")
-        return transaction.commit_async()
-
-    return start
 
 
 def _setter(event: threading.Event) -> Callable[[Any], None]:

@@ -33,6 +33,7 @@ Watch = Callable[[Any], None]
 T = TypeVar("T")
 
 CAS_ROUNDS: Final = 100
+_ANY_VERSION: Final = -1
 _AT_ONCE: Final = 100
 """So many states in one request have at most 100 kB."""
 
@@ -64,6 +65,41 @@ def delete(path: str) -> Start:
 
 def ensure(path: str) -> Start:
     return lambda zk: zk.ensure_path_async(path)
+
+
+class Transaction:
+    """Operations that ZooKeeper carries out in order, or none of them; a `Start`. ``parts`` come first."""
+
+    def __init__(self, *parts: Transaction) -> None:
+        self._operations: list[Callable[[Any], object]] = [
+            each for part in parts for each in part._operations
+        ]
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def __call__(self, zk: Any) -> Any:
+        transaction = zk.transaction()
+        for add in self._operations:
+            add(transaction)
+        return transaction.commit_async()
+
+    def check(self, path: str, version: int = _ANY_VERSION) -> Transaction:
+        """That the node exists, at this version."""
+        return self._with(lambda transaction: transaction.check(path, version))
+
+    def create(self, path: str, data: bytes, **flags: bool) -> Transaction:
+        return self._with(lambda transaction: transaction.create(path, data, **flags))
+
+    def set(self, path: str, data: bytes, version: int = _ANY_VERSION) -> Transaction:
+        return self._with(lambda transaction: transaction.set_data(path, data, version))
+
+    def delete(self, path: str, version: int = _ANY_VERSION) -> Transaction:
+        return self._with(lambda transaction: transaction.delete(path, version))
+
+    def _with(self, operation: Callable[[Any], object]) -> Transaction:
+        self._operations.append(operation)
+        return self
 
 
 def first_error(results: Sequence[Any]) -> KazooException | None:

@@ -46,6 +46,7 @@ from barnabas.zookeeper.multi_read import Client
 from barnabas.zookeeper.registration import register_broker
 from barnabas.zookeeper.requests import (
     CAS_ROUNDS,
+    Transaction,
     Watch,
     ensure,
     exists,
@@ -71,7 +72,6 @@ T = TypeVar("T")
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000
 _LARGEST_PRODUCER_ID: Final = (1 << 63) - 1
-_ANY_VERSION: Final = -1
 _NO_BROKERS: Mapping[BrokerId, BrokerEpoch] = MappingProxyType({})
 
 
@@ -134,15 +134,10 @@ class ClusterStore:
         new_id = znodes.encode_cluster_id(znodes.encode_uuid(znodes.random_uuid()))
         # Otherwise it is an older cluster whose id was deleted by hand.
         is_new = not self.topics() and self.session.run(exists(paths.FEATURES)) is None
-
-        def start(zk: Any) -> Any:
-            transaction = zk.transaction()
-            transaction.create(paths.CLUSTER_ID, new_id)
-            if is_new:
-                transaction.create(paths.FEATURES, znodes.encode_features(levels))
-            return transaction.commit_async()
-
-        error = first_error(self.session.run(start))
+        transaction = Transaction().create(paths.CLUSTER_ID, new_id)
+        if is_new:
+            transaction.create(paths.FEATURES, znodes.encode_features(levels))
+        error = first_error(self.session.run(transaction))
         if error is not None and not isinstance(error, NodeExistsError):
             raise error
 
@@ -417,14 +412,9 @@ def _set_state(
     path: str, data: bytes, version: int, registered: Iterable[BrokerId], registrations_version: int | None
 ) -> Start:
     """Compare-and-set that fails if a broker has registered since that version, or one of these is gone."""
-
-    def start(zk: Any) -> Any:
-        transaction = zk.transaction()
-        if registrations_version is not None:
-            transaction.check(paths.BROKER_IDS, registrations_version)
-        for broker in registered:
-            transaction.check(paths.broker_id(broker), _ANY_VERSION)
-        transaction.set_data(path, data, version)
-        return transaction.commit_async()
-
-    return start
+    transaction = Transaction()
+    if registrations_version is not None:
+        transaction.check(paths.BROKER_IDS, registrations_version)
+    for broker in registered:
+        transaction.check(paths.broker_id(broker))
+    return transaction.set(path, data, version)

@@ -28,6 +28,7 @@ from barnabas.protocol.ids import NO_BROKER_EPOCH
 from barnabas.protocol.record_batch import parse_header
 from barnabas.zookeeper import controller_writer, paths, store, znodes
 from barnabas.zookeeper.errors import LeadershipConflict
+from barnabas.zookeeper.requests import Transaction
 from tests.simulation.planted import SetAttr, found_in
 
 
@@ -141,9 +142,7 @@ def the_state_is_written_without_comparing(setattr_: SetAttr) -> None:
     setattr_(
         controller_writer,
         "_set_state",
-        lambda tp, state: (
-            lambda transaction: transaction.set_data(paths.leadership(tp), znodes.encode_leadership(state))
-        ),
+        lambda tp, state: Transaction().set(paths.leadership(tp), znodes.encode_leadership(state)),
     )
 
 
