@@ -27,7 +27,6 @@ from types import TracebackType
 from typing import Final, Self
 
 from barnabas.broker.config.load import config_from, overridden
-from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import (
     Command,
     LocalBroker,
@@ -38,7 +37,7 @@ from barnabas.deploy.local_broker import (
 )
 from barnabas.deploy.ports import ReservedPort, reserve_all, reserve_block
 from barnabas.deploy.process import DeployError, ProcessId
-from barnabas.deploy.running_cluster import START_TIMEOUT_S, ReadyCheck, RunningCluster
+from barnabas.deploy.running_cluster import START_TIMEOUT_S, RunningCluster
 from barnabas.deploy.state import (
     BrokerRecord,
     ClusterConfiguration,
@@ -108,7 +107,6 @@ class LocalCluster(RunningCluster):
         replicates: bool = False,
         detach: bool = False,
         command: Command = broker_command,
-        ready: ReadyCheck = wait_ready,
     ) -> None:
         _check_packages()
         if brokers is not None and brokers < 1:
@@ -146,7 +144,7 @@ class LocalCluster(RunningCluster):
             )
             are_well_known = bool(preferred_ports)
             made = self._make_brokers(folder, earlier, ports, are_well_known, command, detach, log_dirs)
-            super().__init__(record, server, made, ready=ready)
+            super().__init__(record, server, made)
         except BaseException:
             self._lock.release()
             raise

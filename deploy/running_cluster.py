@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,13 +21,9 @@ from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
 from barnabas.deploy.server import LocalServer
 from barnabas.deploy.state import ZOOKEEPER, ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
-from barnabas.protocol.ids import BrokerId, Endpoint
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
-
-ReadyCheck = Callable[[Mapping[BrokerId, Endpoint], float, Callable[[], None]], None]
-"""Wait until these brokers form a cluster, within seconds, calling the check repeatedly."""
 
 
 class RunningCluster:
@@ -36,15 +32,12 @@ class RunningCluster:
         record: ClusterRecord,
         zookeeper: ZooKeeper | ExistingZooKeeper,
         brokers: Sequence[LocalBroker],
-        *,
-        ready: ReadyCheck = wait_ready,
     ) -> None:
         """Of the processes, the record is renewed when it is written."""
         self.record = record
         self.directory = Path(record.directory)
         self.zookeeper = zookeeper
         self._brokers = {int(broker.id): broker for broker in brokers}
-        self._ready = ready
 
     @classmethod
     def open(cls, directory: Path | str) -> RunningCluster:
@@ -160,7 +153,7 @@ class RunningCluster:
             for broker in waited_for:
                 broker.check_alive()
 
-        self._ready({broker.id: broker.endpoint for broker in waited_for}, timeout_s, check)
+        wait_ready({broker.id: broker.endpoint for broker in waited_for}, timeout_s, check)
 
     # -- one broker ----------------------------------------------------------------------------------------
 

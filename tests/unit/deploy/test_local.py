@@ -71,15 +71,16 @@ def srvr_answerer() -> Iterator[str]:
 
 
 @pytest.fixture
-def make(tmp_path: Path, srvr_answerer: str) -> Iterator[Make]:
+def make(tmp_path: Path, srvr_answerer: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     made: list[LocalCluster] = []
 
     def make_cluster(**arguments: object) -> LocalCluster:
         defaults = {
             "zookeeper": srvr_answerer,
             "command": _stand_in,
-            "ready": _ready_when_all_printed,
         }
+        is_ready = arguments.pop("ready", _ready_when_all_printed)
+        monkeypatch.setattr("barnabas.deploy.running_cluster.wait_ready", is_ready)
         made.append(LocalCluster(tmp_path / "cluster", **(defaults | arguments)))
         return made[-1]
 
@@ -555,13 +556,14 @@ def test_the_error_for_an_unknown_broker_names_the_existing_ones(make: Make) -> 
 
 _OWNER = """
 import pathlib, sys
+from barnabas.deploy import running_cluster
 from barnabas.deploy.local import LocalCluster
 stand_in = sys.argv[3]
+running_cluster.wait_ready = lambda endpoints, timeout_s, check: check()
 cluster = LocalCluster(
     sys.argv[1],
     zookeeper=sys.argv[2],
     command=lambda file: [sys.executable, "-c", stand_in, str(file)],
-    ready=lambda endpoints, timeout_s, check: check(),
 )
 cluster.start()
 cluster.pause(2)
