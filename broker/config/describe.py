@@ -144,11 +144,11 @@ def check(kind: ConfigResourceType, settings: Mapping[str, str], layers: ConfigL
     is_topic = kind is ConfigResourceType.TOPIC
     values = {
         name if is_topic else declared.name: layers.value(declared.name)
-        for name, declared in (TOPIC_SETTINGS if is_topic else SETTINGS).items()
+        for name, declared in _settings_of(kind).items()
         if declared.name and declared.is_dynamic
     }
     for name, text in settings.items():
-        if (declared := _declared(kind, name)) is not None:
+        if (declared := _settings_of(kind).get(name)) is not None:
             value = parse_setting(name, declared.kind, text, problems)
             if value is not None:
                 values[name] = value
@@ -159,8 +159,8 @@ def check(kind: ConfigResourceType, settings: Mapping[str, str], layers: ConfigL
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
 
 
-def _declared(kind: ConfigResourceType, name: str) -> Setting | None:
-    return (TOPIC_SETTINGS if kind is ConfigResourceType.TOPIC else SETTINGS).get(name)
+def _settings_of(kind: ConfigResourceType) -> Mapping[str, Setting]:
+    return TOPIC_SETTINGS if kind is ConfigResourceType.TOPIC else SETTINGS
 
 
 def _check_request(alterations: Sequence[Alteration]) -> None:
@@ -188,18 +188,13 @@ def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str])
     # A setting that is set may be kept, even if this broker does not know it.
     if name in current:
         return
-    if kind is ConfigResourceType.TOPIC:
-        if name not in TOPIC_SETTINGS:
-            raise api_error(
-                ErrorCode.INVALID_CONFIG,
-                f"unknown topic setting {name!r}{did_you_mean(name, TOPIC_SETTINGS)}",
-            )
-        return
-    if name not in KNOWN_NAMES:
+    is_topic, settings = kind is ConfigResourceType.TOPIC, _settings_of(kind)
+    if name not in (settings if is_topic else KNOWN_NAMES):
         raise api_error(
-            ErrorCode.INVALID_CONFIG, f"unknown broker setting {name!r}{did_you_mean(name, SETTINGS)}"
+            ErrorCode.INVALID_CONFIG,
+            f"unknown {'topic' if is_topic else 'broker'} setting {name!r}{did_you_mean(name, settings)}",
         )
-    if name not in DYNAMIC_NAMES:
+    if not is_topic and name not in DYNAMIC_NAMES:
         raise api_error(
             ErrorCode.INVALID_REQUEST,
             f"Cannot update these configs dynamically: {name} takes effect only when a broker starts",
@@ -214,7 +209,7 @@ def _changed_list(
     current: Mapping[str, str],
     layers: ConfigLayers,
 ) -> str:
-    declared = _declared(kind, name)
+    declared = _settings_of(kind).get(name)
     if declared is None:
         raise api_error(
             ErrorCode.INVALID_CONFIG, f"{operation.name} of {name}, which this broker does not know"
