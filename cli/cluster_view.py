@@ -417,14 +417,14 @@ async def _min_isr(admin: Admin, topics: Sequence[str]) -> dict[str, int]:
     """``min.insync.replicas`` of each topic; empty if no broker says so in time."""
     if not topics:
         return {}
-    resources = {ConfigResource.topic(name): name for name in topics}
+    resources = [ConfigResource.topic(name) for name in topics]
     try:
         described = await admin.describe_configs(resources, [_MIN_ISR], timeout_ms=_TIMEOUT_MS)
     except BarnabasError:
         # The brokers that do not answer are a problem of their own.
         return {}
     return {
-        resources[resource]: int(value)
+        resource.name: int(value)
         for resource, entries in described.items()
         if (value := entries[_MIN_ISR].value) is not None
     }

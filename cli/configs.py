@@ -65,8 +65,9 @@ def check_changes(options: argparse.Namespace) -> None:
         raise CommandError(f"{twice} is changed twice; expected one change of each setting", USAGE)
 
 
-async def alter(options: argparse.Namespace, admin: Admin, resource: ConfigResource) -> None:
+async def alter(options: argparse.Namespace, admin: Admin) -> None:
     """Change settings; raises CommandError for a missing resource, naming the existing ones."""
+    resource = chosen_resource(options)
     await check_resource(admin, resource)
     await admin.alter_configs({resource: options.changes}, validate_only=options.validate_only)
     names = sorted(options.changes)
@@ -83,10 +84,6 @@ async def check_resource(admin: Admin, resource: ConfigResource) -> None:
         if int(resource.name) not in nodes:
             live = ", ".join(map(str, nodes)) or "none"
             raise CommandError(f"there is no live broker {resource.name}; live are {live}", NOT_FOUND)
-
-
-async def _alter(options: argparse.Namespace, admin: Admin) -> None:
-    await alter(options, admin, chosen_resource(options))
 
 
 async def _describe(options: argparse.Namespace, admin: Admin) -> None:
@@ -147,7 +144,7 @@ add_arguments = actions(
     on_cluster(
         "alter",
         "change settings; they take effect at once, on every replica",
-        _alter,
+        alter,
         _RESOURCE,
         *CHANGES,
         check=check_changes,

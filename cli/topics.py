@@ -9,7 +9,7 @@ from barnabas.cli.action import Row, actions, answer, arg, flag, pick, repeated
 from barnabas.cli.arguments import SHORT_MAX, key_values, number, on_cluster
 from barnabas.cli.exit_codes import USAGE, CommandError, check_topics
 from barnabas.cli.output import print_json, print_table
-from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
+from barnabas.client.admin.admin import Admin, NewPartitions, NewTopic
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.protocol.errors import ApiError, ErrorCode
 
@@ -66,10 +66,6 @@ async def _describe(options: argparse.Namespace, admin: Admin) -> None:
         print_table(("partition", "leader", "replicas", "isr", "offline"), rows)
     if not topics:
         print("no topics")
-
-
-async def _alter(options: argparse.Namespace, admin: Admin) -> None:
-    await configs.alter(options, admin, ConfigResource.topic(options.topic))
 
 
 def _check_add_partitions(options: argparse.Namespace) -> None:
@@ -138,7 +134,7 @@ add_arguments = actions(
     on_cluster(
         "alter",
         "change a topic's settings; they take effect on every replica",
-        _alter,
+        configs.alter,
         arg("topic"),
         *configs.CHANGES,
         check=configs.check_changes,
