@@ -76,7 +76,7 @@ class LinkQueue:
 
     def add(self, batch: BrokerBatch) -> None:
         # Changes without those that were dropped before would pass for all that the broker does not know yet.
-        self._lost_requests = self._lost_requests and not batch.is_full_metadata
+        self._lost_requests = self._lost_requests and not batch.is_full
         if self.is_suspected or self._lost_requests:
             return
         if not self.waiting or not self.waiting[-1].merge(batch):

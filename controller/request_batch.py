@@ -71,12 +71,14 @@ class TopicFacts(NamedTuple):
 
 @dataclass
 class BrokerBatch:
-    """The changes that one batch sends to a broker; the full flags apply to this batch."""
+    """The changes that one batch sends to a broker.
 
+    With ``is_full`` it sends everything: the LeaderAndIsr, even without partitions, and the UpdateMetadata.
+    """
+
+    is_full: bool = False
     leader_and_isr: dict[TopicPartition, LeaderAndIsrPartition] = field(default_factory=dict)
-    is_full_leader_and_isr: bool = False
     update_metadata: dict[TopicPartition, UpdateMetadataPartition] = field(default_factory=dict)
-    is_full_metadata: bool = False
     has_metadata: bool = False
     """An UpdateMetadata without partitions is sent too: its list of brokers is needed."""
     stop_replicas: dict[TopicPartition, StopReplicaPartition] = field(default_factory=dict)
@@ -98,23 +100,21 @@ class BrokerBatch:
         topics = {tp.topic for tp in self.stop_replicas} | {tp.topic for tp in self.leader_and_isr}
         if any(self._is_another(topic, later) for topic in topics):
             return False
-        if later.is_full_leader_and_isr:
+        if later.is_full:
+            self.is_full = True
             self.leader_and_isr = {}
-            self.is_full_leader_and_isr = True
-        for tp, state in later.leader_and_isr.items():
-            earlier = self.leader_and_isr.get(tp)
-            if earlier is not None and earlier.is_new and not state.is_new:
-                state = replace(state, is_new=True)
-            self.leader_and_isr[tp] = state
-            self.stop_replicas.pop(tp, None)
-        if later.is_full_metadata:
             # A deletion that is complete by now is not in the full request, and must be marked.
             self.update_metadata = {
                 tp: state
                 for tp, state in self.update_metadata.items()
                 if state.leader == LEADER_DURING_DELETE
             }
-            self.is_full_metadata = True
+        for tp, state in later.leader_and_isr.items():
+            earlier = self.leader_and_isr.get(tp)
+            if earlier is not None and earlier.is_new and not state.is_new:
+                state = replace(state, is_new=True)
+            self.leader_and_isr[tp] = state
+            self.stop_replicas.pop(tp, None)
         # Drop the states of an earlier topic of that name: the states of the new id replace them.
         another = {topic for topic in later.topics if self._is_another(topic, later)}
         if another:
@@ -132,7 +132,7 @@ class BrokerBatch:
         if later.has_metadata:
             self.metadata_brokers = later.metadata_brokers
             self.unreadable_topics = later.unreadable_topics
-        if later.leader_and_isr or later.is_full_leader_and_isr:
+        if later.leader_and_isr or later.is_full:
             self.live_brokers = later.live_brokers
         return True
 
@@ -147,11 +147,11 @@ class BrokerBatch:
         """The requests to send, in order."""
         requests: list[ControllerRequest] = []
         head = {"controller_id": controller, "controller_epoch": epoch, "broker_epoch": broker_epoch}
-        if self.leader_and_isr or self.is_full_leader_and_isr:
+        if self.leader_and_isr or self.is_full:
             requests.append(
                 LeaderAndIsrRequest(
                     **head,
-                    is_full=self.is_full_leader_and_isr,
+                    is_full=self.is_full,
                     topic_states=self._leader_and_isr_topics(),
                     live_brokers=self.live_brokers,
                 )
@@ -169,7 +169,7 @@ class BrokerBatch:
                         for topic, partitions in by_topic(self.update_metadata.items()).items()
                     ],
                     live_brokers=self.metadata_brokers,
-                    is_full=self.is_full_metadata,
+                    is_full=self.is_full,
                     unreadable_topics=self.unreadable_topics,
                 )
             )
@@ -261,14 +261,17 @@ class RequestBatch:
     def add_metadata(
         self, brokers: Collection[BrokerId], partitions: Iterable[TopicPartition], *, is_full: bool = False
     ) -> None:
-        """Add an UpdateMetadata with the partitions and the live brokers for these brokers."""
+        """Add an UpdateMetadata with the partitions and the live brokers for these brokers.
+
+        With ``is_full`` their LeaderAndIsr is full, too.
+        """
         states = {tp: self._metadata_of(tp) for tp in partitions}
         for broker in brokers:
             batch = self._batch(broker)
             if batch is None:
                 continue
             batch.has_metadata = True
-            batch.is_full_metadata = batch.is_full_metadata or is_full
+            batch.is_full = batch.is_full or is_full
             for tp, state in states.items():
                 if state is not None:
                     batch.update_metadata[tp] = state
@@ -297,12 +300,6 @@ class RequestBatch:
         batch = self._batch(replica.broker)
         if batch is not None:
             batch.former_replicas[replica.tp, topic_id] = None
-
-    def mark_full(self, broker: BrokerId) -> None:
-        """Mark the LeaderAndIsr for `broker` as full; it is sent even if it is empty."""
-        batch = self._batch(broker)
-        if batch is not None:
-            batch.is_full_leader_and_isr = True
 
     def take(self) -> dict[BrokerId, BrokerBatch]:
         """All batches, by broker; the next event starts without batches."""

@@ -247,16 +247,16 @@ class ControllerTerm:
         self.batch.add_metadata(self.context.live_or_shutting_down, [])
 
     def on_broker_startup(self, brokers: Collection[BrokerId]) -> None:
-        """Send these brokers everything, add them to all brokers' metadata, and elect missing leaders."""
+        """Send these brokers everything, add them to all brokers' metadata, and elect missing leaders.
+
+        They set aside the logs of topics that are gone, or that cannot be read.
+        """
         self.batch.add_metadata(self.context.live_or_shutting_down, [])
         self.batch.add_metadata(brokers, list(self.context.partitions()), is_full=True)
         self.replicas.move(
             self.context.without_deleted(self.context.replicas_on(brokers)), ReplicaState.ONLINE
         )
         self.partitions.trigger_online()
-        # Logs of topics that are gone, or that cannot be read, are set aside.
-        for broker in brokers:
-            self.batch.mark_full(broker)
         self.deletion.retry(brokers)
 
     def shut_down(self, broker: BrokerId, broker_epoch: BrokerEpoch, done: events.ShutdownDone) -> None:

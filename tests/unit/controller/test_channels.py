@@ -218,7 +218,7 @@ def test_a_failed_link_pauses_and_then_everything_is_sent_again(make_rig: Callab
     assert poisoned.wait_for_reports()[0] == events.LinkFailed(*REGISTRATION)
     # The link continues.
     for partition, rig in enumerate((poisoned, healthy)):
-        rig.send(partition, is_full_metadata=True)
+        rig.send(partition, is_full=True)
         wait_for(partial(rig.has_sent, partition))
         assert rig.partitions_sent() == [partition]
 

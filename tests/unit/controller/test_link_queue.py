@@ -88,7 +88,7 @@ def test_after_a_failure_nothing_is_left_to_send(queue: LinkQueue) -> None:
     # The controller handles other events before this one: their changes are in the full requests, too.
     queue.add(batch_of(2))
     assert queue.first() is None
-    queue.add(batch_of(3, is_full_metadata=True))
+    queue.add(batch_of(3, is_full=True))
     queue.add(batch_of(4))
     assert queue.first() is not None
 
@@ -115,8 +115,10 @@ def test_metadata_that_was_not_applied_is_sent_again_with_all_else_unless_it_is_
 
 def test_a_broker_lacks_metadata_until_it_has_applied_a_full_update(queue: LinkQueue) -> None:
     def answer(code: ErrorCode, *, is_full: bool) -> None:
-        queue.add(BrokerBatch(has_metadata=True, is_full_metadata=is_full))
-        queue.first()
+        queue.add(BrokerBatch(has_metadata=True, is_full=is_full))
+        if isinstance(queue.first(), LeaderAndIsrRequest):
+            queue.answered(LeaderAndIsrResponse(error_code=0))
+            queue.first()
         queue.answered(UpdateMetadataResponse(error_code=int(code)))
 
     assert not queue.lacks_metadata

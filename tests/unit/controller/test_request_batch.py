@@ -31,7 +31,7 @@ def metadata(tp: TopicPartition, epoch: int, *, is_full: bool = False) -> Broker
     )
     broker = UpdateMetadataBroker(broker_id=epoch, endpoints=[])
     return BrokerBatch(
-        update_metadata={tp: update}, has_metadata=True, is_full_metadata=is_full, metadata_brokers=[broker]
+        update_metadata={tp: update}, has_metadata=True, is_full=is_full, metadata_brokers=[broker]
     )
 
 
@@ -53,11 +53,11 @@ def test_a_new_partition_stays_new_when_batches_are_merged() -> None:
 def test_a_full_request_replaces_earlier_states() -> None:
     batch = leadership(T0, 1)
     full = leadership(T1, 1)
-    full.is_full_leader_and_isr = True
+    full.is_full = True
     assert batch.merge(full)
     assert set(batch.leader_and_isr) == {T1}
     assert batch.merge(leadership(T0, 2))
-    assert batch.is_full_leader_and_isr
+    assert batch.is_full
     assert set(batch.leader_and_isr) == {T0, T1}
     assert not batch.has_metadata
 
@@ -68,7 +68,7 @@ def test_metadata_keeps_the_latest_brokers() -> None:
     assert set(batch.update_metadata) == {T1}
     assert batch.merge(stop(T0, delete=False))
     assert [broker.broker_id for broker in batch.metadata_brokers] == [2]
-    assert (batch.has_metadata, batch.is_full_metadata) == (True, True)
+    assert (batch.has_metadata, batch.is_full) == (True, True)
 
 
 def test_a_full_update_does_not_drop_the_mark_of_a_deletion() -> None:
@@ -165,7 +165,7 @@ def test_a_suspected_or_unknown_broker_gets_no_batch(cluster: Cluster, batch: Re
     cluster.term.context.suspected.add(one)
     batch.add_leader_and_isr([one, BrokerId(9), two], T0)
     batch.add_stop_replica([Replica(T1, one), Replica(T1, two)], delete=False)
-    batch.mark_full(one)
+    batch.add_metadata([one], [], is_full=True)
     taken = batch.take()
     assert set(taken) == {2, 3}
     assert set(taken[two].leader_and_isr) == {T0}
