@@ -172,10 +172,6 @@ class LeadershipState:
             controller_epoch=controller_epoch,
         )
 
-    @property
-    def has_leader(self) -> bool:
-        return self.leader != NO_BROKER
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerNode:
@@ -213,9 +209,6 @@ class FinalizedFeatures:
 
     levels: Mapping[str, int] = field(default_factory=dict)
     epoch: int = -1
-
-    def level(self, feature: str) -> int:
-        return self.levels.get(feature, 0)
 
     @property
     def exists(self) -> bool:

@@ -517,10 +517,10 @@ def apply_answer(
     if data.diverging_epoch.epoch >= 0:
         answer = EpochEnd(LeaderEpoch(data.diverging_epoch.epoch), Offset(data.diverging_epoch.end_offset))
         before, committed = partition.log_end_offset, partition.high_watermark
-        truncation = partition.truncate_for(leader_epoch, answer)
+        truncated_to = partition.truncate_for(leader_epoch, answer)
         if partition.log_end_offset < committed:
             _report_loss(partition, leader_epoch, committed, before)
-        if data.log_start_offset >= 0 and truncation.offset < log.log_start_offset:
+        if data.log_start_offset >= 0 and truncated_to < log.log_start_offset:
             # After an unclean election the logs have no record in common that this replica may keep.
             _restart(
                 partition, leader_epoch, data.log_start_offset, "begins where the leader has another log"

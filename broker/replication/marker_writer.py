@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.broker.log.appending import ProducedBatches
@@ -29,6 +29,9 @@ from barnabas.protocol.messages.produce import PartitionProduceResponse
 from barnabas.protocol.record_batch import parse_header
 from barnabas.protocol.records import MarkerType
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from barnabas.broker.replication.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -55,36 +58,18 @@ class TransactionMarker(NamedTuple):
     transaction_version: int = 0
 
 
-class Appender(Protocol):
-    """`ReplicaManager`, as far as markers use it."""
-
-    def append(
-        self,
-        acks: int,
-        timeout_ms: int,
-        batches: Sequence[tuple[TopicPartition, ProducedBatches]],
-        answer: Callable[[list[PartitionProduceResponse]], None],
-        *,
-        origin: AppendOrigin,
-    ) -> object: ...
-
-    def wake_followers(self) -> None: ...
-
-    def waits_for_disk(self, partitions: Iterable[TopicPartition]) -> bool: ...
-
-
 class TransactionMarkers:
     """The ``listeners`` are called without any lock, before the answer. A listener that fails makes the
     outcome UNKNOWN_SERVER_ERROR, so that the coordinator writes the marker again.
     """
 
-    def __init__(self, appender: Appender) -> None:
+    def __init__(self, replicas: ReplicaManager) -> None:
         self.listeners: list[OffsetsEnded] = []
-        self._appender = appender
+        self._replicas = replicas
 
     def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether appends to these partitions may wait for the disk."""
-        return self._appender.waits_for_disk(partitions)
+        return self._replicas.waits_for_disk(partitions)
 
     def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None:
         """Append the markers, and call ``answer`` once: when all are replicated or refused, or time is up.
@@ -102,9 +87,9 @@ class TransactionMarkers:
         for origin, written in by_origin.items():
             batches = [(one.partition, _encode(markers[one.marker], now_ms)) for one in written]
             answered = partial(writing.answered, written)
-            self._appender.append(_ACKS_ALL, timeout_ms, batches, answered, origin=origin)
+            self._replicas.append(_ACKS_ALL, timeout_ms, batches, answered, origin=origin)
         # The caller may be no worker, which would wake them after its request.
-        self._appender.wake_followers()
+        self._replicas.wake_followers()
         writing.answered((), ())
 
 

@@ -795,13 +795,13 @@ class Partition:
                     self._increment_log_start(log_start_offset)
             return self.log.log_end_offset > before
 
-    def truncate_for(self, leader_epoch: LeaderEpoch, leader_answer: EpochEnd) -> rules.Truncation:
+    def truncate_for(self, leader_epoch: LeaderEpoch, leader_answer: EpochEnd) -> Offset:
         """Truncate this follower's log to where its history agrees with the leader's."""
         with self._append_lock, self._lock:
             self._check_following(leader_epoch)
-            truncation = rules.truncation_for(leader_answer, self.log.epoch_cache, self.log.log_end_offset)
-            self._truncate(truncation.offset)
-            return truncation
+            offset = rules.truncation_for(leader_answer, self.log.epoch_cache, self.log.log_end_offset)
+            self._truncate(offset)
+            return offset
 
     def restart_at(self, leader_epoch: LeaderEpoch, offset: Offset) -> None:
         """Drop all records and continue at the leader's log start; the leader does not have them either."""

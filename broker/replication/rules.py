@@ -185,14 +185,7 @@ class EpochHistory(Protocol):
     def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]: ...
 
 
-class Truncation(NamedTuple):
-    """Truncate to ``offset``; if not ``is_complete``, the histories must be compared once more after that."""
-
-    offset: Offset
-    is_complete: bool
-
-
-def truncation_for(leader: EpochEnd, history: EpochHistory, log_end_offset: Offset) -> Truncation:
+def truncation_for(leader: EpochEnd, history: EpochHistory, log_end_offset: Offset) -> Offset:
     """Where a follower truncates, given where the leader's history of an epoch ends (KIP-101, KIP-279).
 
     If both know the epoch, the histories agree up to the smaller of its two ends. If the follower does not
@@ -201,13 +194,13 @@ def truncation_for(leader: EpochEnd, history: EpochHistory, log_end_offset: Offs
     """
     if leader.epoch < 0 or leader.end_offset < 0:
         # The leader does not know that epoch, so the follower keeps its log.
-        return Truncation(log_end_offset, is_complete=True)
+        return log_end_offset
     epoch, end_offset = history.end_offset_for(leader.epoch, log_end_offset)
     if epoch < 0 or end_offset < 0:
-        return Truncation(Offset(min(leader.end_offset, log_end_offset)), is_complete=True)
+        return Offset(min(leader.end_offset, log_end_offset))
     if epoch != leader.epoch:
-        return Truncation(Offset(min(end_offset, log_end_offset)), is_complete=False)
-    return Truncation(Offset(min(end_offset, leader.end_offset, log_end_offset)), is_complete=True)
+        return Offset(min(end_offset, log_end_offset))
+    return Offset(min(end_offset, leader.end_offset, log_end_offset))
 
 
 def diverges(

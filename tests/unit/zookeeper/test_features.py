@@ -83,7 +83,7 @@ def test_a_cluster_that_is_older_than_features_has_no_levels(znodes: Znodes, sto
     znodes.put(paths.CLUSTER_ID, encode_cluster_id("older"))
     store.cluster_id({NAME: 2})
     assert store.features.read() == FinalizedFeatures()
-    assert store.features.read().level(NAME) == 0
+    assert store.features.read().levels.get(NAME, 0) == 0
 
 
 def test_a_deleted_cluster_id_changes_no_level(znodes: Znodes, store: ClusterStore) -> None:

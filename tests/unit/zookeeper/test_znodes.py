@@ -60,7 +60,7 @@ def test_features_read_back_and_are_kafkas() -> None:
     assert data == b'{"version":2,"status":1,"features":{"transaction.version":{"max_version_level":2}}}'
     assert znodes.decode_features("/feature", data, 7) == FinalizedFeatures({"transaction.version": 2}, 7)
     before_3_3 = b'{"version":1,"status":1,"features":{"f":{"min_version_level":1,"max_version_level":3}}}'
-    assert znodes.decode_features("/feature", before_3_3, 0).level("f") == 3
+    assert znodes.decode_features("/feature", before_3_3, 0).levels["f"] == 3
     disabled = before_3_3.replace(b'"status":1', b'"status":0')
     assert znodes.decode_features("/feature", disabled, 4) == FinalizedFeatures({}, 4)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.replication import rules
-from barnabas.broker.replication.rules import EpochEnd, FollowerState, Truncation
+from barnabas.broker.replication.rules import EpochEnd, FollowerState
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from tests.support.building import LAG_MS
 from tests.support.memory_log import Entry, MemoryEpochs
@@ -239,9 +239,9 @@ def test_truncation_ends_where_the_logs_diverge(logs: tuple[list[Entry], list[En
         answer = EpochEnd(*leader.epochs.end_offset_for(last_epoch, len(leader.log)))
         if not rules.diverges(last_epoch, Offset(len(mine)), answer):
             break
-        truncation = rules.truncation_for(answer, follower_epochs, Offset(len(mine)))
-        assert truncation.offset < len(mine), "every round truncates something"
-        mine = mine[: truncation.offset]
+        offset = rules.truncation_for(answer, follower_epochs, Offset(len(mine)))
+        assert offset < len(mine), "every round truncates something"
+        mine = mine[:offset]
     else:
         pytest.fail("the comparison does not end")
     assert mine == logs[1][: len(mine)]
@@ -253,19 +253,19 @@ def test_truncation_ends_where_the_logs_diverge(logs: tuple[list[Entry], list[En
     ("answer", "expected"),
     [
         # Both know the epoch: the smaller of the two ends.
-        (EpochEnd(LeaderEpoch(2), Offset(15)), Truncation(Offset(15), True)),
-        (EpochEnd(LeaderEpoch(2), Offset(99)), Truncation(Offset(20), True)),
+        (EpochEnd(LeaderEpoch(2), Offset(15)), Offset(15)),
+        (EpochEnd(LeaderEpoch(2), Offset(99)), Offset(20)),
         # The follower lacks the leader's epoch: its next lower one ends here.
-        (EpochEnd(LeaderEpoch(1), Offset(15)), Truncation(Offset(10), False)),
+        (EpochEnd(LeaderEpoch(1), Offset(15)), Offset(10)),
         # The follower's newest epoch ends at its log's end.
-        (EpochEnd(LeaderEpoch(3), Offset(30)), Truncation(Offset(25), True)),
+        (EpochEnd(LeaderEpoch(3), Offset(30)), Offset(25)),
         # The leader does not know the epoch.
-        (EpochEnd(LeaderEpoch(-1), Offset(-1)), Truncation(Offset(25), True)),
+        (EpochEnd(LeaderEpoch(-1), Offset(-1)), Offset(25)),
         # The epoch is newer than all epochs of the follower.
-        (EpochEnd(LeaderEpoch(9), Offset(7)), Truncation(Offset(7), True)),
+        (EpochEnd(LeaderEpoch(9), Offset(7)), Offset(7)),
     ],
 )
-def test_truncation_by_example(answer: EpochEnd, expected: Truncation) -> None:
+def test_truncation_by_example(answer: EpochEnd, expected: Offset) -> None:
     epochs = MemoryEpochs()
     for epoch, start in ((0, 0), (2, 10), (3, 20)):
         epochs.assign(epoch, start)
