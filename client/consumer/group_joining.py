@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from barnabas.client.cluster import GROUP_LANE
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignors import ASSIGNORS, Member, subscription_for
-from barnabas.client.consumer.group_membership import Identity, Membership, MemberState
+from barnabas.client.consumer.group_membership import Identity, MemberState
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.offsets import OffsetAndMetadata
@@ -71,11 +71,11 @@ class Holdings:
 class GroupJoin:
     """Joins for one member; ``led_counts`` has the partition counts of our last assignment as leader."""
 
-    def __init__(self, config: ConsumerConfig, member: Membership, offsets: CommittedOffsets) -> None:
+    def __init__(self, config: ConsumerConfig, offsets: CommittedOffsets) -> None:
         self._link = link = offsets.link
         self._cluster = link.cluster
         self._config = config
-        self._member = member
+        self._member = offsets.member
         self._offsets = offsets
         self._timeout_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_GRACE_MS)
         self.led_topics: frozenset[str] = frozenset()

@@ -69,7 +69,7 @@ class CommittedOffsets:
     def __init__(self, link: CoordinatorLink, member: Membership) -> None:
         self._cluster = cluster = link.cluster
         self.link = link
-        self._member = member
+        self.member = member
         self._request_timeout_ms = cluster.config.request_timeout_ms
         self.is_member = False
 
@@ -90,7 +90,7 @@ class CommittedOffsets:
         """
         uncommitted = dict(offsets)
         attempts = self._cluster.config.make_retries(timeout_ms)
-        sent_as = self._member.identity
+        sent_as = self.member.identity
         former: list[TopicPartition] = []
         while True:
             former += self._take_former(uncommitted, topic_ids)
@@ -134,7 +134,7 @@ class CommittedOffsets:
     def _check_may_commit(self, sent_as: Identity) -> None:
         if not self.is_member:
             return
-        member = self._member
+        member = self.member
         if member.state is MemberState.FENCED:
             raise api_error(ErrorCode.FENCED_INSTANCE_ID)
         if member.identity != sent_as or not member.holds_generation:
@@ -168,7 +168,7 @@ class CommittedOffsets:
             group_id=self.link.key,
             generation_id_or_member_epoch=sent_as.generation_id,
             member_id=sent_as.member_id,
-            group_instance_id=self._member.group_instance_id if self.is_member else None,
+            group_instance_id=self.member.group_instance_id if self.is_member else None,
             topics=[
                 OffsetCommitRequestTopic(name=name, partitions=partitions, topic_id=topic_id)
                 for (name, topic_id), partitions in topics.items()
@@ -189,7 +189,7 @@ class CommittedOffsets:
         reaction = reaction_to(Api.COMMIT, code)
         error = api_error(code, f"the offset of {worst} was not committed")
         if self.is_member or reaction is Reaction.FIND_COORDINATOR:
-            self._member.react(Api.COMMIT, reaction, f"a commit was answered {error.code.name}", sent_as)
+            self.member.react(Api.COMMIT, reaction, f"a commit was answered {error.code.name}", sent_as)
         if reaction in (Reaction.FORGET_GENERATION, Reaction.FORGET_MEMBER):
             raise CommitFailed(f"the group has rebalanced without this member ({error})") from error
         raise error
@@ -242,13 +242,12 @@ class GroupCommits:
     def __init__(
         self,
         config: ConsumerConfig,
-        member: Membership,
         offsets: CommittedOffsets,
         assignment: Assignment,
         answered: Callable[[], None],
     ) -> None:
         self._config = config
-        self._member = member
+        self._member = offsets.member
         self._offsets = offsets
         self._assignment = assignment
         self._answered = answered

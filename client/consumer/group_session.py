@@ -503,10 +503,8 @@ class GroupSession:
         cluster, config, member = self._cluster, self._config, self.member
         self._link = CoordinatorLink(cluster, CoordinatorType.GROUP, self._group_id, member)
         self.offsets = CommittedOffsets(self._link, member)
-        self.commits = GroupCommits(
-            config, member, self.offsets, self._assignment, self._request_upkeep_if_needed
-        )
-        self._join = GroupJoin(config, member, self.offsets)
+        self.commits = GroupCommits(config, self.offsets, self._assignment, self._request_upkeep_if_needed)
+        self._join = GroupJoin(config, self.offsets)
         self._remembered = set()
         self._held_generation = member.generation_id
         """The generation that assigned our partitions."""
