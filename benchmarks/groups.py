@@ -151,7 +151,7 @@ async def _coordinators(cluster: Cluster, groups: Iterable[str]) -> dict[str, Br
     async with asyncio.timeout(_DEADLINE_S):
         while True:
             answer = await cluster.request(
-                next(iter(cluster.nodes)), FindCoordinatorRequest(coordinator_keys=keys)
+                next(iter(cluster.cache.nodes)), FindCoordinatorRequest(coordinator_keys=keys)
             )
             if all(found.error_code == ErrorCode.NONE for found in answer.coordinators):
                 return {found.key: BrokerId(found.node_id) for found in answer.coordinators}

@@ -147,7 +147,7 @@ class ToBroker(Route):
         if self.node_id is not None:
             return self.node_id
         self._attempt += 1
-        nodes = sorted(self.cluster.nodes)
+        nodes = sorted(self.cluster.cache.nodes)
         return nodes[self._attempt % len(nodes)] if nodes else self.cluster.cache.controller_id
 
 
@@ -159,8 +159,7 @@ class ToLeader(Route):
     tp: TopicPartition
 
     async def find(self, retries: Retries) -> BrokerId:
-        leader = self.cluster.leader_for(self.tp) or await self.cluster.leader(self.tp, retries.left_ms())
-        return leader.node_id
+        return (await self.cluster.leader(self.tp, retries.left_ms())).node_id
 
     async def before_next(self, error: BarnabasError, retries: Retries) -> None:
         self.cluster.invalidate(self.tp)
@@ -234,7 +233,7 @@ async def ask_all(cluster: Cluster, message: RequestOf[R], what: str, timeout_ms
 
     async def ask_one(node_id: BrokerId) -> R | None:
         def is_wanted() -> bool:
-            return node_id in cluster.nodes or retries.is_over
+            return node_id in cluster.cache.nodes or retries.is_over
 
         route = ToBroker(cluster, f"broker {node_id} did not list {what}", node_id, is_wanted=is_wanted)
         try:
@@ -244,15 +243,15 @@ async def ask_all(cluster: Cluster, message: RequestOf[R], what: str, timeout_ms
                 raise
             return None
 
-    answers = await for_each(cluster.nodes, ask_one)
+    answers = await for_each(cluster.cache.nodes, ask_one)
     return {node_id: answer for node_id, answer in answers.items() if answer is not None}
 
 
 def check_alive(cluster: Cluster, broker_ids: Iterable[int]) -> None:
     """Raises BROKER_NOT_AVAILABLE for an id that no live broker has, as far as the metadata tells."""
-    missing = set(broker_ids) - {int(node_id) for node_id in cluster.nodes}
+    missing = set(broker_ids) - {int(node_id) for node_id in cluster.cache.nodes}
     if missing:
-        text = f"no live broker has the id {min(missing)}; the live ones are {sorted(cluster.nodes)}"
+        text = f"no live broker has the id {min(missing)}; the live ones are {sorted(cluster.cache.nodes)}"
         raise api_error(ErrorCode.BROKER_NOT_AVAILABLE, text)
 
 
@@ -276,7 +275,7 @@ async def ask_leaders(
             for tp in partitions:
                 if tp not in results:
                     try:
-                        leader = cluster.leader_for(tp) or await cluster.leader(tp, retries.left_ms())
+                        leader = await cluster.leader(tp, retries.left_ms())
                     except BarnabasError as failure:
                         retries.check(failure)
                         raise

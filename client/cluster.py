@@ -23,7 +23,7 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
-from barnabas.client.metadata import Leader, MetadataCache, Node, TopicInfo
+from barnabas.client.metadata import Leader, MetadataCache, TopicInfo
 from barnabas.common.backoff import Retries
 from barnabas.common.channel import Answer, Channel
 from barnabas.common.dialects import NO_FEATURES
@@ -38,7 +38,7 @@ from barnabas.protocol.errors import (
     raise_for,
 )
 from barnabas.protocol.frames import BufferPool
-from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, Endpoint, TopicPartition
+from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.schema import ApiKey, RequestOf
 
@@ -138,19 +138,6 @@ class Cluster:
 
     # Metadata
 
-    @property
-    def nodes(self) -> dict[BrokerId, Node]:
-        return self.cache.nodes
-
-    def leader_for(self, tp: TopicPartition) -> Leader | None:
-        """The leader of a partition; None if unknown, and then `request_refresh` helps."""
-        return self.cache.leader_for(tp)
-
-    def leader_epoch(self, tp: TopicPartition) -> int:
-        """The epoch of the known leader of a partition, -1 without one."""
-        leader = self.cache.leader_for(tp)
-        return NO_LEADER_EPOCH if leader is None else leader.epoch
-
     def watch_topics(self, *topics: str) -> None:
         """Include these topics in every refresh from now on; refresh at once if one of them is new."""
         is_new = not self._topics.union(self.cache.topics, self.cache.topic_errors).issuperset(topics)
@@ -224,13 +211,15 @@ class Cluster:
 
     async def leader(self, tp: TopicPartition, timeout_ms: int) -> Leader:
         """The leader of a partition, waiting for one. Raises as `topic`, and LEADER_NOT_AVAILABLE."""
+        if (leader := self.cache.leader_for(tp)) is not None:
+            return leader
         with self.asking_about([tp.topic]):
             return await self._leader(tp, timeout_ms)
 
     async def _leader(self, tp: TopicPartition, timeout_ms: int) -> Leader:
         deadline = time.monotonic() + timeout_ms / 1000
         await self._topic(tp.topic, deadline, timeout_ms)
-        while (leader := self.leader_for(tp)) is None:
+        while (leader := self.cache.leader_for(tp)) is None:
             if (missing := self.cache.no_such_partition(tp)) is not None:
                 raise missing
             if time.monotonic() >= deadline:
@@ -299,14 +288,14 @@ class Cluster:
         return newest.levels.get(feature, 0)
 
     async def ask_leader(
-        self, tp: TopicPartition, leader: Leader, message: RequestOf[Any], *, lane: str = MAIN_LANE
+        self, tp: TopicPartition, leader: Leader, message: RequestOf[Any], lane: str
     ) -> Answer | None:
         """A `request_frame`; None as soon as metadata names another leader, because this one may hang."""
         asking = asyncio.create_task(self.request_frame(leader.node_id, message, lane=lane))
         try:
             while not asking.done():
                 await asyncio.wait((asking, self._next_refresh), return_when=asyncio.FIRST_COMPLETED)
-                new_leader = self.leader_for(tp)
+                new_leader = self.cache.leader_for(tp)
                 if not asking.done() and new_leader is not None and new_leader != leader:
                     return None
             return asking.result()
@@ -318,9 +307,9 @@ class Cluster:
 
         Returns the broker and its answer. Raises the error of the last broker.
         """
-        if not self.nodes:
+        if not self.cache.nodes:
             await self.refresh()
-        nodes = list(self.nodes)
+        nodes = list(self.cache.nodes)
         random.shuffle(nodes)
         upcoming = deque(sorted(nodes, key=lambda node_id: node_id == self._last_failed))
         return await first_answer(upcoming, lambda node_id: self.request(node_id, message), self._node_hedge)

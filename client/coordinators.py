@@ -58,9 +58,9 @@ async def find_coordinator(cluster: Cluster, kind: CoordinatorType, key: str) ->
     coordinator = answer.coordinators[0]
     raise_for(coordinator.error_code, coordinator.error_message or f"of {subject}")
     node_id = BrokerId(coordinator.node_id)
-    if node_id not in cluster.nodes:
+    if node_id not in cluster.cache.nodes:
         await cluster.refresh()
-    if node_id not in cluster.nodes:
+    if node_id not in cluster.cache.nodes:
         text = f"broker {node_id}, the coordinator of {subject}, is not alive"
         raise api_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
     return node_id

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import (
     NO_BROKER,
+    NO_LEADER_EPOCH,
     NO_TOPIC_ID,
     BrokerId,
     Endpoint,
@@ -133,8 +134,13 @@ class MetadataCache:
         """Whether the last answer was older than the cache, or named a refuted leader or a former topic."""
 
     def leader_for(self, tp: TopicPartition) -> Leader | None:
-        """The leader of the partition, or None if unknown."""
+        """The leader of the partition; None if unknown, and then a refresh helps."""
         return self._leaders.get(tp)
+
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        """The epoch of the known leader, -1 without one."""
+        leader = self._leaders.get(tp)
+        return NO_LEADER_EPOCH if leader is None else leader.epoch
 
     def no_such_partition(self, tp: TopicPartition) -> ApiError | None:
         """The error for a partition that its topic does not have; None if it has it, or is not known."""

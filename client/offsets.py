@@ -167,7 +167,7 @@ async def ask_for_offsets(
     asked = {
         tp: ListOffsetsPartition(
             partition_index=tp.partition,
-            current_leader_epoch=cluster.leader_epoch(tp),
+            current_leader_epoch=cluster.cache.leader_epoch(tp),
             timestamp=timestamp,
         )
         for tp, timestamp in timestamps.items()

@@ -172,7 +172,8 @@ class LogDirAdmin(AdminBase):
         cluster = self._open()
         await cluster.refresh()
         check_alive(cluster, chosen or ())
-        nodes = [node for node in sorted(cluster.nodes.values()) if chosen is None or node.node_id in chosen]
+        live = sorted(cluster.cache.nodes.values())
+        nodes = [node for node in live if chosen is None or node.node_id in chosen]
 
         async def ask(node: Node) -> tuple[Node, R | BarnabasError]:
             try:

@@ -65,7 +65,7 @@ class PeekAdmin(AdminBase):
         pause_s = min(_LONGEST_PAUSE_S, timeout_ms / 1000)
         by_leader: dict[BrokerId, dict[TopicPartition, int]] = {}
         for tp, offset in offsets.items():
-            leader = cluster.leader_for(tp)
+            leader = cluster.cache.leader_for(tp)
             if leader is None:
                 cluster.request_refresh()
                 await asyncio.sleep(pause_s)
@@ -150,7 +150,7 @@ def _request(
     isolation: IsolationLevel,
     **limits: int,
 ) -> FetchRequest:
-    starts = {tp: (offset, cluster.leader_epoch(tp)) for tp, offset in offsets.items()}
+    starts = {tp: (offset, cluster.cache.leader_epoch(tp)) for tp, offset in offsets.items()}
     options = {"min_bytes": 1, "isolation_level": isolation.value, **limits}
     return fetch_request(cluster.cache, starts, partition_max_bytes, **options)
 

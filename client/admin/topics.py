@@ -246,7 +246,7 @@ class TopicAdmin(ConfigAdmin):
         lacks the change at the deadline, is skipped, because the change is made all the same.
         """
         cluster, deadline = self._open(), time.monotonic() + timeout_ms / 1000
-        for node_id in list(cluster.nodes) if names else ():
+        for node_id in list(cluster.cache.nodes) if names else ():
             while (left_ms := int((deadline - time.monotonic()) * 1000)) > 0:
                 try:
                     limit_ms = min(left_ms, _POLL_TIMEOUT_MS)

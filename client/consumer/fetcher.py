@@ -168,10 +168,10 @@ class Fetcher:
         for state in self._states.values():
             if state.error is None and not state.is_of(self._cluster.cache.topic_id(state.tp.topic)):
                 self._made_again(state)
-            leader = self._cluster.leader_for(state.tp)
+            leader = self._cluster.cache.leader_for(state.tp)
             if leader is not None:
                 state.missing_since = None
-                source = broker_to_read(state.read_replica, leader, self._cluster.nodes, present)
+                source = broker_to_read(state.read_replica, leader, self._cluster.cache.nodes, present)
                 sources.add(source)
             if state.flight is not None or state.is_paused or state.error is not None:
                 continue
@@ -242,7 +242,7 @@ class Fetcher:
         for flight in self._flights():
             is_awaited = False
             for item in flight.carried():
-                leader = self._cluster.leader_for(item.state.tp)
+                leader = self._cluster.cache.leader_for(item.state.tp)
                 if leader is None or (
                     leader.epoch <= item.leader.epoch
                     and flight.node_id in self._brokers_to_ask(item.state, leader)
@@ -258,7 +258,7 @@ class Fetcher:
 
     def _brokers_to_ask(self, state: PartitionState, leader: Leader) -> tuple[BrokerId, BrokerId]:
         return leader.node_id, broker_to_read(
-            state.read_replica, leader, self._cluster.nodes, time.monotonic()
+            state.read_replica, leader, self._cluster.cache.nodes, time.monotonic()
         )
 
     def _send(self, by_node: dict[BrokerId, list[Item]], full: set[BrokerId], sources: int) -> None:
@@ -381,7 +381,7 @@ class Fetcher:
         present, lease_s = time.monotonic(), self._config.metadata_max_age_ms / 1000
         replica = advised_replica(partition.preferred_read_replica, item.leader, present, lease_s)
         item.state.read_replica = replica
-        if replica is not None and replica.node_id not in self._cluster.nodes:
+        if replica is not None and replica.node_id not in self._cluster.cache.nodes:
             # The leader would name it again at once, and send no records.
             self._leave_replica(item.state, LocalError("it is not among the live brokers"))
 

@@ -146,7 +146,7 @@ async def _next_piece(
             isolation_level=isolation_level.value,
         )
         try:
-            answer = await cluster.ask_leader(tp, leader, request, lane=FETCH_LANE)
+            answer = await cluster.ask_leader(tp, leader, request, FETCH_LANE)
         except BarnabasError as error:
             if not error.retriable:
                 raise
@@ -174,7 +174,7 @@ async def _next_piece(
 
 async def _leader(cluster: Cluster, tp: TopicPartition, timeout_ms: int, *, has_existed: bool) -> Leader:
     """The leader, waiting for one. A topic that existed and is missing for `_MISSING_TOPIC_MS` is gone."""
-    if (leader := cluster.leader_for(tp)) is not None:
+    if (leader := cluster.cache.leader_for(tp)) is not None:
         return leader
     if has_existed:
         try:

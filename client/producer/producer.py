@@ -95,7 +95,7 @@ class Producer(Client):
         self._accumulator = Accumulator(
             self.config,
             partitioner=self._partitioner,
-            has_leader=lambda tp: cluster.leader_for(tp) is not None,
+            has_leader=lambda tp: cluster.cache.leader_for(tp) is not None,
             wake_sender=self._wake_sender,
         )
         self._topics = self._accumulator.topics

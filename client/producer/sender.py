@@ -144,7 +144,7 @@ class Sender:
         needs_metadata = False
         for queue in list(accumulator.active.values()):
             try:
-                leader = self._cluster.leader_for(queue.tp)
+                leader = self._cluster.cache.leader_for(queue.tp)
                 if leader is not None:
                     self._reclaim(queue, leader.node_id)
                 if transactions is not None:

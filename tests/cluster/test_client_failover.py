@@ -37,7 +37,7 @@ async def test_a_consumer_and_a_range_reader_follow_the_leaders(cluster: LocalCl
             await producer.send(TOPIC, b"%d" % number, partition=0)
         await producer.flush()
         assert (await consumer.getone()).offset == 0
-        leader = producer._cluster.leader_for(tp)
+        leader = producer._cluster.cache.leader_for(tp)
         assert leader is not None
         pieces = read_range(consumer._cluster, tp, 0, 2_000, fetch_max_bytes=2_000)
         offsets = [header.base_offset for _, header in iter_batches(await anext(pieces))]

@@ -149,7 +149,7 @@ async def test_an_answer_that_is_an_error_as_a_whole_changes_nothing() -> None:
         fake.brokers[1].script(ApiKey.METADATA, lambda _: refused)
         with pytest.raises(RebootstrapRequiredError):
             await cluster.refresh()
-        assert set(cluster.nodes) == {1}
+        assert set(cluster.cache.nodes) == {1}
 
 
 async def test_old_metadata_is_refreshed_by_itself() -> None:
@@ -165,7 +165,7 @@ async def test_a_lost_broker_is_noticed_and_another_one_asked(pair: FakeCluster)
         pair.move_leader("t", 0, 2)
         with pytest.raises(ConnectionClosed):
             await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
-        assert cluster.leader_for(T0) is None
+        assert cluster.cache.leader_for(T0) is None
         assert (await cluster.leader(T0, 5_000)).node_id == 2
 
 
@@ -174,13 +174,13 @@ async def test_when_all_known_brokers_have_moved_the_bootstrap_servers_help() ->
         cluster = Cluster(config_of(fake, retry_backoff_ms=5))
         fake.intercept[ApiKey.METADATA] = lambda _, body: moved.brokers[1].call(body)
         await cluster.start()
-        assert cluster.nodes[BrokerId(1)].endpoint.port == moved.brokers[1].port
+        assert cluster.cache.nodes[BrokerId(1)].endpoint.port == moved.brokers[1].port
         await cluster.request(BrokerId(1), MetadataRequest(topics=[]))
         await moved.brokers[1].stop()
         fake.intercept.clear()
         fake.brokers[1].drop_connections()
         await cluster.refresh()
-        assert cluster.nodes[BrokerId(1)].endpoint.port == fake.brokers[1].port
+        assert cluster.cache.nodes[BrokerId(1)].endpoint.port == fake.brokers[1].port
         cluster.close()
 
 
@@ -269,10 +269,10 @@ async def test_a_broker_that_never_has_news_is_left_for_another() -> None:
             fake.move_leader("t", 0, 2)
             for _ in range(3):
                 # It asks again while it is sent to the broker that refuses it.
-                if cluster.leader_for(T0) != leader(2, 1):
+                if cluster.cache.leader_for(T0) != leader(2, 1):
                     cluster.invalidate(T0)
                     await cluster.refresh()
-            assert cluster.leader_for(T0) == leader(2, 1)
+            assert cluster.cache.leader_for(T0) == leader(2, 1)
 
 
 def _cluster_of(client: Producer | Consumer) -> Cluster:
