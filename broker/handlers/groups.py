@@ -154,26 +154,22 @@ def handle_list(services: Services, request: ApiRequest) -> None:
 def handle_delete(services: Services, request: ApiRequest) -> None:
     """Answered when the tombstones of all groups that could be deleted are replicated, or have failed."""
     body: wire.DeleteGroupsRequest = request.body
-    results = {
-        group_id: wire.DeletableGroupResult(group_id=group_id, error_code=ErrorCode.NONE)
-        for group_id in body.groups_names
-    }
+    group_ids = dict.fromkeys(body.groups_names)
     lock = threading.Lock()
-    unanswered = len(results)
+    codes: dict[str, ErrorCode] = {}
 
-    def deleted(result: wire.DeletableGroupResult, error: ErrorCode) -> None:
-        nonlocal unanswered
-        result.error_code = error
+    def deleted(group_id: str, code: ErrorCode) -> None:
         with lock:
-            unanswered -= 1
-            is_last = not unanswered
+            codes[group_id] = code
+            is_last = len(codes) == len(group_ids)
         if is_last:
-            request.respond(wire.DeleteGroupsResponse(results=list(results.values())))
+            results = [wire.DeletableGroupResult(group_id=each, error_code=codes[each]) for each in group_ids]
+            request.respond(wire.DeleteGroupsResponse(results=results))
 
-    if not results:
+    if not group_ids:
         request.respond(wire.DeleteGroupsResponse(results=[]))
-    for group_id, result in results.items():
-        _delete(services, group_id, partial(deleted, result))
+    for group_id in group_ids:
+        _delete(services, group_id, partial(deleted, group_id))
 
 
 def _delete(services: Services, group_id: str, deleted: Callable[[ErrorCode], None]) -> None:

@@ -29,14 +29,7 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
-from barnabas.protocol.messages.topics import (
-    CreatableTopic,
-    CreatableTopicResult,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-    DeletableTopicResult,
-    DeleteTopicState,
-)
+from barnabas.protocol.messages import topics as wire
 from barnabas.zookeeper.configs import ConfigStore
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.znodes import ReplicaAssignment
@@ -51,16 +44,16 @@ class TopicWork(Protocol):
     """Creating, growing and deleting topics in ZooKeeper; `TopicAdmin` of the controller. The calls block."""
 
     def create_topics(
-        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
-    ) -> list[CreatableTopicResult]: ...
+        self, topics: Sequence[wire.CreatableTopic], *, validate_only: bool = False
+    ) -> list[wire.CreatableTopicResult]: ...
 
     def create_partitions(
-        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
-    ) -> Sequence[tuple[CreatePartitionsTopicResult, TopicId, int]]:
+        self, topics: Sequence[wire.CreatePartitionsTopic], *, validate_only: bool = False
+    ) -> Sequence[tuple[wire.CreatePartitionsTopicResult, TopicId, int]]:
         """The results, each with the topic's id and its number of partitions afterwards."""
         ...
 
-    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]: ...
+    def delete_topics(self, topics: Sequence[wire.DeleteTopicState]) -> list[wire.DeletableTopicResult]: ...
 
 
 class ControllerFace(Protocol):
