@@ -197,11 +197,6 @@ class Reaper:
         self._stopping = False
         self._thread = make_thread("purgatory-reaper", self._run, on_fatal)
 
-    @property
-    def scheduled(self) -> int:
-        """Entries in the heap, dead ones included."""
-        return len(self._heap)
-
     def start(self) -> None:
         self._thread.start()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from barnabas.broker.cluster.metadata_cache import MetadataCache
@@ -46,43 +46,39 @@ def partition_of(key: str, num_partitions: int) -> int:
     return (0 if hashed == -_SIGN else abs(hashed)) % num_partitions
 
 
-def new_offsets_topic(config: BrokerConfig) -> CreatableTopic:
-    return CreatableTopic(
-        name=OFFSETS_TOPIC,
-        num_partitions=config.offsets_topic_num_partitions,
-        replication_factor=config.offsets_topic_replication_factor,
-        configs=[
-            CreatableTopicConfig(name="cleanup.policy", value="compact"),
-            CreatableTopicConfig(name="compression.type", value="producer"),
-            CreatableTopicConfig(name="segment.bytes", value=str(config.offsets_topic_segment_bytes)),
-        ],
-    )
-
-
-def new_transactions_topic(config: BrokerConfig) -> CreatableTopic:
-    """The topic of transactions, as the settings require it.
+def new_topic(name: str, config: BrokerConfig) -> CreatableTopic:
+    """The request that creates a topic: one of these as the settings require it, another with the defaults.
 
     No decision about a transaction may be lost, so always ``transaction.state.log.min.isr`` replicas have it.
     """
+    if name == OFFSETS_TOPIC:
+        num_partitions = config.offsets_topic_num_partitions
+        replication_factor = config.offsets_topic_replication_factor
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+    elif name == TRANSACTIONS_TOPIC:
+        num_partitions = config.transaction_state_log_num_partitions
+        replication_factor = config.transaction_state_log_replication_factor
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        }
+    else:
+        return CreatableTopic(name=name)
     return CreatableTopic(
-        name=TRANSACTIONS_TOPIC,
-        num_partitions=config.transaction_state_log_num_partitions,
-        replication_factor=config.transaction_state_log_replication_factor,
-        configs=[
-            CreatableTopicConfig(name="cleanup.policy", value="compact"),
-            CreatableTopicConfig(name="compression.type", value="uncompressed"),
-            CreatableTopicConfig(name="min.insync.replicas", value=str(config.transaction_state_log_min_isr)),
-            CreatableTopicConfig(name="segment.bytes", value=str(config.transaction_state_log_segment_bytes)),
-            CreatableTopicConfig(name="unclean.leader.election.enable", value="false"),
-        ],
+        name=name,
+        num_partitions=num_partitions,
+        replication_factor=replication_factor,
+        configs=[CreatableTopicConfig(name=setting, value=value) for setting, value in configs.items()],
     )
 
 
-NEW_TOPICS: Final[Mapping[str, Callable[[BrokerConfig], CreatableTopic]]] = {
-    OFFSETS_TOPIC: new_offsets_topic,
-    TRANSACTIONS_TOPIC: new_transactions_topic,
-}
-"""The requests that create these topics."""
 _REPLICATION_SETTINGS: Final = {
     OFFSETS_TOPIC: "offsets.topic.replication.factor",
     TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
@@ -109,7 +105,7 @@ class InternalTopic:
         now_ms: Callable[[], float],
     ) -> None:
         self.name = name
-        self._required = NEW_TOPICS[name](config)
+        self._required = new_topic(name, config)
         self._metadata = metadata
         self._create_topic = create_topic
         self._count_partitions = count_partitions

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.base.limited_log import LimitedLog
 from barnabas.broker.base.slow_work import SlowWork
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.coordinators.internal_topic import NEW_TOPICS
+from barnabas.broker.coordinators.internal_topic import new_topic
 from barnabas.common.channel import Channel
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable
@@ -115,9 +115,7 @@ def make_creator(
     """Creates topics through ``create_here`` on the controller's broker, elsewhere by a request to it."""
 
     def create(names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        topics = [
-            NEW_TOPICS[name](config) if name in NEW_TOPICS else CreatableTopic(name=name) for name in names
-        ]
+        topics = [new_topic(name, config) for name in names]
         if is_controller():
             results = create_here(topics)
         elif (endpoint := controller_endpoint()) is not None:

@@ -108,7 +108,7 @@ def test_the_deadline_completes_an_operation_once(purgatory: Purgatory, reaper: 
     assert not operation.force_complete()
     assert not operation.check()
     assert (operation.completions, operation.expirations) == (1, 1)
-    assert (purgatory.waiting, purgatory._watchers, reaper.scheduled) == (0, {}, 0)
+    assert (purgatory.waiting, purgatory._watchers, len(reaper._heap)) == (0, {}, 0)
 
 
 def test_an_event_between_the_first_try_and_the_watching_is_not_lost(purgatory: Purgatory) -> None:
@@ -241,11 +241,11 @@ def test_completed_operations_are_removed_everywhere(purgatory: Purgatory, reape
         purgatory.try_complete_else_watch(operation, ["a", number])
         operation.ready = True
         assert purgatory.check_and_complete("a") == 1
-        assert reaper.scheduled <= 64
+        assert len(reaper._heap) <= 64
     assert purgatory.waiting == 10
     assert len(purgatory._watchers) == 1
     assert reaper.expire_due(10**9) == 10
-    assert reaper.scheduled == 0
+    assert len(reaper._heap) == 0
 
 
 def test_the_rest_expires_in_time_after_many_completions(purgatory: Purgatory, reaper: Reaper) -> None:
@@ -259,10 +259,10 @@ def test_the_rest_expires_in_time_after_many_completions(purgatory: Purgatory, r
     for deadline in random.sample(sorted(operations), 200):
         assert operations.pop(deadline).force_complete()
         assert reaper._dead == dead()
-    assert reaper.scheduled <= 200, "dead ones are swept out"
+    assert len(reaper._heap) <= 200, "dead ones are swept out"
     for now_ms in range(1_000):
         assert reaper.expire_due(now_ms) == (now_ms in operations)
-    assert (reaper.scheduled, reaper._dead) == (0, 0)
+    assert (len(reaper._heap), reaper._dead) == (0, 0)
 
 
 def test_a_shut_down_expires_all_operations_and_refuses_more(purgatory: Purgatory) -> None:
@@ -372,7 +372,7 @@ def test_events_and_deadlines_that_race_complete_each_operation_exactly_once() -
         thread.join(DEADLINE_S)
     reaper.expire_due(10**9)
     assert all(operation.completions == 1 for operation in operations)
-    assert (purgatory.waiting, purgatory._watchers, reaper.scheduled) == (0, {}, 0)
+    assert (purgatory.waiting, purgatory._watchers, len(reaper._heap)) == (0, {}, 0)
 
 
 def test_the_reapers_thread_expires_by_the_clock_and_serves_several_purgatories() -> None:

@@ -13,11 +13,11 @@ from barnabas.broker.coordinators.internal_topic import (
     TOO_FEW_EVERY_MS,
     InternalTopic,
     java_hash,
-    new_offsets_topic,
-    new_transactions_topic,
+    new_topic,
     partition_of,
 )
 from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.support.defaults import make_config
 
 
@@ -43,7 +43,7 @@ def test_the_hash_without_a_positive_counterpart_counts_as_zero() -> None:
 
 def test_the_topic_never_has_fewer_replicas_than_configured() -> None:
     config = make_config(offsets_topic_num_partitions=7, offsets_topic_segment_bytes=12345)
-    topic = new_offsets_topic(config)
+    topic = new_topic(OFFSETS_TOPIC, config)
     assert (topic.name, topic.num_partitions, topic.replication_factor) == ("__consumer_offsets", 7, 3)
     assert {one.name: one.value for one in topic.configs} == {
         "cleanup.policy": "compact",
@@ -54,7 +54,7 @@ def test_the_topic_never_has_fewer_replicas_than_configured() -> None:
 
 def test_the_topic_of_transactions_needs_its_replicas_in_sync_and_elects_only_these() -> None:
     config = make_config(transaction_state_log_num_partitions=7, transaction_state_log_segment_bytes=12345)
-    topic = new_transactions_topic(config)
+    topic = new_topic(TRANSACTIONS_TOPIC, config)
     assert (topic.name, topic.num_partitions, topic.replication_factor) == ("__transaction_state", 7, 3)
     assert {one.name: one.value for one in topic.configs} == {
         "cleanup.policy": "compact",
