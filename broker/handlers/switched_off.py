@@ -14,37 +14,9 @@ from typing import Any, Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ErrorCode, ErrorTexts
-from barnabas.protocol.messages.acls import (
-    AclCreationResult,
-    CreateAclsRequest,
-    CreateAclsResponse,
-    DeleteAclsFilterResult,
-    DeleteAclsRequest,
-    DeleteAclsResponse,
-    DescribeAclsResponse,
-)
-from barnabas.protocol.messages.authentication import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    AlterUserScramCredentialsResult,
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
-    DescribeDelegationTokenResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    DescribeUserScramCredentialsResult,
-    ExpireDelegationTokenResponse,
-    RenewDelegationTokenResponse,
-    SaslAuthenticateResponse,
-    SaslHandshakeResponse,
-)
-from barnabas.protocol.messages.client_quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlterQuotaEntry,
-    AlterQuotaResult,
-    DescribeClientQuotasResponse,
-)
+from barnabas.protocol.messages import acls
+from barnabas.protocol.messages import authentication as auth
+from barnabas.protocol.messages import client_quotas as quotas
 from barnabas.protocol.schema import ApiKey
 
 _NO_ACLS: Final = (ErrorCode.SECURITY_DISABLED, "the broker has no authorizer")
@@ -53,32 +25,36 @@ _ANONYMOUS: Final = ("User", "ANONYMOUS")
 """The principal of every connection without authentication."""
 
 
-def _describe_acls(body: object) -> DescribeAclsResponse:
+def _describe_acls(body: object) -> acls.DescribeAclsResponse:
     code, text = _NO_ACLS
-    return DescribeAclsResponse(error_code=code, error_message=text)
+    return acls.DescribeAclsResponse(error_code=code, error_message=text)
 
 
-def _create_acls(body: CreateAclsRequest) -> CreateAclsResponse:
+def _create_acls(body: acls.CreateAclsRequest) -> acls.CreateAclsResponse:
     code, text = _NO_ACLS
     texts = ErrorTexts()
-    return CreateAclsResponse(
-        results=[AclCreationResult(error_code=code, error_message=texts.take(text)) for _ in body.creations]
+    return acls.CreateAclsResponse(
+        results=[
+            acls.AclCreationResult(error_code=code, error_message=texts.take(text)) for _ in body.creations
+        ]
     )
 
 
-def _delete_acls(body: DeleteAclsRequest) -> DeleteAclsResponse:
+def _delete_acls(body: acls.DeleteAclsRequest) -> acls.DeleteAclsResponse:
     code, text = _NO_ACLS
     texts = ErrorTexts()
-    results = [DeleteAclsFilterResult(error_code=code, error_message=texts.take(text)) for _ in body.filters]
-    return DeleteAclsResponse(filter_results=results)
+    results = [
+        acls.DeleteAclsFilterResult(error_code=code, error_message=texts.take(text)) for _ in body.filters
+    ]
+    return acls.DeleteAclsResponse(filter_results=results)
 
 
-def _create_token(body: CreateDelegationTokenRequest) -> CreateDelegationTokenResponse:
+def _create_token(body: auth.CreateDelegationTokenRequest) -> auth.CreateDelegationTokenResponse:
     requester_type, requester = _ANONYMOUS
     owner_type, owner = requester_type, requester
     if body.owner_principal_name:
         owner_type, owner = body.owner_principal_type or "", body.owner_principal_name
-    return CreateDelegationTokenResponse(
+    return auth.CreateDelegationTokenResponse(
         error_code=_NO_TOKENS,
         principal_type=owner_type,
         principal_name=owner,
@@ -87,36 +63,38 @@ def _create_token(body: CreateDelegationTokenRequest) -> CreateDelegationTokenRe
     )
 
 
-def _alter_quotas(body: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
+def _alter_quotas(body: quotas.AlterClientQuotasRequest) -> quotas.AlterClientQuotasResponse:
     texts = ErrorTexts()
-    return AlterClientQuotasResponse(entries=[_altered(entry, texts) for entry in body.entries])
+    return quotas.AlterClientQuotasResponse(entries=[_altered(entry, texts) for entry in body.entries])
 
 
-def _altered(entry: AlterQuotaEntry, texts: ErrorTexts) -> AlterQuotaResult:
+def _altered(entry: quotas.AlterQuotaEntry, texts: ErrorTexts) -> quotas.AlterQuotaResult:
     if all(change.remove for change in entry.ops):
         # There is none to remove.
-        return AlterQuotaResult(error_code=ErrorCode.NONE, entity=entry.entity)
-    return AlterQuotaResult(
+        return quotas.AlterQuotaResult(error_code=ErrorCode.NONE, entity=entry.entity)
+    return quotas.AlterQuotaResult(
         error_code=ErrorCode.INVALID_REQUEST,
         error_message=texts.take("the broker does not limit clients: quotas are not supported"),
         entity=entry.entity,
     )
 
 
-def _describe_scram(body: DescribeUserScramCredentialsRequest) -> DescribeUserScramCredentialsResponse:
+def _describe_scram(
+    body: auth.DescribeUserScramCredentialsRequest,
+) -> auth.DescribeUserScramCredentialsResponse:
     texts = ErrorTexts()
     missing = [
-        DescribeUserScramCredentialsResult(
+        auth.DescribeUserScramCredentialsResult(
             user=user,
             error_code=ErrorCode.RESOURCE_NOT_FOUND,
             error_message=texts.take(f"user {user!r} has no SCRAM credentials"),
         )
         for user in dict.fromkeys(user.name for user in body.users or ())
     ]
-    return DescribeUserScramCredentialsResponse(error_message="", results=missing)
+    return auth.DescribeUserScramCredentialsResponse(error_message="", results=missing)
 
 
-def _alter_scram(body: AlterUserScramCredentialsRequest) -> AlterUserScramCredentialsResponse:
+def _alter_scram(body: auth.AlterUserScramCredentialsRequest) -> auth.AlterUserScramCredentialsResponse:
     refusals = dict.fromkeys(
         (deletion.name for deletion in body.deletions),
         (ErrorCode.RESOURCE_NOT_FOUND, "the user has no SCRAM credentials"),
@@ -126,27 +104,31 @@ def _alter_scram(body: AlterUserScramCredentialsRequest) -> AlterUserScramCreden
         (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "the broker does not support SCRAM"),
     )
     texts = ErrorTexts()
-    return AlterUserScramCredentialsResponse(
+    return auth.AlterUserScramCredentialsResponse(
         results=[
-            AlterUserScramCredentialsResult(user=user, error_code=code, error_message=texts.take(text))
+            auth.AlterUserScramCredentialsResult(user=user, error_code=code, error_message=texts.take(text))
             for user, (code, text) in refusals.items()
         ]
     )
 
 
 _ANSWERS: Final[Mapping[ApiKey, Callable[[Any], Any]]] = {
-    ApiKey.SASL_HANDSHAKE: lambda body: SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE),
-    ApiKey.SASL_AUTHENTICATE: lambda body: SaslAuthenticateResponse(
+    ApiKey.SASL_HANDSHAKE: lambda body: auth.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE),
+    ApiKey.SASL_AUTHENTICATE: lambda body: auth.SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="the listener does not use SASL"
     ),
     ApiKey.DESCRIBE_ACLS: _describe_acls,
     ApiKey.CREATE_ACLS: _create_acls,
     ApiKey.DELETE_ACLS: _delete_acls,
     ApiKey.CREATE_DELEGATION_TOKEN: _create_token,
-    ApiKey.RENEW_DELEGATION_TOKEN: lambda body: RenewDelegationTokenResponse(error_code=_NO_TOKENS),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: lambda body: ExpireDelegationTokenResponse(error_code=_NO_TOKENS),
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: lambda body: DescribeDelegationTokenResponse(error_code=_NO_TOKENS),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda body: DescribeClientQuotasResponse(error_message="", entries=[]),
+    ApiKey.RENEW_DELEGATION_TOKEN: lambda body: auth.RenewDelegationTokenResponse(error_code=_NO_TOKENS),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: lambda body: auth.ExpireDelegationTokenResponse(error_code=_NO_TOKENS),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: lambda body: auth.DescribeDelegationTokenResponse(
+        error_code=_NO_TOKENS
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda body: quotas.DescribeClientQuotasResponse(
+        error_message="", entries=[]
+    ),
     ApiKey.ALTER_CLIENT_QUOTAS: _alter_quotas,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
