@@ -249,6 +249,11 @@ class CoordinatorLog:
                 _report(settled, error, -1 if error != ErrorCode.NONE else outcome.base_offset + first)
             batch_settled(error == ErrorCode.REQUEST_TIMED_OUT)
 
+        producer = batch.kind.producer
+        guards: Mapping[TopicPartition, VerificationGuards] = {}
+        if producer is not None and producer.guard is not None:
+            guards = {self._partition: {producer.producer_id: producer.guard}}
+
         def append() -> None:
             self._replicas.append(
                 _ACKS_ALL,
@@ -257,7 +262,7 @@ class CoordinatorLog:
                 answer,
                 since=self._since,
                 origin=AppendOrigin.COORDINATOR,
-                guards=self._guards_of(batch.kind.producer),
+                guards=guards,
                 below_min_isr=batch.kind.is_removal,
             )
 
@@ -267,13 +272,6 @@ class CoordinatorLog:
                 index=self._partition.partition, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
             )
             answer([failed])
-
-    def _guards_of(
-        self, producer: TransactionalProducer | None
-    ) -> Mapping[TopicPartition, VerificationGuards]:
-        if producer is None or producer.guard is None:
-            return {}
-        return {self._partition: {producer.producer_id: producer.guard}}
 
     def _encoded(self, records: Sequence[Any]) -> list[Encoded] | None:
         """None if a record cannot be written."""

@@ -142,7 +142,13 @@ class GroupShard(MachineShard[Group]):
         return self._new_group(key, now)
 
     def _is_done(self, machine: Group) -> bool:
-        is_done = self._is_dead_or_blank(machine)
+        is_blank = (
+            machine.state is GroupState.EMPTY
+            and machine.generation_id == 0
+            and machine.offsets.is_empty
+            and machine.next_deadline_ms == math.inf
+        )
+        is_done = machine.is_dead or is_blank
         if is_done or machine.generation_id or not machine.offsets.is_empty:
             self._new.discard(machine.group_id)
         # A group that is done leaves the table.
@@ -150,15 +156,6 @@ class GroupShard(MachineShard[Group]):
         self._memory.change(held_bytes - machine.counted_bytes)
         machine.counted_bytes = held_bytes
         return is_done
-
-    def _is_dead_or_blank(self, machine: Group) -> bool:
-        is_blank = (
-            machine.state is GroupState.EMPTY
-            and machine.generation_id == 0
-            and machine.offsets.is_empty
-            and machine.next_deadline_ms == math.inf
-        )
-        return machine.is_dead or is_blank
 
     def _postponed(self, machine: Group, now: Moment) -> None:
         """Restart all sessions, because members could not send heartbeats."""

@@ -155,14 +155,11 @@ class TransactionShard(MachineShard[Transaction]):
                 self._markers.send(
                     request.marker,
                     opened_at=self._opened_at,
-                    is_wanted=self._is_serving,
+                    is_wanted=lambda: self.state is ShardState.SERVING,
                     written=partial(self._markers_written, hosted, request.number),
                 )
             case ProducerIdWanted():
                 self._producer_ids.give(partial(self._producer_id_given, hosted))
-
-    def _is_serving(self) -> bool:
-        return self.state is ShardState.SERVING
 
     def _markers_written(
         self, hosted: Hosted[Transaction], number: int, partitions: Collection[TopicPartition]

@@ -268,17 +268,18 @@ def _take_wanted(waiting: deque[_Part]) -> list[_Part]:
 
 
 def _make_request(parts: Sequence[_Part]) -> wire.WriteTxnMarkersRequest:
-    return wire.WriteTxnMarkersRequest(markers=[_to_message(part.marker()) for part in parts])
-
-
-def _to_message(marker: TransactionMarker) -> wire.WritableTxnMarker:
-    return wire.WritableTxnMarker(
-        producer_id=marker.producer_id,
-        producer_epoch=marker.producer_epoch,
-        transaction_result=marker.committed,
-        topics=numbers_in_topics(TopicPartitionIndexes, marker.partitions),
-        coordinator_epoch=marker.coordinator_epoch,
-        transaction_version=marker.transaction_version,
+    return wire.WriteTxnMarkersRequest(
+        markers=[
+            wire.WritableTxnMarker(
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                transaction_result=marker.committed,
+                topics=numbers_in_topics(TopicPartitionIndexes, marker.partitions),
+                coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=marker.transaction_version,
+            )
+            for marker in (part.marker() for part in parts)
+        ]
     )
 
 

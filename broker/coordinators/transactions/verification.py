@@ -180,16 +180,17 @@ def _length(question: Question) -> int:
 
 
 def _make_request(batch: Sequence[_Asked]) -> wire.AddPartitionsToTxnRequest:
-    return wire.AddPartitionsToTxnRequest(transactions=[_transaction(asked.question) for asked in batch])
-
-
-def _transaction(question: Question) -> wire.AddPartitionsToTxnTransaction:
-    return wire.AddPartitionsToTxnTransaction(
-        transactional_id=question.transactional_id,
-        producer_id=question.producer_id,
-        producer_epoch=question.producer_epoch,
-        verify_only=not question.adds,
-        topics=numbers_in_topics(wire.AddPartitionsToTxnTopic, sorted(question.partitions)),
+    return wire.AddPartitionsToTxnRequest(
+        transactions=[
+            wire.AddPartitionsToTxnTransaction(
+                transactional_id=question.transactional_id,
+                producer_id=question.producer_id,
+                producer_epoch=question.producer_epoch,
+                verify_only=not question.adds,
+                topics=numbers_in_topics(wire.AddPartitionsToTxnTopic, sorted(question.partitions)),
+            )
+            for question, _ in batch
+        ]
     )
 
 
