@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVarTuple
 
 from barnabas.broker.base.clocks import monotonic_ms
@@ -36,6 +37,7 @@ class EncodedAnswer(NamedTuple):
     errors: Mapping[int, int] | None
 
 
+@dataclass(slots=True, eq=False)
 class ApiRequest:
     """One decoded request. `respond` may be called later and on any thread, but exactly once.
 
@@ -43,24 +45,12 @@ class ApiRequest:
     ways than by an encoded response.
     """
 
-    __slots__ = ("api_key", "api_version", "body", "client_id", "correlation_id", "peer", "raw")
-
-    def __init__(
-        self,
-        request: Request,
-        api_key: ApiKey,
-        correlation_id: int,
-        client_id: str,
-        body: Any,
-        api_version: int | None = None,
-    ) -> None:
-        self.raw = request
-        self.peer = request.peer
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.body = body
+    raw: Request
+    api_key: ApiKey
+    correlation_id: int
+    client_id: str
+    body: Any
+    api_version: int | None
 
     def take_body(self) -> Any:
         """The body, which has no records. Neither it nor its frame stays with the request any longer.
@@ -77,7 +67,7 @@ class ApiRequest:
 
     def __str__(self) -> str:
         name = self.client_id[:MAX_CLIENT_ID_SHOWN]
-        return f"{self.api_key.name} from {name!r} at {self.peer.connection_id}"
+        return f"{self.api_key.name} from {name!r} at {self.raw.peer.connection_id}"
 
     def respond(self, body: Any) -> None:
         """Answer with an instance of the API's response class, in the codec of the request.

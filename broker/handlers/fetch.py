@@ -58,7 +58,7 @@ def handle(services: Services, request: ApiRequest) -> None:
     is_follower = replica_id >= 0
     # Followers use the native protocol only: in Kafka's, any client could claim to hold records.
     if is_follower and (
-        version is not None or request.peer.listener_name != services.config.inter_broker_listener_name
+        version is not None or request.raw.peer.listener_name != services.config.inter_broker_listener_name
     ):
         _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
@@ -72,7 +72,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         max_bytes=max_bytes,
         isolation=_FOLLOWER if is_follower else _ISOLATIONS[body.isolation_level == 1],
         rack_id=body.rack_id,
-        listener_name=request.peer.listener_name,
+        listener_name=request.raw.peer.listener_name,
         is_follower=is_follower,
         reads_any_replica=replica_id == DEBUGGING_REPLICA_ID or (body.rack_id != "" and not is_follower),
     )
@@ -198,7 +198,7 @@ class _Fetch:
         topics: dict[uuid.UUID | str, wire.FetchTopicResponse] = {}
         version, hints = self._request.api_version, None
         if version is not None and version >= _FIRST_WITH_HINTS:
-            hints = LeaderHints(self._services, self._request.peer.listener_name)
+            hints = LeaderHints(self._services, self._request.raw.peer.listener_name)
         for item, read in outcomes:
             key = item.topic_id or item.partition.topic
             topic = topics.get(key)

@@ -65,7 +65,7 @@ def _find(
             key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=texts.take(message)
         )
     try:
-        broker_id, endpoint = topic.coordinator_of(key, request.peer.listener_name)
+        broker_id, endpoint = topic.coordinator_of(key, request.raw.peer.listener_name)
     except ApiError as error:
         return wire.Coordinator(key=key, error_code=error.code, error_message=texts.of(error))
     return wire.Coordinator(key=key, node_id=broker_id, host=endpoint.host, port=endpoint.port)

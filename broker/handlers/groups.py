@@ -47,7 +47,7 @@ def handle_join(services: Services, request: ApiRequest) -> None:
     options = JoinOptions(
         request.is_since(_MEMBER_ID_REQUIRED_SINCE), request.is_since(_SKIP_ASSIGNMENT_SINCE)
     )
-    client = Client(request.client_id, f"/{request.peer.host}")
+    client = Client(request.client_id, f"/{request.raw.peer.host}")
 
     def answer(response: wire.JoinGroupResponse) -> None:
         if response.protocol_name is None and not request.is_since(_NULL_PROTOCOL_SINCE):

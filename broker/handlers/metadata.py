@@ -126,7 +126,7 @@ def _question(request: ApiRequest) -> tuple[Hashable, ...]:
     body: wire.MetadataRequest = request.body
     return (
         None if body.topics is None else tuple((topic.topic_id, topic.name) for topic in body.topics),
-        request.peer.listener_name,
+        request.raw.peer.listener_name,
         request.api_version,
         body.include_topic_authorized_operations,
         body.include_cluster_authorized_operations,
@@ -152,7 +152,7 @@ def _build(
     for topic in topics:
         topic.topic_authorized_operations = operations
     return wire.MetadataResponse(
-        brokers=live_brokers(cache, current, request.peer.listener_name),
+        brokers=live_brokers(cache, current, request.raw.peer.listener_name),
         cluster_id=services.cluster_id,
         controller_id=named_controller(cache, current),
         topics=topics,
@@ -279,7 +279,7 @@ def _describe_cluster(services: Services, request: ApiRequest) -> None:
                 wire.DescribeClusterBroker(
                     broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
                 )
-                for broker in live_brokers(cache, current, request.peer.listener_name)
+                for broker in live_brokers(cache, current, request.raw.peer.listener_name)
             ],
             cluster_authorized_operations=wire.CLUSTER_OPERATIONS
             if body.include_cluster_authorized_operations

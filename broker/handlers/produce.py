@@ -312,7 +312,7 @@ def _response(
         topic.partition_responses.append(response)
     answer = wire.ProduceResponse(responses=list(topics.values()))
     if request.api_version is not None and request.api_version >= _FIRST_WITH_HINTS:
-        hints = LeaderHints(services, request.peer.listener_name)
+        hints = LeaderHints(services, request.raw.peer.listener_name)
         for tp, response in zip(tps, responses, strict=True):
             if response.error_code == _NOT_LEADER:
                 response.current_leader = hints.find(tp)

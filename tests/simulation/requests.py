@@ -18,6 +18,7 @@ class RawRequest:
     """A simulated broker has no lanes: the rest of a paused request runs when it is resumed."""
 
     lane = Lane.GENERAL
+    peer = Peer("1", "h", LISTENER, 0)
 
     def __init__(self) -> None:
         self._rest: Callable[[], None] = lambda: None
@@ -50,7 +51,6 @@ class SimRequest:
     answer_when: Any = ApiRequest.answer_when
     take_body: Any = ApiRequest.take_body
     client_id = "c"
-    peer = Peer("1", "h", LISTENER, 0)
 
     def __init__(self, body: Any, respond: Callable[[Any], None], api_version: int | None = None) -> None:
         self.body = body
