@@ -133,47 +133,36 @@ async def _consume(
 ) -> int:
     progress = _Progress()
     async with silence_explained(options, bootstrap, "read", progress):
-        return await _read(options, start, bootstrap, out, progress)
-
-
-async def _read(
-    options: argparse.Namespace,
-    start: str | int | datetime,
-    bootstrap: str,
-    out: BinaryIO,
-    progress: _Progress,
-) -> int:
-    settings = {
-        "auto_offset_reset": "earliest",
-        "allow_auto_create_topics": False,
-        **client_settings(options, ConsumerConfig),
-    }
-    if options.isolation is not None:
-        settings["isolation_level"] = options.isolation
-    if options.skip_damaged:
-        settings["skip_damaged_batches"] = True
-    describe = partial(describe_topic, bootstrap, options.topic, settings)
-    topic = await describe()
-    chosen = range(len(topic.partitions)) if options.partition is None else sorted(set(options.partition))
-    for partition in chosen:
-        check_partition(topic, partition)
-    partitions = [TopicPartition(options.topic, partition) for partition in chosen]
-    format_record = make_formatter(options.format, options.key_separator)
-    if options.group is not None:
-        settings = {"group_id": options.group, "auto_commit_interval_ms": _COMMIT_MS, **settings}
+        settings = {
+            "auto_offset_reset": "earliest",
+            "allow_auto_create_topics": False,
+            **client_settings(options, ConsumerConfig),
+        }
+        if options.isolation is not None:
+            settings["isolation_level"] = options.isolation
+        if options.skip_damaged:
+            settings["skip_damaged_batches"] = True
+        describe = partial(describe_topic, bootstrap, options.topic, settings)
+        topic = await describe()
+        chosen = range(len(topic.partitions)) if options.partition is None else sorted(set(options.partition))
+        for partition in chosen:
+            check_partition(topic, partition)
+        partitions = [TopicPartition(options.topic, partition) for partition in chosen]
+        format_record = make_formatter(options.format, options.key_separator)
+        if options.group is not None:
+            settings = {"group_id": options.group, "auto_commit_interval_ms": _COMMIT_MS, **settings}
         async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
-            consumer.subscribe([options.topic])
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _end, asyncio.current_task())
-            await _print_records(consumer, None, options.max, format_record, out, progress)
+            ends = None
+            if options.group is not None:
+                consumer.subscribe([options.topic])
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _end, asyncio.current_task())
+            else:
+                if not options.follow:
+                    ends = _Ends(topic, describe, await consumer.end_offsets(partitions))
+                consumer.assign(partitions)
+                await _seek(consumer, partitions, start)
+            await _print_records(consumer, ends, options.max, format_record, out, progress)
         return OK
-    async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
-        ends = None
-        if not options.follow:
-            ends = _Ends(topic, describe, await consumer.end_offsets(partitions))
-        consumer.assign(partitions)
-        await _seek(consumer, partitions, start)
-        await _print_records(consumer, ends, options.max, format_record, out, progress)
-    return OK
 
 
 def _end(task: asyncio.Task[Any] | None) -> None:
