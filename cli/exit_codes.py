@@ -35,28 +35,20 @@ NOT_FOUND: Final = 4
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 
-_NOT_FOUND_CODES: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-    }
-)
-
-
-_USAGE_CODES: Final = frozenset(
-    {
-        ErrorCode.INVALID_CONFIG,
-        ErrorCode.INVALID_GROUP_ID,
-        ErrorCode.INVALID_PARTITIONS,
-        ErrorCode.INVALID_SESSION_TIMEOUT,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-    }
-)
-"""A value that is never accepted. INVALID_REPLICATION_FACTOR may be valid with more live brokers."""
+_EXIT_CODES: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_ID: NOT_FOUND,
+    ErrorCode.GROUP_ID_NOT_FOUND: NOT_FOUND,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: NOT_FOUND,
+    ErrorCode.BROKER_NOT_AVAILABLE: NOT_FOUND,
+    # Values that are never accepted. INVALID_REPLICATION_FACTOR may be valid with more live brokers.
+    ErrorCode.INVALID_CONFIG: USAGE,
+    ErrorCode.INVALID_GROUP_ID: USAGE,
+    ErrorCode.INVALID_PARTITIONS: USAGE,
+    ErrorCode.INVALID_SESSION_TIMEOUT: USAGE,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: USAGE,
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: USAGE,
+}
 
 
 class CommandError(BarnabasError):
@@ -95,10 +87,8 @@ def exit_code_of(error: BaseException) -> int:
         return USAGE
     if isinstance(error, FileNotFoundError):
         return NOT_FOUND
-    if isinstance(error, ApiError) and error.code in _NOT_FOUND_CODES:
-        return NOT_FOUND
-    if isinstance(error, ApiError) and error.code in _USAGE_CODES:
-        return USAGE
+    if isinstance(error, ApiError) and error.code in _EXIT_CODES:
+        return _EXIT_CODES[error.code]
     # If several topics failed with the same code, the command ends with it.
     several = getattr(error, "errors", None)
     if isinstance(several, dict) and several:

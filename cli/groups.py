@@ -19,7 +19,7 @@ from barnabas.cli.output import count, print_json
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
 from barnabas.client.ask import for_each
 from barnabas.client.errors import GroupErrors
-from barnabas.client.offsets import EARLIEST, LATEST, ListedOffset, OffsetAndMetadata
+from barnabas.client.offsets import EARLIEST, LATEST, OffsetAndMetadata
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, TopicPartition
 
@@ -63,8 +63,8 @@ async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[st
     uncommitted = {
         tp for name, of_group in partitions.items() for tp in of_group if committed[name].get(tp) is None
     }
-    ends = await admin.list_offsets(dict.fromkeys(shown, LATEST))
-    starts = await admin.list_offsets(dict.fromkeys(shown & uncommitted, EARLIEST))
+    ends = await _offsets_at(admin, shown, LATEST)
+    starts = await _offsets_at(admin, shown & uncommitted, EARLIEST)
     return {
         name: _rows_of(group, partitions[name], committed[name], starts, ends)
         for name, group in groups.items()
@@ -75,20 +75,19 @@ def _rows_of(
     group: GroupDescription,
     partitions: Iterable[TopicPartition],
     committed: Mapping[TopicPartition, OffsetAndMetadata | None],
-    starts: Mapping[TopicPartition, ListedOffset],
-    ends: Mapping[TopicPartition, ListedOffset],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
 ) -> list[Row]:
     owners: dict[TopicPartition, MemberDescription] = {
         tp: member for member in group.members for tp in member.assignment
     }
     rows: list[Row] = []
     for tp in partitions:
-        offset, owner = committed.get(tp), owners.get(tp)
-        end = ends[tp].offset if tp in ends else None
+        offset, owner, end = committed.get(tp), owners.get(tp), ends.get(tp)
         lag = None
         if offset is not None and end is not None and offset.offset <= end:
             lag = end - offset.offset
-        if offset is None and tp in starts and starts[tp].offset == end:
+        if offset is None and tp in starts and starts[tp] == end:
             lag = 0
         rows.append(
             {

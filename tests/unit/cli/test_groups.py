@@ -20,8 +20,8 @@ from barnabas.cli.groups import (
 )
 from barnabas.cli.main import build_parser
 from barnabas.client.admin.groups import GroupDescription
-from barnabas.client.offsets import ListedOffset, OffsetAndMetadata
-from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from tests.support.fake_broker import FakeCluster
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -59,7 +59,7 @@ def test_an_unknown_lag_is_not_0(
 
 def test_the_lag_of_an_offset_beyond_the_end_is_unknown() -> None:
     group = GroupDescription("g", "Empty", "consumer", "", BrokerId(1), ())
-    end = ListedOffset(Offset(14), -1, LeaderEpoch(0))
+    end = 14
     committed = {A0: OffsetAndMetadata(100), B0: OffsetAndMetadata(4)}
     rows = _rows_of(group, [A0, B0], committed, {}, {A0: end, B0: end})
     assert [row["lag"] for row in rows] == [None, 10]
