@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.client.consumer import fetcher
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.partition_state import FetchedFrame, PartitionState, consumer_metrics
 from barnabas.client.errors import (
@@ -431,6 +432,24 @@ def test_a_frame_is_released_when_the_last_of_its_partitions_is_read_or_dropped(
         second.add(part, FetchedFrame(unused))
     FetchedFrame(unused).done()
     assert unused.is_released
+
+
+async def test_the_frames_of_all_answers_are_released_once_their_records_are_read(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames: list[FetchedFrame] = []
+
+    def keep(frame: Frame) -> FetchedFrame:
+        frames.append(FetchedFrame(frame))
+        return frames[-1]
+
+    monkeypatch.setattr(fetcher, "FetchedFrame", keep)
+    fill(cluster.partition("t"), 0, 30)
+    async with reading(cluster) as consumer:
+        await read(consumer, 30)
+        # Answers without records come as well.
+        await until(lambda: len(frames) > 2)
+        assert [frame._users for frame in frames] == [0] * len(frames)
 
 
 def fetched_state(position: int | None, log_start_offset: int, end_offset: int) -> PartitionState:
