@@ -262,12 +262,11 @@ READ_BUFFERS: Final = ReadBuffers()
 class Window:
     """The bytes of a file from `origin`, as far as they were read; `cover` moves it forward."""
 
-    def __init__(self, file: SegmentFile, end: int, buffers: ReadBuffers = READ_BUFFERS) -> None:
+    def __init__(self, file: SegmentFile, end: int) -> None:
         self.data = memoryview(b"")
         self.origin = 0
         self._file = file
         self._end = end
-        self._buffers = buffers
 
     def cover(self, position: int, length: int) -> int:
         """The index in `data` of a position, with `length` bytes after it, or all up to the end.
@@ -283,7 +282,7 @@ class Window:
         size = min(max(size, stop - position), self._end - position)
         # The old memory is freed first, so that the new one may reuse it.
         self.data = memoryview(b"")
-        data = self._buffers.exactly(size)
+        data = READ_BUFFERS.exactly(size)
         self._file.read_into(data, position)
         self.data, self.origin = data, position
         return 0

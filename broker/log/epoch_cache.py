@@ -192,10 +192,6 @@ class EpochCache:
         if self.entries != other.entries:
             self._replace(other.entries)
 
-    def relocate(self, folder: Path) -> None:
-        """The folder of the file has been renamed."""
-        self.path = folder / self.path.name
-
     def clear(self) -> None:
         """Drop all epochs. Raises LogDirFailure."""
         if self.entries:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
+    EPOCH_CHECKPOINT,
     FileSystem,
     parse_future_name,
     unique_name,
@@ -151,7 +152,7 @@ class FutureLog:
         replaced = current.segments
         for segment in log.segments:
             segment.relocate(folder)
-        log.epoch_cache.relocate(folder)
+        log.epoch_cache.path = folder / EPOCH_CHECKPOINT
         log.snapshots.folder = folder
         log.is_closed = True
         for bound in Bound:

@@ -19,6 +19,7 @@ from barnabas.broker.log.future_log import interrupted_swaps
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.open_files import NotCached
+from barnabas.broker.log.segment import ReadResult
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
@@ -138,6 +139,53 @@ def test_records_that_the_log_has_lost_are_truncated_from_its_copy(
     future.copy(_MANY_BYTES, 0)
     assert headers_of(future.log) == headers_of(log)
     assert future.log.epoch_cache.entries == ((1, 0), (2, 2), (9, 3))
+
+
+def test_the_copy_takes_over_what_the_log_is_given_meanwhile(managers: Managers, manager: LogManager) -> None:
+    log = manager.get_or_create_without_id(KEY, None, 0)
+    for number in range(4):
+        append_batches(log, produced(number), 1)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    future.copy(_MANY_BYTES, 0)
+    assert (future.offset_lag, future.log.log_start_offset) == (0, 0)
+    append_batches(log, produced(4), 1)
+    assert future.offset_lag == 1
+    log.increment_log_start_offset(3)
+    log.assign_topic_id(TOPIC_ID)
+    finish(manager)
+    append_batches(log, produced(5), 2)
+    crash(manager)
+    log = online(managers.open(), KEY)
+    assert (log.log_start_offset, log.log_end_offset, log.topic_id) == (3, 6, TOPIC_ID)
+
+
+def test_the_last_records_are_as_safe_in_the_copy(managers: Managers, manager: LogManager) -> None:
+    log = filled(manager)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    log.flush(0)
+    assert not future.catch_up(1, 0), "more is left than may be copied under the lock"
+    assert future.catch_up(_MANY_BYTES, 0)
+    assert future.log.recovery_point == log.recovery_point == 5
+
+
+def test_a_truncation_during_a_read_discards_its_bytes(
+    managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(manager)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    read = log.read
+
+    def read_and_truncate(offset: int, max_bytes: int) -> ReadResult:
+        result = read(offset, max_bytes)
+        log.truncate_to(3)
+        return result
+
+    monkeypatch.setattr(log, "read", read_and_truncate)
+    assert future.copy(_MANY_BYTES, 0) == 0
+    monkeypatch.undo()
+    append_batches(log, produced(3), 9)
+    finish(manager)
+    assert [header.partition_leader_epoch for header in headers_of(log)] == [1, 1, 2, 9]
 
 
 def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManager) -> None:
