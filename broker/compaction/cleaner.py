@@ -38,12 +38,11 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.log_segments import LogSegments
 from barnabas.broker.log.lookups import look_up
-from barnabas.broker.log.segment import Segment
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.common.workers import Task
 from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.record_batch import HEADER_BYTES, NO_TIMESTAMP, parse_header
+from barnabas.protocol.record_batch import NO_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 
@@ -457,7 +456,7 @@ def must_roll(log: Log, now_ms: int) -> bool:
     lag_ms = log.config.max_compaction_lag_ms
     if lag_ms >= _NEVER:
         return False
-    return 0 <= look_up(log, lambda segments: first_timestamp_ms(segments.active)) < now_ms - lag_ms
+    return 0 <= look_up(log, lambda segments: segments.active.first_timestamp_ms()) < now_ms - lag_ms
 
 
 def figures_of(log: Log, stable_end_offset: int) -> LogFigures:
@@ -476,7 +475,7 @@ def _figures_of(log: Log, segments: LogSegments, stable_end_offset: int) -> LogF
         first_ms = largest_ms = NO_TIMESTAMP
         if segment.next_offset > dirty_start:
             if config.max_compaction_lag_ms < _NEVER:
-                first_ms = first_timestamp_ms(segment)
+                first_ms = segment.first_timestamp_ms()
             if config.min_compaction_lag_ms:
                 with log.lock:
                     largest_ms = segment.age().largest_timestamp_ms
@@ -485,15 +484,3 @@ def _figures_of(log: Log, segments: LogSegments, stable_end_offset: int) -> LogF
         )
     horizon_ms = log.bounds.delete_horizon_ms
     return LogFigures(figures, active.base_offset, dirty_start, stable_end_offset, horizon_ms)
-
-
-def first_timestamp_ms(segment: Segment) -> int:
-    """The largest timestamp of the first batch, as Kafka counts the age of a segment; -1 without one.
-
-    Raises as `SegmentFile.read_into`.
-    """
-    if segment.size < HEADER_BYTES:
-        return NO_TIMESTAMP
-    data = bytearray(HEADER_BYTES)
-    segment.file.read_into(memoryview(data), 0, may_wait=True)
-    return parse_header(data).max_timestamp

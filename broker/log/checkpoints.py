@@ -24,10 +24,13 @@ logger = logging.getLogger(__name__)
 VERSION: Final = 0
 
 
-def read_text(path: Path) -> str | None:
-    """The content of a small file; None if there is no file. Raises CheckpointDamaged, LogDirFailure."""
+def read_text(path: Path, errors: str = "strict") -> str | None:
+    """The content of a small file; None if there is no file. Raises CheckpointDamaged, LogDirFailure.
+
+    ``errors``: as of `bytes.decode`.
+    """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8", errors=errors)
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
-from barnabas.broker.log.checkpoints import OffsetCheckpoint, encode_lines, encode_topic_id
+from barnabas.broker.log.checkpoints import OffsetCheckpoint, encode_lines, encode_topic_id, read_text
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
     FILE_SYSTEM,
@@ -29,7 +29,7 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
-from barnabas.broker.log.storage_errors import Operation, disk_work, storage_error
+from barnabas.broker.log.storage_errors import Operation, disk_work
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 
@@ -165,12 +165,9 @@ class LogDir:
 
     def read_meta(self) -> dict[str, str] | None:
         """The pairs of `meta.properties`; None if there is no file. Raises LogDirFailure."""
-        try:
-            text = (self.path / META_FILE).read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
+        text = read_text(self.path / META_FILE, errors="replace")
+        if text is None:
             return None
-        except OSError as error:
-            raise storage_error(self.path, error, Operation.READ) from error
         pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
         return {name.strip(): value.strip() for name, value in pairs}
 
@@ -180,26 +177,17 @@ class LogDir:
         Raises LogDirFailure.
         """
         mark = self.read_clean_mark()
-        try:
-            self._files.unlink(self.path / CLEAN_SHUTDOWN_FILE)
+        with disk_work(self.path):
+            self._files.unlink(self.path / CLEAN_SHUTDOWN_FILE, missing_ok=True)
             self._files.fsync(self.path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise storage_error(self.path, error) from error
         return mark
 
     def read_clean_mark(self) -> CleanMark | None:
         """The mark of a clean stop, which stays."""
         path = self.path / CLEAN_SHUTDOWN_FILE
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise storage_error(path, error, Operation.READ) from error
-        mark = _parse_mark(text)
-        if mark is None:
+        text = read_text(path, errors="replace")
+        mark = None if text is None else _parse_mark(text)
+        if text is not None and mark is None:
             logger.warning("%s cannot be parsed, so the stop counts as unclean: %r", path, text[:100])
         return mark
 

@@ -377,6 +377,17 @@ class Segment:
             raise IndexDamaged(index) if may_wait else NotCached
         return 0
 
+    def first_timestamp_ms(self, *, may_wait: bool = True) -> int:
+        """The largest timestamp of the first batch, as Kafka counts the age of a segment; -1 without one.
+
+        Raises as `SegmentFile.read_into`.
+        """
+        if self.size < HEADER_BYTES:
+            return NO_TIMESTAMP
+        data = bytearray(HEADER_BYTES)
+        self.file.read_into(memoryview(data), 0, may_wait=may_wait)
+        return parse_header(data).max_timestamp
+
     def rebuilt(self) -> Segment:
         """A copy of this segment with new indexes, which are in memory, for `take_indexes`.
 
@@ -559,14 +570,12 @@ class Segment:
 
     def _read_first_timestamp(self) -> int | None:
         """The first batch's timestamp; None while the system loads the batch into the page cache."""
-        data = bytearray(HEADER_BYTES)
         try:
-            self.file.read_into(memoryview(data), 0, may_wait=self._is_first_loading)
+            return self.first_timestamp_ms(may_wait=self._is_first_loading)
         except NotCached:
             self._is_first_loading = True
             self.file.will_need(0, HEADER_BYTES)
             return None
-        return parse_header(data).max_timestamp
 
     def end_before(self, offset: int) -> tuple[int, int]:
         """Size and next offset without the batch that holds an offset and all later ones."""
