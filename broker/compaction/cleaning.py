@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -273,7 +274,8 @@ class _Cleaning:
     def _filter_group(self, first: int, aborted: AbortedTransactions, needs: MarkerNeeds) -> None:
         """Filter a segment, and those after it as long as they fit, into one that takes their place."""
         segments = self.segments
-        with GroupOutput(self._log, segments[first], self._now_ms, self._read_bytes, self._pause) as output:
+        output = GroupOutput(self._log, segments[first], self._now_ms, self._read_bytes, self._pause)
+        with closing(output):
             end = first + 1
             epoch = self._filter_segment(first, output, aborted, needs)
             while self._can_join(output, end):

@@ -7,8 +7,6 @@ those that stay as they were are not copied before, if all of the chunk's do. On
 
 from __future__ import annotations
 
-from typing import Self
-
 from barnabas.broker.compaction.batch_chunks import Chunk, Pause, read_chunks
 from barnabas.broker.compaction.batch_filter import Filtered
 from barnabas.broker.log.log import Log
@@ -20,7 +18,7 @@ from barnabas.protocol.record_batch import BatchHeader
 
 
 class GroupOutput:
-    """Used in a `with` statement, which discards what the log has not taken."""
+    """`close` discards what the log has not taken."""
 
     def __init__(self, log: Log, first: Segment, now_ms: int, read_bytes: int, pause: Pause) -> None:
         self._log = log
@@ -136,9 +134,6 @@ class GroupOutput:
         self.bytes_written += len(data)
         self._pause(len(data))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self.cleaned is not None:
-            self.cleaned.__exit__()
+            self.cleaned.close()

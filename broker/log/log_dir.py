@@ -29,7 +29,7 @@ from barnabas.broker.log.file_system import (
 )
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
-from barnabas.broker.log.storage_errors import Operation, disk_work
+from barnabas.broker.log.storage_errors import Operation, disk_work, storage_error
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 
@@ -177,9 +177,13 @@ class LogDir:
         Raises LogDirFailure.
         """
         mark = self.read_clean_mark()
-        with disk_work(self.path):
-            self._files.unlink(self.path / CLEAN_SHUTDOWN_FILE, missing_ok=True)
+        try:
+            self._files.unlink(self.path / CLEAN_SHUTDOWN_FILE)
             self._files.fsync(self.path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(self.path, error) from error
         return mark
 
     def read_clean_mark(self) -> CleanMark | None:

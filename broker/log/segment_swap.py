@@ -20,10 +20,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from barnabas.broker.config.topic_config import TopicConfig
 from barnabas.broker.log.file_system import (
@@ -65,10 +65,7 @@ _LARGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class CleanedSegment:
-    """Made by `create`; then `append`, `finish` and `replace_segments`, all within a `with` statement.
-
-    At its end the files are discarded unless the log has taken them.
-    """
+    """Made by `create`; then `append`, `finish`, `replace_segments`, and `close` in any case."""
 
     def __init__(self, segment: Segment, config: TopicConfig, files: FileSystem) -> None:
         self.segment = segment
@@ -117,16 +114,12 @@ class CleanedSegment:
             self._files.set_modified(path, replaced.file.path.stat().st_mtime_ns)
             self._files.fsync(path)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Discard the files unless the log has taken them."""
-        if self.segment.file.path.suffix == CLEANED_SUFFIX:
-            self.discard()
-
-    def discard(self) -> None:
-        """Remove the files. A file that cannot be removed is left to the next cleaning or start."""
+    def close(self) -> None:
+        """Remove the files unless the log has taken them. A file that cannot be removed is left to the next
+        cleaning or start.
+        """
+        if self.segment.file.path.suffix != CLEANED_SUFFIX:
+            return
         self.segment.close()
         folder = self.segment.file.path.parent
         try:
@@ -174,7 +167,7 @@ def replace_segments(log: Log, old: Sequence[Segment], cleaned: CleanedSegment, 
     `cuts`: `bounds.cuts` before the old ones were read. False if the log has changed since; the cleaned files
     are then discarded. Raises LogDirFailure, CleanedFilesFailed.
     """
-    with cleaned:
+    with closing(cleaned):
         # Records were dropped in favour of later ones, which must be on disk first.
         newest = log.log_segments.bases[-1]
         log.flush(log.last_flush_ms, sealed_only=True)

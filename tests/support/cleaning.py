@@ -69,7 +69,7 @@ def build(log: Log, keep: Keep, first: int = 0, count: int = 1) -> Built:
                     cleaned.segment.add_aborted(aborted)
         cleaned.finish()
     except BaseException:
-        cleaned.discard()
+        cleaned.close()
         raise
     return Built(old, cleaned, cuts)
 
