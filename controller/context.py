@@ -208,7 +208,6 @@ class ControllerContext:
         return topic in self.topics_to_delete
 
     def without_deleted(self, replicas: Iterable[Replica]) -> list[Replica]:
-        """The replicas of topics that are not being deleted."""
         return [replica for replica in replicas if not self.is_to_be_deleted(replica.tp.topic)]
 
     def offline_partitions(self) -> list[TopicPartition]:

@@ -74,12 +74,7 @@ def result_of(error: OSError) -> ConnectResult:
 
 def _weakest(results: list[ConnectResult]) -> ConnectResult:
     """The result for a host with several addresses: the weakest evidence of a death."""
-    for result in (
-        ConnectResult.ANSWERS,
-        ConnectResult.SILENT,
-        ConnectResult.UNREACHABLE,
-        ConnectResult.REFUSES,
-    ):
+    for result in (ConnectResult.SILENT, ConnectResult.UNREACHABLE, ConnectResult.REFUSES):
         if result in results:
             return result
     return ConnectResult.SILENT

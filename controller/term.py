@@ -41,8 +41,6 @@ _STALE_EPOCHS: Final[Mapping[int, Event]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerSettings:
-    """The settings of a broker that concern its controller."""
-
     inter_broker_listener_name: str
     delete_topic_enable: bool
     unclean_leader_election_enable: bool
@@ -460,7 +458,6 @@ class ControllerTerm:
         return self.context.allows_unclean(topic, self.settings.unclean_leader_election_enable)
 
     def _deleted(self, replicas: Iterable[Replica]) -> list[Replica]:
-        """The replicas of topics that are being deleted."""
         return [replica for replica in replicas if self.context.is_to_be_deleted(replica.tp.topic)]
 
     def watch(self, event: Event) -> Watch:

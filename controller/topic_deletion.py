@@ -61,7 +61,6 @@ class TopicDeletion:
             self._context.topics_to_delete |= new
 
     def resume(self) -> None:
-        """Continue the deletion of each topic."""
         for topic in sorted(self._context.topics_to_delete):
             states = {self._context.replica_state(r) for r in self._context.replicas_of_topic(topic)}
             if states <= {ReplicaState.DELETION_SUCCESSFUL}:
@@ -100,7 +99,6 @@ class TopicDeletion:
             self.resume()
 
     def replicas_deleted(self, replicas: Collection[Replica]) -> None:
-        """The brokers have deleted these replicas."""
         started = self._being_deleted(replicas)
         self._replicas.move(started, ReplicaState.DELETION_SUCCESSFUL)
 

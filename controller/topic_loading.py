@@ -87,7 +87,6 @@ class TopicLoader:
         self._context.forget_topic(topic)
 
     def load_configs(self, topics: Collection[str]) -> None:
-        """Read the settings of known topics again."""
         for topic, config in self._store.topic_configs(topics).items():
             present = self._context.topic_configs.get(topic)
             if present is not None and config.zxid > present.zxid:

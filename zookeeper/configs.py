@@ -162,7 +162,6 @@ class ConfigStore:
         return False
 
     def notices(self, watch: Watch | None = None) -> list[str]:
-        """The names of all notifications, oldest first."""
         return sorted(list_children(self.session, paths.CONFIG_CHANGES, watch))
 
     def read_notices(self, names: Sequence[str]) -> dict[str, ChangeNotice]:

@@ -146,7 +146,6 @@ class ControllerWriter:
         return present.error is None and (present.value[0], present.value[1].version) == (data, version)
 
     def end_preferred_elections(self) -> None:
-        """Remove the request for elections of preferred leaders."""
         self._delete([paths.PREFERRED_ELECTION])
 
     def set_reassignments(self, targets: Mapping[TopicPartition, Collection[int]], version: int) -> None:

@@ -158,7 +158,6 @@ class FeatureChanges:
             self.refresh()
 
     def refresh(self) -> None:
-        """Read the levels now."""
         with self._lock:
             former = self.current
             try:

@@ -180,7 +180,6 @@ def list_children(session: ZooKeeperSession, path: str, watch: Watch | None = No
 
 
 def recreate(session: ZooKeeperSession, paths: Iterable[str]) -> None:
-    """Create the missing nodes among these parent nodes."""
     all_paths = list(paths)
     stats = [outcome.get() for outcome in session.run_all([exists(path) for path in all_paths])]
     missing = [path for path, stat in zip(all_paths, stats, strict=True) if stat is None]

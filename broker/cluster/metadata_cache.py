@@ -143,11 +143,6 @@ class MetadataCache:
         self._listeners: list[Callable[[Iterable[str]], None]] = []
         self._deletion_listeners: list[Callable[[Mapping[str, TopicId]], None]] = []
 
-    @property
-    def updates(self) -> int:
-        """See `ClusterMetadata.updates`."""
-        return self.current.updates
-
     def on_update(self, listener: Callable[[Iterable[str]], None]) -> None:
         """Call this listener with the names of the topics that an update contains."""
         self._listeners.append(listener)

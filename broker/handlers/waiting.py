@@ -40,11 +40,11 @@ def after_first_update(services: Services, request: ApiRequest, answer: Callable
     Until then it knows no topics and no brokers, and a client would take topics for deleted. Without a
     controller it waits for a second at most.
     """
-    if services.metadata.updates:
+    if services.metadata.current.updates:
         answer()
         return
     request.answer_when(
-        lambda: services.metadata.updates > 0,
+        lambda: services.metadata.current.updates > 0,
         answer,
         purgatory=services.topic_purgatory,
         keys=[_FIRST_UPDATE],

@@ -255,7 +255,6 @@ class FollowedPartitions:
         return followed if followed is not None and self._followed.get(tp) is followed else None
 
     def applied(self, tp: TopicPartition, followed: FollowedPartition) -> None:
-        """An answer was applied."""
         followed.pause = _NO_PAUSE
         self._changed[tp] = None
 

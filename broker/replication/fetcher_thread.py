@@ -104,7 +104,6 @@ class FetcherTable:
         return is_same and followed.leader_epoch == leader.leader_epoch
 
     def unfollow(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching these partitions."""
         for tp in partitions:
             self._remove(tp)
         self._drop_idle()

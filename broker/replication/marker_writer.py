@@ -68,7 +68,6 @@ class TransactionMarkers:
         self._replicas = replicas
 
     def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether appends to these partitions may wait for the disk."""
         return self._replicas.waits_for_disk(partitions)
 
     def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None:

@@ -221,7 +221,6 @@ class Partition:
 
     @property
     def replicas(self) -> tuple[BrokerId, ...]:
-        """The brokers that the partition is assigned to."""
         return self._replicas
 
     @property
@@ -261,7 +260,6 @@ class Partition:
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether the next append may wait for the disk."""
         return self.log.config.waits_for_disk or self.is_on_slow_disk
 
     def _note_slow_append(self, ended_s: float) -> None:
@@ -352,7 +350,6 @@ class Partition:
         self.is_reassigning = bool(state.adding_replicas or state.removing_replicas)
 
     def _give_up(self, refusal: ErrorCode) -> None:
-        """Have no role any more."""
         self._refusal = refusal
         self.role = Role.NONE
         self.leader = NO_BROKER

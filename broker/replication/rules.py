@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from barnabas.broker.log.epoch_cache import EpochCache
 from barnabas.protocol.ids import (
     LEAVING_BROKER_EPOCH,
     NO_BROKER_EPOCH,
@@ -179,13 +180,7 @@ class EpochEnd(NamedTuple):
     end_offset: Offset
 
 
-class EpochHistory(Protocol):
-    """The leader epochs of a follower's log."""
-
-    def end_offset_for(self, epoch: LeaderEpoch, log_end_offset: Offset) -> tuple[LeaderEpoch, Offset]: ...
-
-
-def truncation_for(leader: EpochEnd, history: EpochHistory, log_end_offset: Offset) -> Offset:
+def truncation_for(leader: EpochEnd, history: EpochCache, log_end_offset: Offset) -> Offset:
     """Where a follower truncates, given where the leader's history of an epoch ends (KIP-101, KIP-279).
 
     If both know the epoch, the histories agree up to the smaller of its two ends. If the follower does not

@@ -342,7 +342,7 @@ class Managed:
 
         The first one is full, as those of controllers are.
         """
-        self.metadata.update(metadata(epochs, *states, is_full=not self.metadata.updates))
+        self.metadata.update(metadata(epochs, *states, is_full=not self.metadata.current.updates))
 
     def produce(self, acks: int = -1, count: int = 1, timeout_ms: int = 1_000) -> Appended:
         """Send a produce request; its answer will be in the list."""

@@ -321,7 +321,7 @@ class FakeCluster:
                 if node_id not in self.hidden_nodes
             ],
             # A controller's first one is; without it a broker keeps requests for metadata waiting.
-            is_full=not broker.serving.managed.metadata.updates,
+            is_full=not broker.serving.managed.metadata.current.updates,
         )
         broker.serving.controller.is_active = broker.node_id == self.controller_id
         broker.serving.managed.metadata.update(request)

@@ -42,7 +42,9 @@ PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
 def learn(serving: Serving, leader: int = 1) -> None:
     """The brokers and the topics "topic" (two partitions) and "other" become known."""
     update = serving.managed.metadata.update
-    update(metadata(LIVE, led_by(1), led_by(1, index=1), is_full=not serving.managed.metadata.updates))
+    update(
+        metadata(LIVE, led_by(1), led_by(1, index=1), is_full=not serving.managed.metadata.current.updates)
+    )
     update(metadata(LIVE, led_by(1), topic="other", topic_id=uuid.UUID(int=9)))
     update(metadata(LIVE, led_by(leader), topic=OFFSETS_TOPIC, topic_id=OFFSETS_ID))
 

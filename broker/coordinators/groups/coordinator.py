@@ -204,7 +204,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard]):
         )
         shard = GroupShard(leadership, self._config, self.memory)
         with self._lock:
-            self._opened_at[shard] = self._metadata.updates
+            self._opened_at[shard] = self._metadata.current.updates
         return shard
 
     def _fill(self, shard: GroupShard, records: LastRecords) -> int | None:
@@ -259,7 +259,7 @@ class GroupCoordinator(TopicCoordinator[GroupShard]):
             return
         with self._lock:
             self._topic_ids |= new
-            updates = self._metadata.updates
+            updates = self._metadata.current.updates
             up_to_date = [shard for shard, opened_at in self._opened_at.items() if updates > opened_at]
             for shard in up_to_date:
                 del self._opened_at[shard]

@@ -92,7 +92,7 @@ class TransactionShard(MachineShard[Transaction]):
     """The ids of one partition. While the broker is fenced, no transaction times out.
 
     Markers and new producer ids, which an id requests, come back as events of that id. ``opened_at`` is
-    `MetadataCache.updates` when the leadership began.
+    `ClusterMetadata.updates` when the leadership began.
     """
 
     KIND = "transactional id"
@@ -291,7 +291,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
             limits=self._limits,
             markers=self.markers,
             producer_ids=self._producer_ids,
-            opened_at=self._metadata.updates,
+            opened_at=self._metadata.current.updates,
         )
 
     def _fill(self, shard: TransactionShard, records: LastRecords) -> int | None:

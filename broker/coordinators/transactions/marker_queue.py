@@ -133,8 +133,8 @@ class MarkerQueue:
     ) -> None:
         """Send the marker until ``written`` has had all its partitions; they come in several calls.
 
-        Nothing is sent or reported once ``is_wanted`` is false. ``opened_at`` is `MetadataCache.updates` when
-        the shard was opened.
+        Nothing is sent or reported once ``is_wanted`` is false. ``opened_at`` is `ClusterMetadata.updates`
+        when the shard was opened.
         """
         self._send_all(_Sending(marker, opened_at, is_wanted, written), marker.partitions, 0)
 

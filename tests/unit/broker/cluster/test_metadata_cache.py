@@ -107,12 +107,12 @@ def test_a_partition_whose_state_cannot_be_read_stays_as_it_was(cache: MetadataC
 
 def test_a_controllers_updates_count_from_its_first_full_one_on(cache: MetadataCache) -> None:
     """Before that one, this broker may lack what the former controller could not send any more."""
-    assert cache.updates == 1
+    assert cache.current.updates == 1
     cache.update(metadata(ALL, controller_epoch=2))
-    assert cache.updates == 1
+    assert cache.current.updates == 1
     cache.update(metadata(ALL, controller_epoch=2, is_full=True))
     cache.update(metadata(ALL, controller_epoch=2))
-    assert cache.updates == 3
+    assert cache.current.updates == 3
 
 
 def test_after_an_update_that_fails_only_a_full_one_counts(cache: MetadataCache) -> None:
@@ -121,9 +121,9 @@ def test_after_an_update_that_fails_only_a_full_one_counts(cache: MetadataCache)
     with pytest.raises(AttributeError):
         cache.update(broken)
     cache.update(metadata(ALL))
-    assert cache.updates == 1
+    assert cache.current.updates == 1
     cache.update(metadata(ALL, is_full=True))
-    assert cache.updates == 2
+    assert cache.current.updates == 2
 
 
 def test_a_recreated_topic_has_no_partitions_of_the_earlier_one(cache: MetadataCache) -> None:
@@ -222,7 +222,7 @@ def test_the_version_rises_with_each_change(cache: MetadataCache) -> None:
         change()
         versions.append(cache.version)
     assert versions == sorted(set(versions))
-    assert cache.updates == 2
+    assert cache.current.updates == 2
 
 
 def test_an_answer_is_kept_for_its_version_and_sixteen_at_most() -> None:

@@ -185,7 +185,7 @@ def test_a_marker_that_waits_behind_a_slow_broker_follows_its_partition(rig: Rig
 
 def test_a_partition_may_be_unknown_only_because_the_metadata_is_old(rig: Rig) -> None:
     unknown = TopicPartition("t", 9)
-    rig.end(unknown, opened_at=rig.metadata.updates)
+    rig.end(unknown, opened_at=rig.metadata.current.updates)
     rig.pass_time(10_000)
     assert not rig.written
     assert not rig.sent
@@ -195,7 +195,7 @@ def test_a_partition_may_be_unknown_only_because_the_metadata_is_old(rig: Rig) -
 
 def test_a_partition_that_stays_unknown_after_an_update_is_deleted(rig: Rig) -> None:
     unknown = TopicPartition("gone", 0)
-    rig.end(unknown, opened_at=rig.metadata.updates)
+    rig.end(unknown, opened_at=rig.metadata.current.updates)
     rig.lead({})
     rig.pass_time(LONGEST_PAUSE_MS)
     assert rig.written == [unknown]
@@ -204,7 +204,7 @@ def test_a_partition_that_stays_unknown_after_an_update_is_deleted(rig: Rig) -> 
 def test_a_new_controllers_first_update_proves_no_deletion(rig: Rig) -> None:
     """The former one has created the topic and died before this broker was told."""
     unknown = TopicPartition("t", 9)
-    rig.end(unknown, opened_at=rig.metadata.updates)
+    rig.end(unknown, opened_at=rig.metadata.current.updates)
     rig.lead({}, controller_epoch=2)
     rig.pass_time(LONGEST_PAUSE_MS)
     assert not rig.written
