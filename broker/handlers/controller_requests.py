@@ -114,7 +114,7 @@ def _respond_when_done(
         lambda: not remaining(),
         lambda: _respond(request, results),
         purgatory=services.topic_purgatory,
-        keys=[result.name or "" for result, _ in awaited],
+        keys=[str(result.name) for result, _ in awaited],
         wait_ms=request.body.timeout_ms,
         on_deadline=on_deadline,
     )
