@@ -75,7 +75,6 @@ class TopicLoader:
         new = self.load(changed - self._context.assignments.keys())
         for topic, assignment in current.items():
             new += self._take_added(topic, assignment)
-        self._leadership.read([tp for tp in new if tp not in self._context.leadership])
         return new
 
     def forget(self, topic: str) -> None:
