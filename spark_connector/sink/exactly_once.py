@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from barnabas.client.admin.transactions import ONGOING, TransactionDescription
 from barnabas.client.ask import for_each
@@ -64,13 +64,6 @@ class TaskResult:
     partition: int
     transaction: PreparedTransaction | None = None
     was_decided: bool = False
-
-
-class _Open(NamedTuple):
-    """A transactional id that may still write, under this very identity."""
-
-    transactional_id: str
-    producer: ProducerIdAndEpoch
 
 
 def attempt_id(name: str, partition: int, slot: int) -> str:
@@ -215,7 +208,8 @@ class Coordination:
     async def _describe(self, transactional_id: str) -> TransactionDescription:
         return (await self._admin.describe_transactions([transactional_id]))[transactional_id]
 
-    async def _find_open(self, transactional_id: str) -> _Open | None:
+    async def _find_open(self, transactional_id: str) -> PreparedTransaction | None:
+        """What a transactional id may still write, under this very identity."""
         try:
             described = await self._describe(transactional_id)
         except ApiError as error:
@@ -224,14 +218,12 @@ class Coordination:
             raise
         if described.state not in _OPEN:
             return None
-        producer = ProducerIdAndEpoch(described.producer_id, described.producer_epoch)
-        return _Open(transactional_id, producer)
+        return PreparedTransaction(transactional_id, described.producer_id, described.producer_epoch)
 
-    async def _end(self, attempt: _Open) -> None:
+    async def _end(self, attempt: PreparedTransaction) -> None:
         # An abort fences also an attempt that has begun nothing.
-        target = PreparedTransaction(attempt.transactional_id, *attempt.producer)
         try:
-            await self._admin.complete_transaction(target, commit=False)
+            await self._admin.complete_transaction(attempt, commit=False)
         except ApiError as error:
             # It has ended, or a later attempt has fenced it.
             if error.code not in _OTHERS_NOW and error.code != ErrorCode.INVALID_TXN_STATE:

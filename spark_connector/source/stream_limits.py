@@ -1,13 +1,13 @@
 """How far a micro-batch reads: rules from the offsets of a stream and its limits to the end of a batch.
 
-`share_offsets` and `is_held_back` follow Spark's Kafka source, so that a query which moves over has batches
-of the same size. The limit of bytes is Barnabas' own. No request tells how many bytes lie between two
+`share_offsets` follows Spark's Kafka source, so that a query which moves over has batches of the same size.
+The limit of bytes is Barnabas' own. No request tells how many bytes lie between two
 offsets, so `ByteWalk` looks at the sizes of record batches at some places of a partition and
 calculates the stretches between them from the sizes at both ends.
 
 Pure: the caller makes the requests and reads the clock.
 
-Source of the first two rules: KafkaMicroBatchStream.scala of Apache Spark 4.
+Source of the first rule: KafkaMicroBatchStream.scala of Apache Spark 4.
 """
 
 from __future__ import annotations
@@ -53,18 +53,6 @@ def share_offsets(limit: int, start: Positions, latest: Positions) -> dict[Topic
         rounded = math.ceil(share) if share < 1 else math.floor(share)
         ends[tp] = min(latest[tp], start[tp] + rounded)
     return ends
-
-
-def is_held_back(
-    count: int, min_offsets: int | None, since_last_ms: float | None, max_delay_ms: float
-) -> bool:
-    """Whether a batch waits for more than ``count`` records.
-
-    ``since_last_ms`` is the time since the last batch, None before the first one, which does not wait.
-    """
-    if min_offsets is None or since_last_ms is None or since_last_ms >= max_delay_ms:
-        return False
-    return count < min_offsets
 
 
 class ByteWalk:

@@ -21,7 +21,7 @@ from barnabas.spark_connector.options import SourceOptions
 from barnabas.spark_connector.source.batch_reader import find_partitions, start_offsets
 from barnabas.spark_connector.source.log_view import LogView, Topic
 from barnabas.spark_connector.source.ranges import OffsetRange, offset_within
-from barnabas.spark_connector.source.stream_limits import ByteWalk, available, is_held_back, share_offsets
+from barnabas.spark_connector.source.stream_limits import ByteWalk, available, share_offsets
 from barnabas.spark_connector.source.stream_offsets import (
     Positions,
     StreamOffset,
@@ -160,14 +160,13 @@ class StreamPlanner:
         return StreamOffset(ends, topic_ids, starts)
 
     def _holds_back(self, count: int) -> bool:
-        if self._is_available_now or self._last_batch is None:
-            # With AvailableNow nothing more would come.
+        """Whether a batch waits for more than ``count`` records, as in Spark's Kafka source."""
+        least = self._options.min_offsets_per_trigger
+        # The first batch does not wait; with AvailableNow nothing more would come.
+        if least is None or self._last_batch is None or self._is_available_now:
             return False
-        options = self._options
         since_last_ms = 1000 * (self._clock() - self._last_batch)
-        return is_held_back(
-            count, options.min_offsets_per_trigger, since_last_ms, options.max_trigger_delay_ms
-        )
+        return count < least and since_last_ms < self._options.max_trigger_delay_ms
 
     def _limited(self, begin: Positions, ends: Positions) -> Positions:
         options = self._options

@@ -14,7 +14,6 @@ from barnabas.spark_connector.source.stream_limits import (
     MAX_ROUNDS,
     ByteWalk,
     available,
-    is_held_back,
     share_offsets,
 )
 
@@ -57,16 +56,6 @@ def test_a_limited_batch_moves_and_stays_within_the_limit(limit: int, sizes: lis
 
 def test_a_position_beyond_the_end_counts_for_nothing() -> None:
     assert available({T0: 9, T1: 2}, {T0: 5, T1: 6}) == 4
-
-
-@pytest.mark.parametrize(
-    ("count", "since_last_ms", "held_back"),
-    [(4, 10, True), (5, 10, False), (0, 10, True), (4, 1000, False), (4, None, False)],
-    ids=["too few", "enough", "none", "too long ago", "the first"],
-)
-def test_a_batch_waits_for_its_minimum(count: int, since_last_ms: float | None, held_back: bool) -> None:
-    assert is_held_back(count, 5, since_last_ms, max_delay_ms=1000) is held_back
-    assert not is_held_back(count, None, since_last_ms, max_delay_ms=1000)
 
 
 def log_of(sizes: list[tuple[int, int]], base: int = 100) -> list[BatchSize]:

@@ -368,6 +368,22 @@ def test_a_batch_waits_for_its_minimum_but_not_forever(view: StreamMemory, make:
     assert planner.latest(start).positions == {T0: 7}
 
 
+@pytest.mark.parametrize(
+    ("count", "since_last_s", "waits"),
+    [(4, 0.5, True), (5, 0.5, False), (4, 1, False)],
+    ids=["too few", "enough", "too long ago"],
+)
+def test_a_batch_waits_for_its_minimum(
+    view: StreamMemory, make: Make, clock: Clock, count: int, since_last_s: float, waits: bool
+) -> None:
+    view.fill(T0, 1)
+    planner = make(minOffsetsPerTrigger="5", maxTriggerDelay="1s")
+    start = planner.latest(planner.initial())
+    view.fill(T0, count)
+    clock.advance(since_last_s)
+    assert (planner.latest(start) is start) is waits
+
+
 def test_available_now_ends_where_the_log_ended_at_its_start(
     view: StreamMemory, make: Make, clock: Clock
 ) -> None:
