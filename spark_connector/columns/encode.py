@@ -44,7 +44,6 @@ class EncodedBatch(NamedTuple):
 
     topic: str
     partition: int
-    record_count: int
     data: bytearray
 
 
@@ -269,7 +268,6 @@ class CompiledGroup:
             yield EncodedBatch(
                 self._topics.names[fields[layout.BATCH_TOPIC]],
                 fields[layout.BATCH_PARTITION],
-                fields[layout.BATCH_RECORD_COUNT],
                 self._finished(view[start + HEADER_BYTES : end], fields),
             )
 

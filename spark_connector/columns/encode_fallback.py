@@ -104,7 +104,7 @@ class BuilderGroup:
         self._open = {}
         self._planned_bytes = 0
         for topic, partition, builder in batches:
-            yield EncodedBatch(self._topics.names[topic], partition, builder.record_count, builder.build())
+            yield EncodedBatch(self._topics.names[topic], partition, builder.build())
 
 
 def _bytes(data: Bytes, start: int, length: int) -> bytes | None:

@@ -10,7 +10,6 @@ A delivery belongs to the thread of its task.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Self
 
@@ -27,22 +26,12 @@ _CHECK_MS: Final = 10_000
 """How long the driver waits for a topic that a broker may be about to create."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered(WriterCommitMessage):
-    """What a task has written; the bytes are those of the record batches, as they were sent."""
-
-    records: int = 0
-    size_bytes: int = 0
-
-
 class Delivery:
     """Record batches on their way to the brokers."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
         self._pending: deque[RecordFuture] = deque()
-        self._records = 0
-        self._bytes = 0
 
     @classmethod
     def open(cls, options: SinkOptions) -> Self:
@@ -61,23 +50,20 @@ class Delivery:
         Raises the error of an earlier batch that has failed, and BufferExhausted.
         """
         self._pending.append(self.producer.hand_over_batch(batch.topic, batch.partition, batch.data))
-        self._records += batch.record_count
-        self._bytes += len(batch.data)
         while self._pending and self._pending[0].done():
             self._pending.popleft().result()
 
-    def flush(self) -> Delivered:
+    def flush(self) -> None:
         """Wait until every batch is acknowledged. Raises the error of the first one that failed."""
         self.producer.flush()
         while self._pending:
             self._pending.popleft().result()
-        return Delivered(self._records, self._bytes)
 
     def finish(self) -> WriterCommitMessage:
         """As `flush`; the next task may then have the producer."""
-        delivered = self.flush()
+        self.flush()
         _producers.give_back(self.producer.config, self.producer)
-        return delivered
+        return WriterCommitMessage()
 
     def abandon(self) -> None:
         """Drop what is not delivered yet, after an error."""

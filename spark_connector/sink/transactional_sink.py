@@ -30,7 +30,7 @@ from barnabas.client.loop_thread import ClientThread
 from barnabas.client.producer.blocking import Producer
 from barnabas.common.settings import settings_of
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
-from barnabas.spark_connector.sink.delivery import Delivered, Delivery
+from barnabas.spark_connector.sink.delivery import Delivery
 from barnabas.spark_connector.sink.exactly_once import Coordination, TaskResult, open_attempt
 from barnabas.spark_connector.sink.sink_options import SinkOptions
 from barnabas.spark_connector.sink.sink_register import Claim, RegisterTopic
@@ -137,7 +137,6 @@ class Done(WriterCommitMessage):
     """What a task has done, for the driver."""
 
     result: TaskResult
-    delivered: Delivered
 
 
 class TransactionalDelivery(Delivery):
@@ -151,10 +150,10 @@ class TransactionalDelivery(Delivery):
 
     def finish(self) -> Done:
         """Raises the first error of a batch, and those of `Producer.prepare_transaction`."""
-        delivered = self.flush()
+        self.flush()
         transaction = self.producer.prepare_transaction()
         self.producer.close()
-        return Done(replace(self._opened, transaction=transaction), delivered)
+        return Done(replace(self._opened, transaction=transaction))
 
     def abandon(self) -> None:
         """Abort, if a coordinator can be reached; otherwise the next claim does."""
@@ -234,13 +233,13 @@ class _Transactional:
         task = TaskResult(planned.claim, query_id, batch_id, context.partitionId())
         if planned.claim.has_decided(query_id, batch_id):
             logger.info("batch %s of query %s was written before", batch_id, query_id)
-            return Done(replace(task, was_decided=True), Delivered())
+            return Done(replace(task, was_decided=True))
 
         def open_delivery(options: SinkOptions) -> TransactionalDelivery:
             return open_attempt_delivery(options, task, context.attemptNumber(), planned.timeout_ms)
 
         written = write_task(batches, self._options, self._columns, open_delivery)
-        return written if isinstance(written, Done) else Done(task, Delivered())
+        return written if isinstance(written, Done) else Done(task)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """On the driver, with the number of the batch in a stream."""

@@ -44,7 +44,6 @@ def write_task(
     check_packages()
     freeze_imports()
     from barnabas.spark_connector.columns.encode import BatchEncoder
-    from barnabas.spark_connector.sink.delivery import Delivered
 
     delivery: Delivery | None = None
     encoder: BatchEncoder | None = None
@@ -61,7 +60,7 @@ def write_task(
             for encoded in encoder.encode(batch):
                 delivery.send(encoded)
         if delivery is None or encoder is None:
-            return Delivered()
+            return WriterCommitMessage()
         for encoded in encoder.finish():
             delivery.send(encoded)
         return delivery.finish()

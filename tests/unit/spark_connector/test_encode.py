@@ -79,13 +79,17 @@ def encode(
     return [*encoded, *encoder.finish()]
 
 
+def counts(encoded: Sequence[EncodedBatch]) -> list[int]:
+    return [check_produced_batch(batch.data).record_count for batch in encoded]
+
+
 def decoded(encoded: Sequence[EncodedBatch]) -> dict[tuple[str, int], list[Row]]:
     """The records of each partition, as rows."""
     found: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for batch in encoded:
         header = check_produced_batch(batch.data)
         records = list(decode_records(batch.data))
-        assert header.record_count == batch.record_count == len(records)
+        assert header.record_count == len(records)
         for record in records:
             found[batch.topic, batch.partition].append(
                 Row(
@@ -149,7 +153,7 @@ def test_the_engines_make_the_same_batches_of_all_rows(
     encoded = encode(batches, "compiled", limits, compression, topic)
     assert encoded == encode(batches, "python", limits, compression, topic)
     if compression is Compression.NONE:
-        assert all(made.record_count == 1 or len(made.data) <= batch_bytes for made in encoded)
+        assert all(counts([made]) == [1] or len(made.data) <= batch_bytes for made in encoded)
 
     placed: dict[tuple[str, int], list[Row]] = defaultdict(list)
     anywhere: Counter[str] = Counter()
@@ -183,14 +187,14 @@ def test_rows_without_a_key_fill_whole_batches_of_one_candidate_after_the_other(
     limits = EncoderLimits(batch_bytes=400, record_bytes=400)
     batches = [batch_of([Row(b"x" * 100)] * 4), batch_of([Row(b"x" * 100)] * 5)]
     encoded = encode(batches, engine, limits)
-    assert [batch.record_count for batch in encoded] == [3, 3, 3]
+    assert counts(encoded) == [3, 3, 3]
     assert [batch.partition for batch in encoded] in ([0, 2, 0], [2, 0, 2])
 
 
 def test_a_group_ends_with_the_row_that_fills_it_and_ends_all_batches(engine: Engine) -> None:
     limits = EncoderLimits(batch_bytes=10_000, record_bytes=10_000, group_bytes=1_000)
     encoded = encode([batch_of([Row(b"x" * 300, b"k")] * 7)], engine, limits)
-    assert [batch.record_count for batch in encoded] == [4, 3]
+    assert counts(encoded) == [4, 3]
     assert len({batch.partition for batch in encoded}) == 1
 
 
@@ -200,7 +204,7 @@ def test_a_value_of_megabytes_is_alone_in_its_batch(engine: Engine) -> None:
     encoded = encode([batch_of([Row(b"a", b"k"), Row(big, b"k"), Row(b"", b"k")])], engine, limits)
     (records,) = decoded(encoded).values()
     assert [row.value for row in records] == [b"a", big, b""]
-    assert [batch.record_count for batch in encoded] == [1, 1, 1]
+    assert counts(encoded) == [1, 1, 1]
 
 
 def test_columns_that_are_not_named_are_not_written(engine: Engine) -> None:
