@@ -76,9 +76,7 @@ class SocketServer:
 
     def bind(self) -> None:
         """Bind every listener; before it raises CannotBind, it closes all of them."""
-        self._bound = self._bind_all(self._config.listeners)
-        self._listeners = {listener.name: listener for listener in self._config.listeners}
-        self.ports = {name: listening.getsockname()[1] for name, listening in self._bound}
+        self.change_listeners(self._config.listeners)
 
     def change_listeners(self, listeners: Sequence[Listener]) -> None:
         """Bind added listeners, and close removed ones with their connections; one thread at a time.
