@@ -29,26 +29,11 @@ from barnabas.protocol.ids import (
     TopicPartition,
     by_topic,
 )
-from barnabas.protocol.messages.inter_broker import (
-    LEADER_DURING_DELETE,
-    BrokerListener,
-    LeaderAndIsrPartition,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopic,
-    LiveBroker,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    StopReplicaTopic,
-    TopicConfigEntry,
-    UpdateMetadataBroker,
-    UpdateMetadataPartition,
-    UpdateMetadataRequest,
-    UpdateMetadataTopic,
-)
+from barnabas.protocol.messages import inter_broker as wire
 from barnabas.protocol.schema import replace
 from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment, StoredConfig
 
-ControllerRequest = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+ControllerRequest = wire.LeaderAndIsrRequest | wire.UpdateMetadataRequest | wire.StopReplicaRequest
 
 EPOCH_DURING_DELETE: Final = LeaderEpoch(-2)
 """As a leader epoch in StopReplica: higher than any other, because the topic itself is deleted."""
@@ -77,17 +62,17 @@ class BrokerBatch:
     """
 
     is_full: bool = False
-    leader_and_isr: dict[TopicPartition, LeaderAndIsrPartition] = field(default_factory=dict)
-    update_metadata: dict[TopicPartition, UpdateMetadataPartition] = field(default_factory=dict)
+    leader_and_isr: dict[TopicPartition, wire.LeaderAndIsrPartition] = field(default_factory=dict)
+    update_metadata: dict[TopicPartition, wire.UpdateMetadataPartition] = field(default_factory=dict)
     has_metadata: bool = False
     """An UpdateMetadata without partitions is sent too: its list of brokers is needed."""
-    stop_replicas: dict[TopicPartition, StopReplicaPartition] = field(default_factory=dict)
+    stop_replicas: dict[TopicPartition, wire.StopReplicaPartition] = field(default_factory=dict)
     former_replicas: dict[tuple[TopicPartition, TopicId], None] = field(default_factory=dict)
     """Replicas to delete of topics that do not exist any more; the names may have other topics now."""
     topics: dict[str, TopicFacts] = field(default_factory=dict)
-    metadata_brokers: list[UpdateMetadataBroker] = field(default_factory=list)
+    metadata_brokers: list[wire.UpdateMetadataBroker] = field(default_factory=list)
     unreadable_topics: list[str] = field(default_factory=list)
-    live_brokers: list[LiveBroker] = field(default_factory=list)
+    live_brokers: list[wire.LiveBroker] = field(default_factory=list)
 
     def merge(self, later: BrokerBatch) -> bool:
         """Merge a later batch into this one; False, with nothing changed, if the order would be lost."""
@@ -107,7 +92,7 @@ class BrokerBatch:
             self.update_metadata = {
                 tp: state
                 for tp, state in self.update_metadata.items()
-                if state.leader == LEADER_DURING_DELETE
+                if state.leader == wire.LEADER_DURING_DELETE
             }
         for tp, state in later.leader_and_isr.items():
             earlier = self.leader_and_isr.get(tp)
@@ -149,7 +134,7 @@ class BrokerBatch:
         head = {"controller_id": controller, "controller_epoch": epoch, "broker_epoch": broker_epoch}
         if self.leader_and_isr or self.is_full:
             requests.append(
-                LeaderAndIsrRequest(
+                wire.LeaderAndIsrRequest(
                     **head,
                     is_full=self.is_full,
                     topic_states=self._leader_and_isr_topics(),
@@ -158,10 +143,10 @@ class BrokerBatch:
             )
         if self.has_metadata:
             requests.append(
-                UpdateMetadataRequest(
+                wire.UpdateMetadataRequest(
                     **head,
                     topic_states=[
-                        UpdateMetadataTopic(
+                        wire.UpdateMetadataTopic(
                             topic_name=topic,
                             topic_id=self._facts(topic).topic_id,
                             partition_states=partitions,
@@ -177,21 +162,21 @@ class BrokerBatch:
         former = [(tp, topic_id, _deletion(tp.partition)) for tp, topic_id in self.former_replicas]
         # In requests of their own, because the errors in an answer have no topic ids.
         requests += [
-            StopReplicaRequest(**head, topic_states=_stopped(part)) for part in (stops, former) if part
+            wire.StopReplicaRequest(**head, topic_states=_stopped(part)) for part in (stops, former) if part
         ]
         return requests
 
-    def _leader_and_isr_topics(self) -> list[LeaderAndIsrTopic]:
+    def _leader_and_isr_topics(self) -> list[wire.LeaderAndIsrTopic]:
         topics = []
         for topic, partitions in by_topic(self.leader_and_isr.items()).items():
             topic_id, config = self._facts(topic)
             topics.append(
-                LeaderAndIsrTopic(
+                wire.LeaderAndIsrTopic(
                     topic_name=topic,
                     topic_id=topic_id,
                     partition_states=partitions,
                     configs=[
-                        TopicConfigEntry(name=name, value=value) for name, value in config.values.items()
+                        wire.TopicConfigEntry(name=name, value=value) for name, value in config.values.items()
                     ],
                     config_zxid=config.zxid,
                 )
@@ -202,20 +187,20 @@ class BrokerBatch:
         return self.topics.get(topic, TopicFacts())
 
 
-def _deletion(partition: int) -> StopReplicaPartition:
-    return StopReplicaPartition(
+def _deletion(partition: int) -> wire.StopReplicaPartition:
+    return wire.StopReplicaPartition(
         partition_index=partition, leader_epoch=EPOCH_DURING_DELETE, delete_partition=True
     )
 
 
 def _stopped(
-    replicas: Iterable[tuple[TopicPartition, TopicId, StopReplicaPartition]],
-) -> list[StopReplicaTopic]:
-    topics: dict[tuple[str, TopicId], list[StopReplicaPartition]] = {}
+    replicas: Iterable[tuple[TopicPartition, TopicId, wire.StopReplicaPartition]],
+) -> list[wire.StopReplicaTopic]:
+    topics: dict[tuple[str, TopicId], list[wire.StopReplicaPartition]] = {}
     for tp, topic_id, stop in replicas:
         topics.setdefault((tp.topic, topic_id), []).append(stop)
     return [
-        StopReplicaTopic(topic_name=name, topic_id=topic_id, partition_states=stops)
+        wire.StopReplicaTopic(topic_name=name, topic_id=topic_id, partition_states=stops)
         for (name, topic_id), stops in topics.items()
     ]
 
@@ -238,7 +223,7 @@ class RequestBatch:
         """Add a LeaderAndIsr for these brokers, and an UpdateMetadata for all live brokers."""
         state = self._context.leadership[tp]
         assignment = self._context.assignment_of(tp) or ReplicaAssignment(())
-        partition = LeaderAndIsrPartition(
+        partition = wire.LeaderAndIsrPartition(
             **self._described(tp, state),
             is_new=is_new,
             adding_replicas=list(assignment.adding),
@@ -288,7 +273,7 @@ class RequestBatch:
             if self._context.is_to_be_deleted(tp.topic):
                 epoch = EPOCH_DURING_DELETE
             earlier = batch.stop_replicas.get(tp)
-            batch.stop_replicas[tp] = StopReplicaPartition(
+            batch.stop_replicas[tp] = wire.StopReplicaPartition(
                 partition_index=tp.partition,
                 leader_epoch=epoch,
                 delete_partition=delete or (earlier is not None and earlier.delete_partition),
@@ -329,15 +314,15 @@ class RequestBatch:
                 self._context.topic_configs.get(topic, StoredConfig()),
             )
 
-    def _metadata_of(self, tp: TopicPartition) -> UpdateMetadataPartition | None:
+    def _metadata_of(self, tp: TopicPartition) -> wire.UpdateMetadataPartition | None:
         """None for a topic that was removed by hand. A state that cannot be read is sent as unknown."""
         if self._context.assignment_of(tp) is None:
             return None
         state = self._context.leadership.get(tp, _UNKNOWN)
         if self._context.is_to_be_deleted(tp.topic):
-            state = dataclasses.replace(state, leader=BrokerId(LEADER_DURING_DELETE))
+            state = dataclasses.replace(state, leader=BrokerId(wire.LEADER_DURING_DELETE))
         usable = self._context.eligible(tp, self._context.live_or_shutting_down)
-        return UpdateMetadataPartition(
+        return wire.UpdateMetadataPartition(
             **self._described(tp, state),
             offline_replicas=[replica for replica in self._context.replicas_of(tp) if replica not in usable],
         )
@@ -354,14 +339,14 @@ class RequestBatch:
             "replicas": list(self._context.replicas_of(tp)),
         }
 
-    def _live_brokers(self) -> list[LiveBroker]:
+    def _live_brokers(self) -> list[wire.LiveBroker]:
         live = []
         for broker in sorted(self._context.live_or_shutting_down):
             registration = self._context.registrations[broker]
             endpoint = registration.endpoint(self._listener)
             if endpoint is not None:
                 live.append(
-                    LiveBroker(
+                    wire.LiveBroker(
                         broker_id=broker,
                         host=endpoint.host,
                         port=endpoint.port,
@@ -370,13 +355,13 @@ class RequestBatch:
                 )
         return live
 
-    def _described_brokers(self) -> list[UpdateMetadataBroker]:
+    def _described_brokers(self) -> list[wire.UpdateMetadataBroker]:
         return [
-            UpdateMetadataBroker(
+            wire.UpdateMetadataBroker(
                 broker_id=broker,
                 broker_epoch=registration.broker_epoch,
                 endpoints=[
-                    BrokerListener(
+                    wire.BrokerListener(
                         listener=listener.name,
                         host=listener.host,
                         port=listener.port,

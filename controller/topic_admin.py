@@ -24,15 +24,7 @@ from barnabas.controller.controller import Controller
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
-from barnabas.protocol.messages.topics import (
-    USE_DEFAULT,
-    CreatableTopic,
-    CreatableTopicResult,
-    CreatePartitionsTopic,
-    CreatePartitionsTopicResult,
-    DeletableTopicResult,
-    DeleteTopicState,
-)
+from barnabas.protocol.messages import topics as wire
 from barnabas.protocol.topic_names import metric_name, validate_topic_name
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import as_api_errors
@@ -44,7 +36,7 @@ from barnabas.zookeeper.znodes import ReplicaAssignment, TopicAssignment, random
 log = logging.getLogger("barnabas.controller")
 
 T = TypeVar("T")
-N = TypeVar("N", CreatableTopic, CreatePartitionsTopic)
+N = TypeVar("N", wire.CreatableTopic, wire.CreatePartitionsTopic)
 R = TypeVar("R")
 
 _KRAFT_TOPIC: Final = "__cluster_metadata"
@@ -63,7 +55,7 @@ class TopicSettings:
 class GrownTopic(NamedTuple):
     """The result of adding partitions to a topic, and the number of its partitions afterwards."""
 
-    result: CreatePartitionsTopicResult
+    result: wire.CreatePartitionsTopicResult
     topic_id: TopicId = NO_TOPIC_ID
     num_partitions: int = -1
 
@@ -74,7 +66,7 @@ class _Topics(NamedTuple):
     assignments: Mapping[str, TopicAssignment | MalformedZnode]
     deleted: Collection[str]
 
-    def added_by(self, topic: CreatePartitionsTopic) -> int:
+    def added_by(self, topic: wire.CreatePartitionsTopic) -> int:
         """How many partitions the topic would get."""
         current = self.assignments.get(topic.name)
         return topic.count - len(current.partitions) if isinstance(current, TopicAssignment) else 0
@@ -99,8 +91,8 @@ class TopicAdmin:
         self._rng = rng or random.Random()
 
     def create_topics(
-        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
-    ) -> list[CreatableTopicResult]:
+        self, topics: Sequence[wire.CreatableTopic], *, validate_only: bool = False
+    ) -> list[wire.CreatableTopicResult]:
         """One result per name, in order."""
         try:
             with as_api_errors():
@@ -114,7 +106,7 @@ class TopicAdmin:
 
         by_metric_name = {metric_name(name): name for name in existing}
 
-        def create(topic: CreatableTopic) -> CreatableTopicResult:
+        def create(topic: wire.CreatableTopic) -> wire.CreatableTopicResult:
             _check_available(topic.name, existing, by_metric_name, deleted)
             result = self._create(topic, None if validate_only else writer)
             by_metric_name[metric_name(topic.name)] = topic.name
@@ -123,7 +115,7 @@ class TopicAdmin:
         return _result_by_name(topics, create, _not_created)
 
     def create_partitions(
-        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
+        self, topics: Sequence[wire.CreatePartitionsTopic], *, validate_only: bool = False
     ) -> list[GrownTopic]:
         """One result per name, in order."""
         try:
@@ -139,7 +131,7 @@ class TopicAdmin:
             topics, lambda topic: self._grow(topic, None if validate_only else writer, state), _not_grown
         )
 
-    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
+    def delete_topics(self, topics: Sequence[wire.DeleteTopicState]) -> list[wire.DeletableTopicResult]:
         """Request deletions; one result per name and per id, in order."""
         try:
             with as_api_errors():
@@ -151,7 +143,7 @@ class TopicAdmin:
         by_id = {topic_id: name for name, topic_id in ids.items() if topic_id != NO_TOPIC_ID}
         requested: dict[str, TopicId] = {}
 
-        def delete(topic: DeleteTopicState) -> DeletableTopicResult:
+        def delete(topic: wire.DeleteTopicState) -> wire.DeletableTopicResult:
             name = _name_of(topic, existing, by_id)
             if not self._settings.delete_topic_enable:
                 raise api_error(ErrorCode.TOPIC_DELETION_DISABLED)
@@ -163,7 +155,7 @@ class TopicAdmin:
                     requested.update(self._store.deletion_requests())
                 _check_requested(name, topic_id, requested.get(name, topic_id))
             log.info("deletion of topic %s is requested", name)
-            return DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE)
+            return wire.DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE)
 
         named_once = {(topic.name, topic.topic_id): topic for topic in topics}
         return _results(named_once.values(), delete, _not_deleted)
@@ -182,7 +174,7 @@ class TopicAdmin:
         return _Topics(assignments, self._store.deletion_requests())
 
     def _grow(
-        self, topic: CreatePartitionsTopic, writer: ControllerWriter | None, state: _Topics
+        self, topic: wire.CreatePartitionsTopic, writer: ControllerWriter | None, state: _Topics
     ) -> GrownTopic:
         try:
             validate_topic_name(topic.name)
@@ -214,14 +206,16 @@ class TopicAdmin:
             if writer is None or writer.set_topic_assignment(topic.name, grown):
                 if writer is not None:
                     log.info("topic %s gets partitions %s", topic.name, _shown(added))
-                result = CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
+                result = wire.CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
                 return GrownTopic(result, current.topic_id, len(grown.partitions))
             state = self._read([topic.name])
             return None
 
         return retry_cas(attempt, f"topic {topic.name!r} is changed by others again and again")
 
-    def _create(self, topic: CreatableTopic, writer: ControllerWriter | None) -> CreatableTopicResult:
+    def _create(
+        self, topic: wire.CreatableTopic, writer: ControllerWriter | None
+    ) -> wire.CreatableTopicResult:
         config = {setting.name: setting.value for setting in topic.configs}
         if any(value is None for value in config.values()):
             nulls = sorted(name for name, value in config.items() if value is None)
@@ -231,7 +225,7 @@ class TopicAdmin:
         except ValueError as error:
             raise api_error(ErrorCode.INVALID_CONFIG, str(error)) from error
         partitions = self._assign(topic)
-        result = CreatableTopicResult(
+        result = wire.CreatableTopicResult(
             name=topic.name,
             error_code=ErrorCode.NONE,
             num_partitions=len(partitions),
@@ -253,16 +247,16 @@ class TopicAdmin:
         )
         return schema.replace(result, topic_id=assignment.topic_id)
 
-    def _requested_partitions(self, topic: CreatableTopic) -> int:
+    def _requested_partitions(self, topic: wire.CreatableTopic) -> int:
         if topic.assignments:
             return len(topic.assignments)
         count = topic.num_partitions
-        return self._settings.num_partitions if count == USE_DEFAULT else count
+        return self._settings.num_partitions if count == wire.USE_DEFAULT else count
 
-    def _assign(self, topic: CreatableTopic) -> dict[int, ReplicaAssignment]:
+    def _assign(self, topic: wire.CreatableTopic) -> dict[int, ReplicaAssignment]:
         live = self._controller.live_racks
         if topic.assignments:
-            if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
+            if topic.num_partitions != wire.USE_DEFAULT or topic.replication_factor != wire.USE_DEFAULT:
                 raise api_error(
                     ErrorCode.INVALID_REQUEST,
                     f"topic {topic.name!r} has an assignment; then partitions and replication factor are -1, "
@@ -279,9 +273,9 @@ class TopicAdmin:
                 {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}, live
             )
         partitions, factor = topic.num_partitions, topic.replication_factor
-        if partitions == USE_DEFAULT:
+        if partitions == wire.USE_DEFAULT:
             partitions = self._settings.num_partitions
-        if factor == USE_DEFAULT:
+        if factor == wire.USE_DEFAULT:
             factor = self._settings.default_replication_factor
         count = max(1, len(live))
         return assign_replicas(
@@ -381,7 +375,9 @@ def _check_available(
         )
 
 
-def _name_of(topic: DeleteTopicState, existing: Mapping[str, object], by_id: Mapping[TopicId, str]) -> str:
+def _name_of(
+    topic: wire.DeleteTopicState, existing: Mapping[str, object], by_id: Mapping[TopicId, str]
+) -> str:
     topic_id = TopicId(topic.topic_id)
     if topic_id != NO_TOPIC_ID:
         if topic.name:
@@ -396,13 +392,17 @@ def _name_of(topic: DeleteTopicState, existing: Mapping[str, object], by_id: Map
     return topic.name
 
 
-def _not_created(topic: CreatableTopic, code: ErrorCode, text: str | None) -> CreatableTopicResult:
-    return CreatableTopicResult(name=topic.name, error_code=code, error_message=text)
+def _not_created(topic: wire.CreatableTopic, code: ErrorCode, text: str | None) -> wire.CreatableTopicResult:
+    return wire.CreatableTopicResult(name=topic.name, error_code=code, error_message=text)
 
 
-def _not_grown(topic: CreatePartitionsTopic, code: ErrorCode, text: str | None) -> GrownTopic:
-    return GrownTopic(CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=text))
+def _not_grown(topic: wire.CreatePartitionsTopic, code: ErrorCode, text: str | None) -> GrownTopic:
+    return GrownTopic(wire.CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=text))
 
 
-def _not_deleted(topic: DeleteTopicState, code: ErrorCode, text: str | None) -> DeletableTopicResult:
-    return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=text)
+def _not_deleted(
+    topic: wire.DeleteTopicState, code: ErrorCode, text: str | None
+) -> wire.DeletableTopicResult:
+    return wire.DeletableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=text
+    )

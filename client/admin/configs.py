@@ -15,41 +15,30 @@ from barnabas.client.arguments import check_mapping, several
 from barnabas.client.ask import ToBroker
 from barnabas.protocol.errors import ApiError, InvalidConfiguration
 from barnabas.protocol.ids import BrokerId
-from barnabas.protocol.messages.configs import (
-    ConfigOperation,
-    ConfigResourceType,
-    ConfigSource,
-    ConfigType,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    IncrementalAlterableConfig,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-)
+from barnabas.protocol.messages import configs as wire
 
 
 class ConfigResource(NamedTuple):
     """A topic, a broker or all brokers. Made by `topic`, `broker` or `all_brokers`."""
 
-    kind: ConfigResourceType
+    kind: wire.ConfigResourceType
     name: str
 
     @classmethod
     def topic(cls, name: str) -> ConfigResource:
-        return cls(ConfigResourceType.TOPIC, name)
+        return cls(wire.ConfigResourceType.TOPIC, name)
 
     @classmethod
     def broker(cls, broker_id: int) -> ConfigResource:
-        return cls(ConfigResourceType.BROKER, str(broker_id))
+        return cls(wire.ConfigResourceType.BROKER, str(broker_id))
 
     @classmethod
     def all_brokers(cls) -> ConfigResource:
         """The defaults for brokers without a value of their own."""
-        return cls(ConfigResourceType.BROKER, "")
+        return cls(wire.ConfigResourceType.BROKER, "")
 
     def __str__(self) -> str:
-        if self.kind is ConfigResourceType.TOPIC:
+        if self.kind is wire.ConfigResourceType.TOPIC:
             return f"topic {self.name}"
         return f"broker {self.name}" if self.name else "all brokers"
 
@@ -59,7 +48,7 @@ class ConfigSynonym(NamedTuple):
 
     name: str
     value: str | None
-    source: ConfigSource
+    source: wire.ConfigSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +57,8 @@ class ConfigEntry:
 
     name: str
     value: str | None
-    source: ConfigSource
-    type: ConfigType
+    source: wire.ConfigSource
+    type: wire.ConfigType
     is_read_only: bool
     is_sensitive: bool
     synonyms: tuple[ConfigSynonym, ...] = ()
@@ -77,7 +66,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        return self.source is ConfigSource.DEFAULT_CONFIG
+        return self.source is wire.ConfigSource.DEFAULT_CONFIG
 
 
 class Append(NamedTuple):
@@ -116,9 +105,9 @@ class ConfigAdmin(AdminBase):
         configs: dict[ConfigResource, dict[str, ConfigEntry]] = {}
         errors: dict[str, ApiError] = {}
         for route, own in self._by_broker(chosen):
-            request = DescribeConfigsRequest(
+            request = wire.DescribeConfigsRequest(
                 resources=[
-                    DescribeConfigsResource(
+                    wire.DescribeConfigsResource(
                         resource_type=item.kind, resource_name=item.name, configuration_keys=keys
                     )
                     for item in own
@@ -127,7 +116,7 @@ class ConfigAdmin(AdminBase):
                 include_documentation=include_documentation,
             )
             for result in (await self._ask(route, request, timeout_ms)).response.results:
-                resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                resource = ConfigResource(wire.ConfigResourceType(result.resource_type), result.resource_name)
                 if error := error_of(result, str(resource)):
                     errors[str(resource)] = error
                 else:
@@ -152,9 +141,9 @@ class ConfigAdmin(AdminBase):
             check_mapping("changes of a resource", settings, "settings to values")
         errors: dict[str, ApiError] = {}
         for route, own in self._by_broker(changes):
-            request = IncrementalAlterConfigsRequest(
+            request = wire.IncrementalAlterConfigsRequest(
                 resources=[
-                    IncrementalAlterConfigsResource(
+                    wire.IncrementalAlterConfigsResource(
                         resource_type=item.kind,
                         resource_name=item.name,
                         configs=[_alteration(name, change) for name, change in changes[item].items()],
@@ -165,7 +154,7 @@ class ConfigAdmin(AdminBase):
             )
             # Changes are idempotent, so a retry is harmless.
             for result in (await self._ask(route, request, timeout_ms)).response.responses:
-                resource = ConfigResource(ConfigResourceType(result.resource_type), result.resource_name)
+                resource = ConfigResource(wire.ConfigResourceType(result.resource_type), result.resource_name)
                 if error := error_of(result, str(resource)):
                     errors[str(resource)] = error
         done = {str(resource): None for resource in changes if str(resource) not in errors}
@@ -177,7 +166,7 @@ class ConfigAdmin(AdminBase):
         """The resources that any broker can answer for, and those of each broker."""
         by_broker: dict[str, list[ConfigResource]] = {}
         for resource in resources:
-            is_broker = resource.kind is ConfigResourceType.BROKER
+            is_broker = resource.kind is wire.ConfigResourceType.BROKER
             by_broker.setdefault(resource.name if is_broker else "", []).append(resource)
         for broker, own in by_broker.items():
             if broker and not broker.isdecimal():
@@ -186,16 +175,16 @@ class ConfigAdmin(AdminBase):
             yield ToBroker(self._open(), node_id=BrokerId(int(broker)) if broker else None), own
 
 
-def _entry(result: DescribeConfigsResourceResult) -> ConfigEntry:
+def _entry(result: wire.DescribeConfigsResourceResult) -> ConfigEntry:
     return ConfigEntry(
         result.name,
         result.value,
-        _member_or_unknown(ConfigSource, result.config_source),
-        _member_or_unknown(ConfigType, result.config_type),
+        _member_or_unknown(wire.ConfigSource, result.config_source),
+        _member_or_unknown(wire.ConfigType, result.config_type),
         result.read_only,
         result.is_sensitive,
         tuple(
-            ConfigSynonym(synonym.name, synonym.value, _member_or_unknown(ConfigSource, synonym.source))
+            ConfigSynonym(synonym.name, synonym.value, _member_or_unknown(wire.ConfigSource, synonym.source))
             for synonym in result.synonyms
         ),
         result.documentation,
@@ -207,13 +196,13 @@ def _member_or_unknown(kind: Any, number: int) -> Any:
     return kind(number) if number in kind._value2member_map_ else kind.UNKNOWN
 
 
-def _alteration(name: str, change: ConfigChange) -> IncrementalAlterableConfig:
+def _alteration(name: str, change: ConfigChange) -> wire.IncrementalAlterableConfig:
     if change is None:
-        return IncrementalAlterableConfig(name=name, config_operation=ConfigOperation.DELETE)
+        return wire.IncrementalAlterableConfig(name=name, config_operation=wire.ConfigOperation.DELETE)
     if isinstance(change, Append):
-        operation, value = ConfigOperation.APPEND, change.value
+        operation, value = wire.ConfigOperation.APPEND, change.value
     elif isinstance(change, Subtract):
-        operation, value = ConfigOperation.SUBTRACT, change.value
+        operation, value = wire.ConfigOperation.SUBTRACT, change.value
     else:
-        operation, value = ConfigOperation.SET, change
-    return IncrementalAlterableConfig(name=name, config_operation=operation, value=value)
+        operation, value = wire.ConfigOperation.SET, change
+    return wire.IncrementalAlterableConfig(name=name, config_operation=operation, value=value)

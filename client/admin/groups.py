@@ -28,16 +28,8 @@ from barnabas.client.reactions import Api
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment, decode_subscription
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages import groups as wire
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
-from barnabas.protocol.messages.groups import (
-    NO_MEMBER,
-    DeleteGroupsRequest,
-    DescribedGroupMember,
-    DescribeGroupsRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    MemberIdentity,
-)
 from barnabas.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -101,7 +93,7 @@ class GroupAdmin(AdminBase):
 
         Raises the last error of a broker that did not answer before the timeout.
         """
-        request = ListGroupsRequest(states_filter=several("states", states, str))
+        request = wire.ListGroupsRequest(states_filter=several("states", states, str))
         cluster = self._open()
         await cluster.refresh()
         answers = await ask_all(cluster, request, "its groups", self._timeout(timeout_ms))
@@ -117,7 +109,7 @@ class GroupAdmin(AdminBase):
         """State, members and assignments. Raises GROUP_ID_NOT_FOUND for a group that does not exist."""
 
         async def describe(group_id: str) -> GroupDescription:
-            request = DescribeGroupsRequest(groups=[group_id])
+            request = wire.DescribeGroupsRequest(groups=[group_id])
             answered = await self._ask_about_group(group_id, request, timeout_ms)
             group = answered.response.groups[0]
             if group.group_state == _DEAD:
@@ -142,7 +134,7 @@ class GroupAdmin(AdminBase):
         """
 
         async def delete(group_id: str) -> BarnabasError | None:
-            request = DeleteGroupsRequest(groups_names=[group_id])
+            request = wire.DeleteGroupsRequest(groups_names=[group_id])
             try:
                 await self._ask_about_group(group_id, request, timeout_ms)
             except BarnabasError as error:
@@ -159,10 +151,12 @@ class GroupAdmin(AdminBase):
         """Remove static members that will not return. Raises UNKNOWN_MEMBER_ID."""
         check_text("group_id", group_id)
         members = [
-            MemberIdentity(member_id=NO_MEMBER, group_instance_id=instance, reason="removed by an operator")
+            wire.MemberIdentity(
+                member_id=wire.NO_MEMBER, group_instance_id=instance, reason="removed by an operator"
+            )
             for instance in several("group_instance_ids", group_instance_ids, str)
         ]
-        request = LeaveGroupRequest(group_id=group_id, members=members)
+        request = wire.LeaveGroupRequest(group_id=group_id, members=members)
         await self._ask_about_group(group_id, request, timeout_ms)
 
     async def group_offsets(
@@ -230,7 +224,7 @@ class GroupAdmin(AdminBase):
         return await self._ask(ToCoordinator(subject, link=link, api=Api.OFFSETS), request, timeout_ms)
 
 
-def _member(member: DescribedGroupMember, is_of_consumers: bool) -> MemberDescription:
+def _member(member: wire.DescribedGroupMember, is_of_consumers: bool) -> MemberDescription:
     topics: tuple[str, ...] = ()
     assignment: tuple[TopicPartition, ...] = ()
     if is_of_consumers and member.member_metadata:

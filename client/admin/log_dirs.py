@@ -15,17 +15,7 @@ from barnabas.client.ask import check_alive
 from barnabas.client.metadata import Node
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.replicas import (
-    UNKNOWN_VOLUME_BYTES,
-    AlterReplicaLogDir,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirTopic,
-    CleanerDescription,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResult,
-    DescribeReplicasRequest,
-    ReplicaDescription,
-)
+from barnabas.protocol.messages import replicas as wire
 from barnabas.protocol.partition_entries import entries, numbers_in_topics
 from barnabas.protocol.schema import RequestOf
 
@@ -81,10 +71,10 @@ class BrokerReplicas(NamedTuple):
     """
 
     node: Node
-    replicas: dict[TopicPartition, ReplicaDescription]
+    replicas: dict[TopicPartition, wire.ReplicaDescription]
     error: BarnabasError | None = None
     strays: tuple[str, ...] = ()
-    cleaner: CleanerDescription = CleanerDescription()
+    cleaner: wire.CleanerDescription = wire.CleanerDescription()
 
 
 class LogDirAdmin(AdminBase):
@@ -100,7 +90,7 @@ class LogDirAdmin(AdminBase):
             BrokerLogDirs(node, [], answer)
             if isinstance(answer, BarnabasError)
             else BrokerLogDirs(node, [_description(result) for result in answer.results])
-            for node, answer in await self._ask_live(DescribeLogDirsRequest(topics=None), chosen)
+            for node, answer in await self._ask_live(wire.DescribeLogDirsRequest(topics=None), chosen)
         ]
 
     async def alter_replica_log_dirs(
@@ -124,9 +114,11 @@ class LogDirAdmin(AdminBase):
         async def alter(
             broker_id: BrokerId, by_path: Mapping[str, Collection[TopicPartition]]
         ) -> dict[TopicPartitionReplica, BarnabasError | None]:
-            request = AlterReplicaLogDirsRequest(
+            request = wire.AlterReplicaLogDirsRequest(
                 dirs=[
-                    AlterReplicaLogDir(path=path, topics=numbers_in_topics(AlterReplicaLogDirTopic, names))
+                    wire.AlterReplicaLogDir(
+                        path=path, topics=numbers_in_topics(wire.AlterReplicaLogDirTopic, names)
+                    )
                     for path, names in by_path.items()
                 ]
             )
@@ -155,7 +147,7 @@ class LogDirAdmin(AdminBase):
         """
         chosen = None if topics is None else several("topics", topics, str)
         described = []
-        for node, answer in await self._ask_live(DescribeReplicasRequest(topics=chosen)):
+        for node, answer in await self._ask_live(wire.DescribeReplicasRequest(topics=chosen)):
             if isinstance(answer, BarnabasError):
                 described.append(BrokerReplicas(node, {}, answer))
                 continue
@@ -186,13 +178,14 @@ class LogDirAdmin(AdminBase):
         return await asyncio.gather(*map(ask, nodes))
 
 
-def _description(result: DescribeLogDirsResult) -> LogDirDescription:
+def _description(result: wire.DescribeLogDirsResult) -> LogDirDescription:
     replicas = [
         LogDirReplica(tp, partition.partition_size, partition.offset_lag, partition.is_future_key)
         for tp, partition in entries(result.topics)
     ]
     total_bytes, usable_bytes = (
-        None if size == UNKNOWN_VOLUME_BYTES else size for size in (result.total_bytes, result.usable_bytes)
+        None if size == wire.UNKNOWN_VOLUME_BYTES else size
+        for size in (result.total_bytes, result.usable_bytes)
     )
     error = None if not result.error_code else api_error(result.error_code, f"log dir {result.log_dir}")
     return LogDirDescription(result.log_dir, sorted(replicas), total_bytes, usable_bytes, error)

@@ -19,25 +19,13 @@ from barnabas.client.metadata import TopicInfo, topic_info
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicId
+from barnabas.protocol.messages import topics as wire
 from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
     MetadataTopic,
-)
-from barnabas.protocol.messages.topics import (
-    USE_DEFAULT,
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreatableTopicResult,
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DeleteTopicState,
 )
 
 _POLL_S: Final = 0.01
@@ -53,8 +41,8 @@ class NewTopic:
     """A topic to create. -1 means the broker's default; ``replica_assignment`` replaces both counts."""
 
     name: str
-    num_partitions: int = USE_DEFAULT
-    replication_factor: int = USE_DEFAULT
+    num_partitions: int = wire.USE_DEFAULT
+    replication_factor: int = wire.USE_DEFAULT
     configs: Mapping[str, str] = field(default_factory=dict)
     replica_assignment: Mapping[int, Sequence[int]] | None = None
 
@@ -98,7 +86,7 @@ class TopicAdmin(ConfigAdmin):
         by_name = {topic.name: topic for topic in new_topics}
         left, is_doubtful = list(new_topics), False
         while True:
-            request = CreateTopicsRequest(
+            request = wire.CreateTopicsRequest(
                 topics=[creatable_topic(topic) for topic in left], validate_only=validate_only
             )
             answered = await self._ask_controller(request, limit_ms, retries)
@@ -147,8 +135,8 @@ class TopicAdmin(ConfigAdmin):
             assignment = {index: tuple(brokers) for index, brokers in new_topic.replica_assignment.items()}
             is_same = assignment == replicas
         else:
-            is_same = new_topic.num_partitions in (USE_DEFAULT, len(replicas)) and (
-                new_topic.replication_factor in (USE_DEFAULT, factor)
+            is_same = new_topic.num_partitions in (wire.USE_DEFAULT, len(replicas)) and (
+                new_topic.replication_factor in (wire.USE_DEFAULT, factor)
             )
         if not is_same or overridden != dict(new_topic.configs):
             return None
@@ -175,8 +163,8 @@ class TopicAdmin(ConfigAdmin):
     async def delete_topics(self, names: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete topics and wait until no broker's metadata has them. Raises as `create_topics`."""
         topic_names = several("names", names, str)
-        states = [DeleteTopicState(name=name) for name in topic_names]
-        request = DeleteTopicsRequest(topics=states, timeout_ms=self._timeout(timeout_ms))
+        states = [wire.DeleteTopicState(name=name) for name in topic_names]
+        request = wire.DeleteTopicsRequest(topics=states, timeout_ms=self._timeout(timeout_ms))
         response, _, is_doubtful = await self._ask_controller(request, timeout_ms)
         errors: dict[str, ApiError] = {}
         deleted: dict[str, TopicId] = {}
@@ -211,7 +199,7 @@ class TopicAdmin(ConfigAdmin):
             name: more if isinstance(more, NewPartitions) else NewPartitions(more)
             for name, more in topics.items()
         }
-        request = CreatePartitionsRequest(
+        request = wire.CreatePartitionsRequest(
             topics=[growing_topic(name, more) for name, more in growth.items()], validate_only=validate_only
         )
         response, _, is_doubtful = await self._ask_controller(request, timeout_ms)
@@ -295,38 +283,38 @@ def _about(topics: Iterable[str] | None) -> MetadataRequest:
     return MetadataRequest(topics=requested, allow_auto_topic_creation=False)
 
 
-def creatable_topic(topic: NewTopic) -> CreatableTopic:
+def creatable_topic(topic: NewTopic) -> wire.CreatableTopic:
     check_mapping("configs", topic.configs, "settings to values")
     if topic.replica_assignment is not None:
         check_mapping("replica_assignment", topic.replica_assignment, "partitions to replicas")
     assignments = [
-        CreatableReplicaAssignment(
+        wire.CreatableReplicaAssignment(
             partition_index=partition, broker_ids=several("replica_assignment", replicas, int)
         )
         for partition, replicas in (topic.replica_assignment or {}).items()
     ]
-    return CreatableTopic(
+    return wire.CreatableTopic(
         name=topic.name,
-        num_partitions=USE_DEFAULT if assignments else topic.num_partitions,
-        replication_factor=USE_DEFAULT if assignments else topic.replication_factor,
+        num_partitions=wire.USE_DEFAULT if assignments else topic.num_partitions,
+        replication_factor=wire.USE_DEFAULT if assignments else topic.replication_factor,
         assignments=assignments,
-        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+        configs=[wire.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
     )
 
 
-def growing_topic(name: str, more: NewPartitions) -> CreatePartitionsTopic:
+def growing_topic(name: str, more: NewPartitions) -> wire.CreatePartitionsTopic:
     assignments = None
     if more.assignments is not None:
         if not isinstance(more.assignments, list | tuple):
             raise TypeError(f"assignments={more.assignments!r}: expected a list of the replicas of each")
         assignments = [
-            CreatePartitionsAssignment(broker_ids=several("assignments", replicas, int))
+            wire.CreatePartitionsAssignment(broker_ids=several("assignments", replicas, int))
             for replicas in more.assignments
         ]
-    return CreatePartitionsTopic(name=name, count=more.total_count, assignments=assignments)
+    return wire.CreatePartitionsTopic(name=name, count=more.total_count, assignments=assignments)
 
 
-def _created(result: CreatableTopicResult) -> CreatedTopic | ApiError:
+def _created(result: wire.CreatableTopicResult) -> CreatedTopic | ApiError:
     return error_of(result, f"topic {result.name!r} was not created") or CreatedTopic(
         result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
     )

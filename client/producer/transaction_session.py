@@ -45,21 +45,11 @@ from barnabas.common.backoff import Backoff, Retries
 from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages import transactions as wire
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION, TRANSACTION_VERSION
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.produce import InitProducerIdRequest
-from barnabas.protocol.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    EndTxnRequest,
-    EndTxnResponse,
-    PrepareTxnRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
 from barnabas.protocol.partition_entries import in_topics, numbers_in_topics, partitions_of
 from barnabas.protocol.schema import RequestOf
 
@@ -176,7 +166,7 @@ class TransactionSession:
                 machine.prepared = self._target()
             machine.step(Step.PREPARE)
             prepared = self._target()
-            request = PrepareTxnRequest(
+            request = wire.PrepareTxnRequest(
                 transactional_id=prepared.transactional_id,
                 producer_id=prepared.producer_id,
                 producer_epoch=prepared.epoch,
@@ -329,11 +319,11 @@ class TransactionSession:
             identity = self.machine.known_identity()
             wanted = sorted(machine.wanted)
             machine.is_started = True
-            request = AddPartitionsToTxnRequest(
+            request = wire.AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=machine.transactional_id,
                 v3_and_below_producer_id=identity.producer_id,
                 v3_and_below_producer_epoch=identity.epoch,
-                v3_and_below_topics=numbers_in_topics(AddPartitionsToTxnTopic, wanted),
+                v3_and_below_topics=numbers_in_topics(wire.AddPartitionsToTxnTopic, wanted),
             )
             route = self._to(Api.ADD_PARTITIONS)
             route.last_version, route.is_wanted = LAST_ADD_PARTITIONS_OF_CLIENTS, lambda: machine.is_sending
@@ -353,7 +343,7 @@ class TransactionSession:
     async def _add_offsets(self, group_id: str) -> None:
         machine, identity = self.machine, self.machine.known_identity()
         machine.is_started = True
-        request = AddOffsetsToTxnRequest(
+        request = wire.AddOffsetsToTxnRequest(
             transactional_id=machine.transactional_id,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
@@ -370,7 +360,7 @@ class TransactionSession:
         if link is None or link.key != group.group_id:
             link = self._group_link = CoordinatorLink(self._cluster, CoordinatorType.GROUP, group.group_id)
         committed = {
-            tp: TxnOffsetCommitRequestPartition(
+            tp: wire.TxnOffsetCommitRequestPartition(
                 partition_index=tp.partition,
                 committed_offset=to_commit.offset,
                 committed_leader_epoch=to_commit.leader_epoch,
@@ -378,12 +368,12 @@ class TransactionSession:
             )
             for tp, to_commit in offsets.items()
         }
-        request = TxnOffsetCommitRequest(
+        request = wire.TxnOffsetCommitRequest(
             transactional_id=machine.transactional_id,
             **group._asdict(),
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
-            topics=in_topics(TxnOffsetCommitRequestTopic, committed.items()),
+            topics=in_topics(wire.TxnOffsetCommitRequestTopic, committed.items()),
         )
         machine.is_started = True
         route = self._to(Api.COMMIT_OFFSETS, link)
@@ -492,9 +482,9 @@ def _make_retries(config: ClientConfig, limit_ms: int) -> Retries:
 
 async def _end_txn(
     route: ToCoordinator, target: PreparedTransaction, limit_ms: int, *, committed: bool
-) -> EndTxnResponse:
+) -> wire.EndTxnResponse:
     """Raises as `ask`, but TransactionOutcomeUnknown after the deadline."""
-    request = EndTxnRequest(
+    request = wire.EndTxnRequest(
         transactional_id=target.transactional_id,
         producer_id=target.producer_id,
         producer_epoch=target.epoch,
