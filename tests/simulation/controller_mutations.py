@@ -166,7 +166,7 @@ def a_lost_answer_is_a_refusal(setattr_: SetAttr) -> None:
     setattr_(controller_writer, "read_leadership", lambda session, partitions: {})
 
 
-@found_in("usual", 25)
+@found_in("usual", 71)
 def a_returning_broker_gets_no_requests(setattr_: SetAttr) -> None:
     """A broker that was wrongly suspected gets no requests when it returns."""
     setattr_(ControllerTerm, "_returned", lambda self, broker: self.context.suspected.discard(broker))
@@ -361,7 +361,7 @@ def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
     setattr_(BrokerBatch, "_is_another", lambda self, topic, later: False)
 
 
-@found_in("topics", 4)
+@found_in("topics", 11)
 def followers_fetch_by_name(setattr_: SetAttr) -> None:
     """Found in this code, as in Kafka before KIP-516: a leader of the old topic served the new one."""
     setattr_(fetch_wait, "find", lambda partition_of, item: partition_of(item.partition))

@@ -374,7 +374,7 @@ def a_cleaning_passes_the_high_watermark(setattr_: SetAttr) -> None:
     cleanable_end = choice.cleanable_end
 
     def bold(figures: Any, *arguments: Any) -> int:
-        return cleanable_end(figures._replace(stable_end_offset=figures.log_end_offset), *arguments)
+        return cleanable_end(figures._replace(stable_end_offset=1 << 62), *arguments)
 
     setattr_(choice, "cleanable_end", bold)
 
