@@ -29,6 +29,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_bounds import Bound
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import Gone, LogDirFailure
+from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
 
@@ -56,8 +57,8 @@ class FutureLog:
         """``loader`` makes the empty future log. Raises as `Log.open`."""
         self.current = current
         self.key: TopicPartition = current.topic_partition
-        self._cuts = current.bounds.cuts
-        """The number of the current log's truncations that the future log has followed."""
+        self._common_end: int = LONG_MAX
+        """The lowest end of the current log's truncations that the future log has not followed yet."""
         self.first_dirty_offset = current.first_dirty_offset
         """All records below it were clean when they were copied, or will be."""
         self.log = Log.open(self.key, loader)
@@ -83,11 +84,14 @@ class FutureLog:
         """
         current, log = self.current, self.log
         with current.lock:
-            cuts, start = current.bounds.cuts, current.log_start_offset
+            bounds = current.bounds
+            cuts, start = bounds.cuts, bounds.start
+            self._common_end = min(self._common_end, bounds.lowest_cut)
+            bounds.lowest_cut = LONG_MAX
             self.first_dirty_offset = min(self.first_dirty_offset, current.first_dirty_offset)
-        if cuts != self._cuts:
-            log.truncate_to(min(current.bounds.cut_ends[self._cuts : cuts]))
-            self._cuts = cuts
+        if self._common_end < log.log_end_offset:
+            log.truncate_to(self._common_end)
+        self._common_end = LONG_MAX
         if not log.log_start_offset <= start <= log.log_end_offset:
             log.truncate_fully_and_start_at(start)
         # A copy, because a truncation overwrites what a view shows.
@@ -159,7 +163,7 @@ class FutureLog:
             # The checkpoints of the new dir have it.
             current.bounds.promise(bound)
         # A flush or a cleaning that began before must not take its segments for these.
-        current.bounds.cut_ends.append(current.log_end_offset)
+        current.bounds.cut(current.log_end_offset)
         current.folder, current.epoch_cache, current.snapshots = folder, log.epoch_cache, log.snapshots
         current.last_flush_ms, current.is_folder_durable = log.last_flush_ms, True
         current.log_segments = log.log_segments

@@ -10,6 +10,7 @@ import threading
 from enum import IntEnum
 from typing import Final
 
+from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.ids import Offset
 from barnabas.protocol.invariants import invariant
 
@@ -41,10 +42,11 @@ class LogBounds:
 
     __slots__ = (
         "_promised",
-        "cut_ends",
+        "cuts",
         "delete_horizon_ms",
         "end",
         "first_dirty",
+        "lowest_cut",
         "recovery_point",
         "start",
     )
@@ -58,8 +60,10 @@ class LogBounds:
         """The next offset to be written."""
         self.first_dirty = Offset(0)
         """All records from the log start to it were cleaned."""
-        self.cut_ends: list[int] = []
-        """Where each truncation has ended the log."""
+        self.cuts = 0
+        """The number of truncations: after one, the records below an offset may have changed."""
+        self.lowest_cut: int = LONG_MAX
+        """The lowest end that a truncation has left since a move to another log dir last asked."""
         self.delete_horizon_ms: int | None = None
         """When the first tombstone or marker that a cleaning has kept may go. The time makes the log due
         again without new records; without it, tombstones wait for the next cleaning."""
@@ -67,10 +71,9 @@ class LogBounds:
         """The offset in each checkpoint on disk; the larger one while it is being replaced."""
         self.check()
 
-    @property
-    def cuts(self) -> int:
-        """The number of truncations: after one, the records below an offset may have changed."""
-        return len(self.cut_ends)
+    def cut(self, end: int) -> None:
+        self.cuts += 1
+        self.lowest_cut = min(self.lowest_cut, end)
 
     def raise_start(self, offset: Offset) -> None:
         self.start = offset
@@ -93,7 +96,7 @@ class LogBounds:
         Returns whether a checkpoint on disk names a higher offset.
         """
         with _PROMISE_LOCK:
-            self.cut_ends.append(end)
+            self.cut(end)
             self.recovery_point = min(self.recovery_point, end)
             self.start = min(self.start, end)
             self.first_dirty = min(self.first_dirty, end)
@@ -102,7 +105,7 @@ class LogBounds:
     def lower_to_nothing(self, start: Offset) -> bool:
         """Lower all points before a log is emptied and restarted at `start`."""
         with _PROMISE_LOCK:
-            self.cut_ends.append(0)
+            self.cut(0)
             self.recovery_point = Offset(0)
             self.start = min(self.start, start)
             self.first_dirty = min(self.first_dirty, start)
