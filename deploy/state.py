@@ -114,7 +114,9 @@ def read_record(directory: Path) -> ClusterRecord | None:
         raise DeployError(f"{path} is not the state of a cluster of this version: {error!r}") from error
 
 
-def _record_of(values: dict[str, Any]) -> ClusterRecord:
+def _record_of(fields: dict[str, Any]) -> ClusterRecord:
+    # The text may be valid JSON and no object: then this raises TypeError or ValueError.
+    values = dict(fields)
     written_format = values.pop("format")
     if written_format != _FORMAT:
         raise ValueError(f"format {written_format!r}, expected {_FORMAT}")

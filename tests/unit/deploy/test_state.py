@@ -55,6 +55,7 @@ def test_recorded_processes_that_are_gone_do_not_make_it_run(tmp_path: Path) -> 
     [
         ("{not json", "cannot be read"),
         ("[]", "not the state of a cluster"),
+        ("null", "not the state of a cluster"),
         ('{"format": 99}', "format 99, expected 1"),
         ('{"format": 1}', "brokers"),
         ('{"format": 1, "configuration": null}', "directory"),
