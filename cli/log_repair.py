@@ -3,8 +3,8 @@
 The folder of such a log is renamed ``<topic>-<partition>.<id>-damaged`` and kept; at the next start the
 broker creates the replica empty and it follows its leader, so another replica must have the records. The
 command refuses unless the cluster that the dir belongs to says that another broker leads the partition and
-that this broker is out of the ISR, or ``--accept-data-loss`` is given. A damaged future log is set aside by
-the same rule, because a stop in the middle of the swap leaves this copy as the only one.
+that this broker is out of the ISR, or ``--accept-data-loss`` is given. Future logs are left out. One that a
+stop in the middle of the swap left as the only copy gets the partition's name at the next start.
 """
 
 from __future__ import annotations

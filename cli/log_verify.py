@@ -1,8 +1,8 @@
 """`barnabas log verify`: reads all files of a stopped broker's log dir, and reports damage.
 
 It also reports, but not as damage, a tail torn by a crash and files that are not sound, which the next start
-truncates and rebuilds, and doubtful content, from which nothing is lost. A future log, the copy of a log that
-moves into the dir, is verified by the same rules: the move ends with its use.
+truncates and rebuilds, and doubtful content, from which nothing is lost. Future logs, the copies of logs that
+move into the dir, are left out: the next start makes new ones, or ends a swap that was interrupted.
 """
 
 from __future__ import annotations
