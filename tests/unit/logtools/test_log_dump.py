@@ -284,9 +284,8 @@ def test_the_offsets_topic_is_decoded(tmp_path: Path, capsys: Output) -> None:
 def partition(tmp_path: Path) -> Path:
     """The folder of a log of several segments, closed; in a log dir with one checkpoint."""
     config = log_config(segment_bytes=400, index_interval_bytes=0)
-    topic_id = TopicId(uuid.UUID(int=1))
-    loader = LogLoader(tmp_path / "t-0", config, now_ms=0, topic_id=topic_id)
-    log = Log.open(TopicPartition("t", 0), loader)
+    log = Log.open(TopicPartition("t", 0), LogLoader(tmp_path / "t-0", config, now_ms=0))
+    log.assign_topic_id(TopicId(uuid.UUID(int=1)))
     for sequence in range(8):
         append_batches(log, produced(sequence, timestamp_ms=1_000 + sequence), sequence // 4)
     log.close(0)
