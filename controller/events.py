@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch, TopicPartition
-from barnabas.protocol.messages.inter_broker import (
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-)
+from barnabas.protocol.messages import inter_broker as wire
 from barnabas.zookeeper.znodes import ControllerNode, ReplicaAssignment
 
 if TYPE_CHECKING:
@@ -130,8 +125,8 @@ class ChannelsFailed(FromChannel):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrAnswered(FromLink):
-    request: LeaderAndIsrRequest
-    response: LeaderAndIsrResponse
+    request: wire.LeaderAndIsrRequest
+    response: wire.LeaderAndIsrResponse
 
     def succeeded(self) -> set[TopicPartition]:
         """The partitions whose roles the broker has taken."""
@@ -152,8 +147,8 @@ class LeaderAndIsrAnswered(FromLink):
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaAnswered(FromLink):
-    request: StopReplicaRequest
-    response: StopReplicaResponse
+    request: wire.StopReplicaRequest
+    response: wire.StopReplicaResponse
 
 
 Event = Signal | TopicConfigChange | ControllerGone | FromChannel | PreemptableEvent

@@ -23,16 +23,9 @@ from barnabas.controller.events import (
 from barnabas.controller.request_batch import BrokerBatch, ControllerRequest
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
-from barnabas.protocol.messages.inter_broker import (
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataRequest,
-    UpdateMetadataResponse,
-)
+from barnabas.protocol.messages import inter_broker as wire
 
-ControllerResponse = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+ControllerResponse = wire.LeaderAndIsrResponse | wire.UpdateMetadataResponse | wire.StopReplicaResponse
 
 _STALE: Final = frozenset({ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH})
 """Another controller, or this one for a newer registration, sends such a broker everything."""
@@ -101,16 +94,16 @@ class LinkQueue:
         stay, since the next full UpdateMetadata may fail as well.
         """
         request = self._requests.popleft()
-        if isinstance(request, LeaderAndIsrRequest) and isinstance(response, LeaderAndIsrResponse):
+        if isinstance(request, wire.LeaderAndIsrRequest) and isinstance(response, wire.LeaderAndIsrResponse):
             return LeaderAndIsrAnswered(*self._registration, request, response)
-        if isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
+        if isinstance(request, wire.StopReplicaRequest) and isinstance(response, wire.StopReplicaResponse):
             return StopReplicaAnswered(*self._registration, request, response)
-        if isinstance(request, UpdateMetadataRequest):
+        if isinstance(request, wire.UpdateMetadataRequest):
             return self._metadata_answered(request, response)
         return None
 
     def _metadata_answered(
-        self, request: UpdateMetadataRequest, response: ControllerResponse
+        self, request: wire.UpdateMetadataRequest, response: ControllerResponse
     ) -> LinkFailed | None:
         if response.error_code in _STALE:
             return None
@@ -126,9 +119,9 @@ class LinkQueue:
         self._clear()
         return BrokerSuspected(*self._registration)
 
-    def probe(self) -> LeaderAndIsrRequest:
+    def probe(self) -> wire.LeaderAndIsrRequest:
         """A request that checks the registration of a suspect broker and changes nothing."""
-        return LeaderAndIsrRequest(
+        return wire.LeaderAndIsrRequest(
             controller_id=self._controller,
             controller_epoch=self._epoch,
             broker_epoch=self.broker_epoch,

@@ -29,21 +29,13 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
-from barnabas.protocol.messages.inter_broker import (
-    LEADER_DURING_DELETE,
-    LeaderAndIsrPartition,
-    LeaderAndIsrRequest,
-    UpdateMetadataBroker,
-    UpdateMetadataPartition,
-    UpdateMetadataRequest,
-    UpdateMetadataTopic,
-)
+from barnabas.protocol.messages import inter_broker as wire
 from barnabas.protocol.partition_entries import entries
 from barnabas.zookeeper.znodes import LeadershipState
 
 _MAX_ANSWERS: Final = 16
 """An answer may take megabytes."""
-_NOTHING: Final[Mapping[int, UpdateMetadataPartition]] = MappingProxyType({})
+_NOTHING: Final[Mapping[int, wire.UpdateMetadataPartition]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +43,7 @@ class TopicMetadata:
     """One topic; the partitions by index."""
 
     topic_id: TopicId
-    partitions: Mapping[int, UpdateMetadataPartition]
+    partitions: Mapping[int, wire.UpdateMetadataPartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class ClusterMetadata:
     """An immutable snapshot of the cluster."""
 
     controller_id: BrokerId = NO_BROKER
-    brokers: Mapping[BrokerId, UpdateMetadataBroker] = field(default_factory=dict)
+    brokers: Mapping[BrokerId, wire.UpdateMetadataBroker] = field(default_factory=dict)
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
     unreadable_topics: frozenset[str] = frozenset()
@@ -71,7 +63,7 @@ class ClusterMetadata:
     before its last ones arrived. So a controller's requests count from its first full one on.
     """
 
-    def partitions_of(self, topic: str) -> Mapping[int, UpdateMetadataPartition]:
+    def partitions_of(self, topic: str) -> Mapping[int, wire.UpdateMetadataPartition]:
         metadata = self.topics.get(topic)
         return metadata.partitions if metadata is not None else _NOTHING
 
@@ -155,7 +147,7 @@ class MetadataCache:
         """
         self._deletion_listeners.append(listener)
 
-    def update(self, request: UpdateMetadataRequest) -> None:
+    def update(self, request: wire.UpdateMetadataRequest) -> None:
         """Apply an UpdateMetadata of the current controller."""
         with self._lock:
             before = self.current
@@ -182,7 +174,7 @@ class MetadataCache:
             for on_deleted in self._deletion_listeners:
                 on_deleted(changed.deleted)
 
-    def learn(self, request: LeaderAndIsrRequest) -> None:
+    def learn(self, request: wire.LeaderAndIsrRequest) -> None:
         """Take the leaders of a LeaderAndIsr, which comes before the UpdateMetadata of the same change.
 
         A client that a deposed leader refuses requests metadata at once; if these named the old leader, it
@@ -202,8 +194,10 @@ class MetadataCache:
         """Take a newer leader that this broker has read in ZooKeeper."""
         self._take_leaders({partition: state})
 
-    def _take_leaders(self, states: Mapping[TopicPartition, LeaderAndIsrPartition | LeadershipState]) -> None:
-        newer: dict[str, dict[int, UpdateMetadataPartition]] = {}
+    def _take_leaders(
+        self, states: Mapping[TopicPartition, wire.LeaderAndIsrPartition | LeadershipState]
+    ) -> None:
+        newer: dict[str, dict[int, wire.UpdateMetadataPartition]] = {}
         with self._lock:
             topics = dict(self.current.topics)
             for (name, index), state in states.items():
@@ -243,7 +237,7 @@ class MetadataCache:
             for listener in self._listeners:
                 listener(topics)
 
-    def leader_of(self, partition: UpdateMetadataPartition) -> tuple[BrokerId, LeaderEpoch]:
+    def leader_of(self, partition: wire.UpdateMetadataPartition) -> tuple[BrokerId, LeaderEpoch]:
         """The leader for answers: -1 while it is dead or suspected."""
         leader = BrokerId(partition.leader)
         if leader not in self.current.brokers or leader in self.suspects:
@@ -289,7 +283,7 @@ class _TopicChanges:
     ``trusted`` are the brokers that it names as new leaders, ``touched`` the topics to look at again.
     """
 
-    def __init__(self, before: ClusterMetadata, request: UpdateMetadataRequest) -> None:
+    def __init__(self, before: ClusterMetadata, request: wire.UpdateMetadataRequest) -> None:
         self._before = before
         self._request = request
         self.unreadable_topics = frozenset(request.unreadable_topics or ())
@@ -307,7 +301,7 @@ class _TopicChanges:
             self._take(state)
         self.touched |= dict.fromkeys(self.unreadable_topics ^ before.unreadable_topics)
 
-    def _take(self, state: UpdateMetadataTopic) -> None:
+    def _take(self, state: wire.UpdateMetadataTopic) -> None:
         name, topic_id = state.topic_name, TopicId(state.topic_id)
         self.touched[name] = None
         known = self._before.topics.get(name)
@@ -319,7 +313,7 @@ class _TopicChanges:
         for partition in state.partition_states:
             index = partition.partition_index
             earlier = partitions.get(index)
-            if partition.leader == LEADER_DURING_DELETE:
+            if partition.leader == wire.LEADER_DURING_DELETE:
                 self.deleted[name] = topic_id
                 partitions.pop(index, None)
             elif earlier is None or partition.leader_epoch != NO_LEADER_EPOCH:
@@ -334,8 +328,8 @@ class _TopicChanges:
 
 
 def _with_leader(
-    earlier: UpdateMetadataPartition, state: LeaderAndIsrPartition | LeadershipState
-) -> UpdateMetadataPartition:
+    earlier: wire.UpdateMetadataPartition, state: wire.LeaderAndIsrPartition | LeadershipState
+) -> wire.UpdateMetadataPartition:
     return schema.replace(
         earlier,
         controller_epoch=state.controller_epoch,
@@ -343,5 +337,5 @@ def _with_leader(
         leader_epoch=state.leader_epoch,
         isr=list(state.isr),
         partition_epoch=state.partition_epoch,
-        replicas=state.replicas if isinstance(state, LeaderAndIsrPartition) else earlier.replicas,
+        replicas=state.replicas if isinstance(state, wire.LeaderAndIsrPartition) else earlier.replicas,
     )

@@ -16,14 +16,7 @@ from barnabas.broker.config.topic_config import TOPIC_SETTINGS
 from barnabas.common.settings import Setting, setting_text
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import ErrorCode, api_error
-from barnabas.protocol.messages.configs import (
-    ConfigOperation,
-    ConfigResourceType,
-    ConfigSource,
-    ConfigType,
-    DescribeConfigsResourceResult,
-    DescribeConfigsSynonym,
-)
+from barnabas.protocol.messages import configs as wire
 
 
 class Alteration(NamedTuple):
@@ -36,7 +29,7 @@ class Alteration(NamedTuple):
 
 def describe_topic(
     overrides: Mapping[str, str], layers: ConfigLayers, names: Collection[str] | None = None
-) -> list[DescribeConfigsResourceResult]:
+) -> list[wire.DescribeConfigsResourceResult]:
     """All settings of a topic, or the named ones; unknown names are ignored."""
     usable, _ = usable_topic_config(overrides)
     results = []
@@ -50,14 +43,14 @@ def describe_topic(
             value, sources = declared.default, []
         if name in usable:
             value = usable[name]
-            sources.insert(0, Layer(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
+            sources.insert(0, Layer(name, overrides[name], wire.ConfigSource.DYNAMIC_TOPIC_CONFIG))
         results.append(_described(name, declared, setting_text(value), sources, read_only=False))
     return results
 
 
 def describe_broker(
     layers: ConfigLayers, names: Collection[str] | None = None
-) -> list[DescribeConfigsResourceResult]:
+) -> list[wire.DescribeConfigsResourceResult]:
     """All settings of a broker, or the named ones."""
     return [
         _described(
@@ -74,14 +67,14 @@ def describe_broker(
 
 def describe_all_brokers(
     layers: ConfigLayers, names: Collection[str] | None = None
-) -> list[DescribeConfigsResourceResult]:
+) -> list[wire.DescribeConfigsResourceResult]:
     """The dynamic defaults of all brokers; defaults that are not set are omitted."""
     return [
         _described(
             name,
             SETTINGS[name],
             text,
-            [Layer(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
+            [Layer(name, text, wire.ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
             read_only=False,
         )
         for name, text in layers.all_brokers.items()
@@ -91,16 +84,17 @@ def describe_all_brokers(
 
 def _described(
     name: str, declared: Setting, value: str | None, layers: Sequence[Layer], *, read_only: bool
-) -> DescribeConfigsResourceResult:
-    return DescribeConfigsResourceResult(
+) -> wire.DescribeConfigsResourceResult:
+    return wire.DescribeConfigsResourceResult(
         name=name,
         value=value,
         read_only=read_only,
-        config_source=layers[0].source if layers else ConfigSource.DEFAULT_CONFIG,
+        config_source=layers[0].source if layers else wire.ConfigSource.DEFAULT_CONFIG,
         synonyms=[
-            DescribeConfigsSynonym(name=layer.name, value=layer.text, source=layer.source) for layer in layers
+            wire.DescribeConfigsSynonym(name=layer.name, value=layer.text, source=layer.source)
+            for layer in layers
         ],
-        config_type=ConfigType[declared.kind.config_type],
+        config_type=wire.ConfigType[declared.kind.config_type],
         documentation=f"{declared.documentation} Expected: {declared.kind.expected}.",
     )
 
@@ -109,7 +103,7 @@ def _described(
 
 
 def altered(
-    kind: ConfigResourceType,
+    kind: wire.ConfigResourceType,
     current: Mapping[str, str],
     alterations: Sequence[Alteration],
     layers: ConfigLayers,
@@ -124,24 +118,24 @@ def altered(
     result = {} if replaces else dict(current)
     _check_request(alterations)
     for alteration in alterations:
-        name, operation = alteration.name, ConfigOperation(alteration.operation)
-        if operation is ConfigOperation.DELETE:
+        name, operation = alteration.name, wire.ConfigOperation(alteration.operation)
+        if operation is wire.ConfigOperation.DELETE:
             # As in Kafka of any name: a tool may remove a setting of its own.
             result.pop(name, None)
             continue
         _check_name(kind, name, current)
         text = alteration.value or ""
-        if operation is not ConfigOperation.SET:
+        if operation is not wire.ConfigOperation.SET:
             text = _changed_list(kind, operation, name, text, result, layers)
         result[name] = text
     check(kind, result, layers)
     return result
 
 
-def check(kind: ConfigResourceType, settings: Mapping[str, str], layers: ConfigLayers) -> None:
+def check(kind: wire.ConfigResourceType, settings: Mapping[str, str], layers: ConfigLayers) -> None:
     """Raise INVALID_CONFIG for invalid values and contradictions; unknown names are ignored."""
     problems: list[str] = []
-    is_topic = kind is ConfigResourceType.TOPIC
+    is_topic = kind is wire.ConfigResourceType.TOPIC
     values = {
         name if is_topic else declared.name: layers.value(declared.name)
         for name, declared in _settings_of(kind).items()
@@ -159,8 +153,8 @@ def check(kind: ConfigResourceType, settings: Mapping[str, str], layers: ConfigL
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
 
 
-def _settings_of(kind: ConfigResourceType) -> Mapping[str, Setting]:
-    return TOPIC_SETTINGS if kind is ConfigResourceType.TOPIC else SETTINGS
+def _settings_of(kind: wire.ConfigResourceType) -> Mapping[str, Setting]:
+    return TOPIC_SETTINGS if kind is wire.ConfigResourceType.TOPIC else SETTINGS
 
 
 def _check_request(alterations: Sequence[Alteration]) -> None:
@@ -169,7 +163,7 @@ def _check_request(alterations: Sequence[Alteration]) -> None:
     if doubled:
         raise api_error(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(doubled)}")
     for alteration in alterations:
-        if alteration.operation not in set(ConfigOperation):
+        if alteration.operation not in set(wire.ConfigOperation):
             raise api_error(
                 ErrorCode.INVALID_REQUEST,
                 f"{alteration.name}: operation {alteration.operation}; "
@@ -178,17 +172,17 @@ def _check_request(alterations: Sequence[Alteration]) -> None:
     without = sorted(
         alteration.name
         for alteration in alterations
-        if alteration.value is None and alteration.operation != ConfigOperation.DELETE
+        if alteration.value is None and alteration.operation != wire.ConfigOperation.DELETE
     )
     if without:
         raise api_error(ErrorCode.INVALID_REQUEST, f"no value for {', '.join(without)}")
 
 
-def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str]) -> None:
+def _check_name(kind: wire.ConfigResourceType, name: str, current: Mapping[str, str]) -> None:
     # A setting that is set may be kept, even if this broker does not know it.
     if name in current:
         return
-    is_topic, settings = kind is ConfigResourceType.TOPIC, _settings_of(kind)
+    is_topic, settings = kind is wire.ConfigResourceType.TOPIC, _settings_of(kind)
     if name not in (settings if is_topic else KNOWN_NAMES):
         raise api_error(
             ErrorCode.INVALID_CONFIG,
@@ -202,8 +196,8 @@ def _check_name(kind: ConfigResourceType, name: str, current: Mapping[str, str])
 
 
 def _changed_list(
-    kind: ConfigResourceType,
-    operation: ConfigOperation,
+    kind: wire.ConfigResourceType,
+    operation: wire.ConfigOperation,
     name: str,
     text: str,
     current: Mapping[str, str],
@@ -223,7 +217,7 @@ def _changed_list(
     before = current[name] if name in current else setting_text(default)
     words = dict.fromkeys(word.strip() for word in before.split(",") if word.strip())
     changed = dict.fromkeys(word.strip() for word in text.split(","))
-    if operation is ConfigOperation.APPEND:
+    if operation is wire.ConfigOperation.APPEND:
         words |= changed
     else:
         words = {word: None for word in words if word not in changed}

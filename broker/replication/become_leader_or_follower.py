@@ -40,13 +40,7 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
-from barnabas.protocol.messages.inter_broker import (
-    LeaderAndIsrPartition,
-    LeaderAndIsrRequest,
-    LeaderAndIsrTopic,
-    PartitionError,
-    StopReplicaRequest,
-)
+from barnabas.protocol.messages import inter_broker as wire
 
 logger = logging.getLogger(__name__)
 state_change_logger = logging.getLogger("barnabas.state_change")
@@ -127,7 +121,7 @@ class RoleChanges:
 
     # LeaderAndIsr.
 
-    def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> list[PartitionError]:
+    def become_leader_or_follower(self, request: wire.LeaderAndIsrRequest) -> list[wire.PartitionError]:
         """Take the roles that the controller gives; returns the errors per partition.
 
         Raises STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH for the request as a whole.
@@ -176,7 +170,7 @@ class RoleChanges:
         return errors
 
     def _create_missing(
-        self, given: Mapping[TopicPartition, tuple[LeaderAndIsrTopic, LeaderAndIsrPartition]]
+        self, given: Mapping[TopicPartition, tuple[wire.LeaderAndIsrTopic, wire.LeaderAndIsrPartition]]
     ) -> dict[TopicPartition, Exception]:
         """Give each partition a log with its topic id, before any takes a role; returns the failures.
 
@@ -237,8 +231,8 @@ class RoleChanges:
     def _take_role(
         self,
         partition: Partition,
-        state: LeaderAndIsrPartition,
-        request: LeaderAndIsrRequest,
+        state: wire.LeaderAndIsrPartition,
+        request: wire.LeaderAndIsrRequest,
         endpoints: Mapping[BrokerId, Endpoint],
     ) -> FollowedLeader | Role:
         """Lead, or follow the leader returned; `Role.NONE` if there is no change.
@@ -269,7 +263,7 @@ class RoleChanges:
         )
         return Role.LEADER if leads else followed
 
-    def _provide(self, tp: TopicPartition, topic: LeaderAndIsrTopic, *, is_new: bool) -> None:
+    def _provide(self, tp: TopicPartition, topic: wire.LeaderAndIsrTopic, *, is_new: bool) -> None:
         topic_id = TopicId(topic.topic_id)
         partition = self.partitions.get(tp)
         log = partition.log if partition is not None else self._logs.get_or_open(tp, wall_clock_ms())
@@ -332,7 +326,7 @@ class RoleChanges:
         for tp in partitions:
             self._role_changed(tp)
 
-    def _take_settings(self, topics: Iterable[LeaderAndIsrTopic]) -> list[TopicPartition]:
+    def _take_settings(self, topics: Iterable[wire.LeaderAndIsrTopic]) -> list[TopicPartition]:
         """Put the settings that come with roles into force; returns the replicas of changed topics.
 
         All replicas of a topic, also those without a new role: a later notification of the same change finds
@@ -356,7 +350,7 @@ class RoleChanges:
 
     # StopReplica.
 
-    def stop_replicas(self, request: StopReplicaRequest) -> list[PartitionError]:
+    def stop_replicas(self, request: wire.StopReplicaRequest) -> list[wire.PartitionError]:
         """Release replicas, and delete their logs if the controller requests it.
 
         Raises as `become_leader_or_follower`.
@@ -454,5 +448,5 @@ def _is_of(log: Log, topic_id: TopicId | None) -> bool:
     return topic_id is None or log.topic_id in (None, topic_id)
 
 
-def _partition_error(tp: TopicPartition, code: ErrorCode) -> PartitionError:
-    return PartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=code)
+def _partition_error(tp: TopicPartition, code: ErrorCode) -> wire.PartitionError:
+    return wire.PartitionError(topic_name=tp.topic, partition_index=tp.partition, error_code=code)

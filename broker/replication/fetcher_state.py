@@ -47,18 +47,7 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
-from barnabas.protocol.messages.fetch import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    NO_SESSION,
-    FetchPartition,
-    FetchPartitionResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    next_epoch,
-)
+from barnabas.protocol.messages import fetch as wire
 from barnabas.protocol.partition_entries import numbers_in_topics
 
 logger = logging.getLogger(__name__)
@@ -114,13 +103,13 @@ class NextFetch(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to fetch; a session always has partitions."""
-        return self.session_id == NO_SESSION and not self.included
+        return self.session_id == wire.NO_SESSION and not self.included
 
-    def topics(self, partition_max_bytes: int) -> list[FetchTopic]:
-        topics: dict[tuple[str, TopicId], list[FetchPartition]] = {}
+    def topics(self, partition_max_bytes: int) -> list[wire.FetchTopic]:
+        topics: dict[tuple[str, TopicId], list[wire.FetchPartition]] = {}
         for tp, position in self.included.items():
             topics.setdefault((tp.topic, position.topic_id), []).append(
-                FetchPartition(
+                wire.FetchPartition(
                     partition=tp.partition,
                     current_leader_epoch=position.leader_epoch,
                     fetch_offset=position.log_end_offset,
@@ -130,12 +119,12 @@ class NextFetch(NamedTuple):
                 )
             )
         return [
-            FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
+            wire.FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
             for (topic, topic_id), partitions in topics.items()
         ]
 
-    def forgotten_topics(self) -> list[ForgottenTopic]:
-        return numbers_in_topics(ForgottenTopic, self.forgotten)
+    def forgotten_topics(self) -> list[wire.ForgottenTopic]:
+        return numbers_in_topics(wire.ForgottenTopic, self.forgotten)
 
 
 class FollowedPartitions:
@@ -146,8 +135,8 @@ class FollowedPartitions:
         self._refresh_s = refresh_ms / 1000
         self._backoff_s = backoff_ms / 1000
         self._followed: dict[TopicPartition, FollowedPartition] = {}
-        self._session_id = NO_SESSION
-        self._epoch = INITIAL_EPOCH
+        self._session_id = wire.NO_SESSION
+        self._epoch = wire.INITIAL_EPOCH
         # The partitions of the session after the last fetch, in the order in which they were last included.
         self._in_session: dict[TopicPartition, FollowedPartition] = {}
         self._changed: dict[TopicPartition, None] = {}
@@ -182,7 +171,7 @@ class FollowedPartitions:
 
     def reset(self) -> None:
         """The session is lost: the next fetch names everything."""
-        self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH
+        self._session_id, self._epoch = wire.NO_SESSION, wire.INITIAL_EPOCH
 
     def next_fetch(self, now: float) -> NextFetch:
         """The next fetch, which the caller must send: the leader's session is assumed to have it."""
@@ -190,7 +179,7 @@ class FollowedPartitions:
             del self._pausing[tp]
             self._changed[tp] = None
         next_retry = min((pausing.pause.until for pausing in self._pausing.values()), default=0.0)
-        if self._session_id == NO_SESSION:
+        if self._session_id == wire.NO_SESSION:
             self._in_session, self._dropped = {}, []
             candidates: Iterable[TopicPartition] = self._followed
         else:
@@ -208,10 +197,10 @@ class FollowedPartitions:
         if not self._in_session:
             # The leader drops its session at the next fetch.
             self.reset()
-            return NextFetch(NO_SESSION, INITIAL_EPOCH, {}, [], next_retry)
+            return NextFetch(wire.NO_SESSION, wire.INITIAL_EPOCH, {}, [], next_retry)
         fetch = NextFetch(self._session_id, self._epoch, included, forgotten, next_retry)
-        if self._session_id != NO_SESSION:
-            self._epoch = next_epoch(self._epoch)
+        if self._session_id != wire.NO_SESSION:
+            self._epoch = wire.next_epoch(self._epoch)
         return fetch
 
     def _stale(self, now: float) -> list[TopicPartition]:
@@ -246,8 +235,8 @@ class FollowedPartitions:
 
     def opened(self, session_id: int) -> None:
         """The leader has answered, in this session."""
-        if self._session_id == NO_SESSION and session_id != NO_SESSION:
-            self._session_id, self._epoch = session_id, next_epoch(INITIAL_EPOCH)
+        if self._session_id == wire.NO_SESSION and session_id != wire.NO_SESSION:
+            self._session_id, self._epoch = session_id, wire.next_epoch(wire.INITIAL_EPOCH)
 
     def fetched(self, tp: TopicPartition) -> FollowedPartition | None:
         """The partition that an answer concerns; None if it was removed or added again since the request."""
@@ -295,7 +284,7 @@ class FetcherSettings:
 class NextRequest(NamedTuple):
     """The request to send. If None: wait until the followed partitions change, or for ``pause_s``."""
 
-    request: FetchRequest | None
+    request: wire.FetchRequest | None
     pause_s: float | None = None
 
 
@@ -360,12 +349,12 @@ class LeaderFetches:
             wait_ms = max(0, min(wait_ms, int(pause_s * 1000)))
         return NextRequest(self._request(fetch, wait_ms))
 
-    def nudge(self) -> FetchRequest:
+    def nudge(self) -> wire.FetchRequest:
         """An empty fetch outside the session: it makes the leader answer the waiting fetch at once."""
-        return self._request(NextFetch(NO_SESSION, FINAL_EPOCH, {}, [], 0.0), 0)
+        return self._request(NextFetch(wire.NO_SESSION, wire.FINAL_EPOCH, {}, [], 0.0), 0)
 
-    def _request(self, fetch: NextFetch, wait_ms: int) -> FetchRequest:
-        return FetchRequest(
+    def _request(self, fetch: NextFetch, wait_ms: int) -> wire.FetchRequest:
+        return wire.FetchRequest(
             replica_id=self.broker_id,
             replica_epoch=self._broker_epoch,
             max_wait_ms=wait_ms,
@@ -377,7 +366,7 @@ class LeaderFetches:
             forgotten_topics_data=fetch.forgotten_topics(),
         )
 
-    def answered(self, response: FetchResponse, now: float, wall_clock_ms: int) -> float:
+    def answered(self, response: wire.FetchResponse, now: float, wall_clock_ms: int) -> float:
         """Apply an answer; returns how many seconds to wait before the next fetch."""
         self._is_lost = self._is_refused = False
         self._metadata.trust(self.leader)
@@ -443,7 +432,7 @@ class LeaderFetches:
         self,
         tp: TopicPartition,
         followed: FollowedPartition,
-        data: FetchPartitionResponse,
+        data: wire.FetchPartitionResponse,
         now: float,
         wall_clock_ms: int,
     ) -> None:
@@ -494,7 +483,7 @@ class LeaderFetches:
 
 
 def apply_answer(
-    partition: Partition, leader_epoch: LeaderEpoch, data: FetchPartitionResponse, *, wall_clock_ms: int
+    partition: Partition, leader_epoch: LeaderEpoch, data: wire.FetchPartitionResponse, *, wall_clock_ms: int
 ) -> None:
     """Apply the answer of the leader of that epoch: append, truncate, or restart the log.
 
