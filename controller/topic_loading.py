@@ -38,16 +38,18 @@ class TopicLoader:
     def load(self, topics: Collection[str]) -> list[TopicPartition]:
         """Take these topics into the context; returns their partitions.
 
-        An unreadable topic is reported, and loaded when its node has changed. Raises ControllerMoved.
+        An unreadable topic, or one that changes while it gets its id, is loaded when its node has changed.
+        Raises ControllerMoved.
         """
         readable: dict[str, TopicAssignment] = {}
         for topic, assignment in self._store.topic_assignments(sorted(topics), self._topic_changed).items():
             if isinstance(assignment, MalformedZnode):
                 log.error("ignoring topic %s, which cannot be read: %s", topic, assignment)
-                self._context.unreadable_topics.add(topic)
             elif (with_id := self._with_id(topic, assignment)) is not None:
                 self._context.unreadable_topics.discard(topic)
                 readable[topic] = with_id
+                continue
+            self._context.unreadable_topics.add(topic)
         configs = self._store.topic_configs(readable)
         for topic, assignment in readable.items():
             self._context.assignments[topic] = dict(assignment.partitions)

@@ -208,17 +208,38 @@ def test_a_partition_without_a_readable_state_is_named_without_a_leader(cluster:
     assert (sent.leader, sent.leader_epoch, sorted(sent.replicas)) == (NO_BROKER, NO_LEADER_EPOCH, [1, 2, 3])
 
 
+def unreadable_topics(cluster: Cluster, broker: int) -> list[list[str] | None]:
+    """As listed in each UpdateMetadata that was sent to the broker."""
+    sent = cluster.channels.requests(broker)
+    return [update.unreadable_topics for update in sent if isinstance(update, UpdateMetadataRequest)]
+
+
 def test_an_unreadable_topic_is_gone_until_it_is_repaired(cluster: Cluster) -> None:
-    """Its logs are set aside by a full request, and used again."""
+    """Its logs are set aside by a full request, and used again. Its markers wait, because it is listed."""
     cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
     cluster.elect()
     [full] = cluster.channels.full_requests(1)
     assert {topic.topic_name for topic in full.topic_states} == {"t"}
+    assert unreadable_topics(cluster, 1) == [["odd"], ["odd"]]
     cluster.channels.forget()
     cluster.zookeeper.assignments["odd"] = cluster.zookeeper.assignments["t"]
     cluster.zookeeper.touch("odd")
     cluster.handle(Signal.PARTITION_MODIFICATIONS)
     assert {tp.topic for tp in cluster.channels.leadership(1)} == {"odd"}
+    assert unreadable_topics(cluster, 1) == [[]]
+
+
+def test_brokers_know_that_an_unreadable_topic_was_removed(cluster: Cluster) -> None:
+    """Its markers would wait until the next change of something else."""
+    cluster.zookeeper.assignments["odd"] = MalformedZnode("/brokers/topics/odd holds b'?'")
+    cluster.elect()
+    cluster.channels.forget()
+    del cluster.zookeeper.assignments["odd"]
+    cluster.handle(Signal.TOPIC_CHANGE)
+    assert unreadable_topics(cluster, 1) == [[]]
+    cluster.channels.forget()
+    cluster.handle(Signal.TOPIC_CHANGE)
+    assert unreadable_topics(cluster, 1) == []
 
 
 def shut_down(

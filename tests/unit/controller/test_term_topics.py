@@ -19,6 +19,7 @@ from barnabas.protocol.messages.inter_broker import (
     LeaderAndIsrResponse,
     PartitionError,
     StopReplicaResponse,
+    UpdateMetadataRequest,
 )
 from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.controller_writer import ControllerWriter
@@ -67,6 +68,9 @@ def test_a_topic_that_grows_while_it_gets_its_id_is_read_again(monkeypatch: pyte
 
     monkeypatch.setattr(ControllerWriter, "set_topic_assignment", too_late)
     cluster.elect()
+    # Until then the brokers must not take it for deleted.
+    [_, full] = [sent for sent in cluster.channels.requests(2) if isinstance(sent, UpdateMetadataRequest)]
+    assert (full.is_full, full.topic_states, full.unreadable_topics) == (True, [], ["t"])
     assert cluster.put == [Signal.PARTITION_MODIFICATIONS]
     cluster.handle(Signal.PARTITION_MODIFICATIONS)
     grown = cluster.zookeeper.assignments["t"]
