@@ -334,9 +334,13 @@ class FetchSessions:
         """
         size = len(request.items) + len(request.forgotten)
         session = self._sessions.get(request.session_id)
-        if session is None:
-            return size
-        return size + (len(session) if request.epoch in (INITIAL_EPOCH, FINAL_EPOCH) else session.size)
+        if request.epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+            return size if session is None else size + session.size
+        closed = [] if session is None else [session]
+        if request.replica_id > NO_BROKER:
+            with self._lock:
+                closed = self._ended_by(request.replica_id)
+        return size + sum(map(len, closed))
 
     def begin(self, request: SessionRequest) -> FetchSession | None:
         """The session of an incremental request, updated by it; None for a request without a session.
@@ -382,21 +386,29 @@ class FetchSessions:
         )
         session.created_ms = session.last_used_ms = now_ms
         with self._lock:
+            # Another full fetch of the follower may have been answered meanwhile.
+            evicted = self._abandoned(follower)
             self._sessions[session_id] = session
+        for former in evicted:
+            former.close()
         return session_id
 
     # Under the lock
 
-    def _abandoned(self, follower: BrokerId) -> list[FetchSession]:
-        """Drop the sessions that end when this follower opens one."""
+    def _ended_by(self, follower: BrokerId) -> list[FetchSession]:
+        """The sessions that end when this follower opens one."""
         if follower == NO_BROKER:
             return []
         alive = self._metadata.current.brokers
-        former = [
+        return [
             session
             for session in self._sessions.values()
             if session.follower == follower or session.follower not in alive
         ]
+
+    def _abandoned(self, follower: BrokerId) -> list[FetchSession]:
+        """Drop those sessions; the caller closes them without the lock."""
+        former = self._ended_by(follower)
         for session in former:
             self._drop(session)
         return former

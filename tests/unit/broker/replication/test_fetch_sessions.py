@@ -275,6 +275,31 @@ def test_a_follower_has_one_session_that_no_other_broker_can_use() -> None:
     assert (rig.woken, len(rig.sessions)) == ([second], 1)
 
 
+def test_a_followers_full_fetch_counts_the_session_that_it_closes() -> None:
+    """So many partitions are not closed on a network thread. After a lost connection it names no session."""
+    rig = FollowerRig()
+    rig.open(read(A), read(B), read(C))
+    assert rig.sessions.size_of(rig.request(NO_SESSION, 0, item(A))) == 1 + 3
+    assert rig.sessions.size_of(rig.request(NO_SESSION, 0, item(A), fetcher=THREE)) == 1
+    rig.alive.remove(TWO)
+    assert rig.sessions.size_of(rig.request(NO_SESSION, 0, item(A), fetcher=THREE)) == 1 + 3
+
+
+def test_of_two_full_fetches_at_the_same_time_one_has_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former connection's may still be answered while the next one's is."""
+    rig = FollowerRig()
+
+    def watch(session: FetchSession) -> None:
+        monkeypatch.setattr(fetch_sessions, "FetchSession", FetchSession)
+        rig.open(read(A))
+
+    monkeypatch.setattr(Watching, "watch", watch, raising=False)
+    monkeypatch.setattr(fetch_sessions, "FetchSession", Watching)
+    last = rig.open(read(A), read(B))
+    assert (len(rig.sessions), rig.listeners) == (1, 2)
+    rig.continue_session(last, 1)
+
+
 def test_only_living_brokers_have_sessions() -> None:
     rig = FollowerRig()
     assert rig.open(read(A), fetcher=FOUR) == NO_SESSION
