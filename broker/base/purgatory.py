@@ -209,7 +209,7 @@ class Reaper:
             self._thread.join(timeout_s)
 
     def call_at(self, deadline_ms: float, call: Callable[[], None]) -> DelayedCall:
-        """Make a call at a time, unless it is completed or cancelled before."""
+        """Make a call at a time, unless the returned operation is completed before."""
         timer = DelayedCall(deadline_ms, lambda: False, self.completed, call)
         self.schedule(timer)
         return timer

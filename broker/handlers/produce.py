@@ -1,7 +1,7 @@
 """Produce: append each partition's batches, and answer when the requested acks are complete.
 
 A transactional batch is appended only if its transaction is ongoing in the partition, or its coordinator has
-just confirmed it: see `transaction_verification`.
+just confirmed it: see `coordinators.transactions.verification`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import pytest
@@ -263,6 +264,17 @@ def test_the_rest_expires_in_time_after_many_completions(purgatory: Purgatory, r
     for now_ms in range(1_000):
         assert reaper.expire_due(now_ms) == (now_ms in operations)
     assert (len(reaper._heap), reaper._dead) == (0, 0)
+
+
+def test_a_call_is_made_at_its_time_and_a_completed_one_leaves_the_heap(reaper: Reaper) -> None:
+    made: list[int] = []
+    timers = [reaper.call_at(number, partial(made.append, number)) for number in range(1_000)]
+    for timer in timers[:-1]:
+        assert timer.force_complete()
+    assert len(reaper._heap) <= 64
+    assert reaper.expire_due(998) == 0
+    assert reaper.expire_due(999) == 1
+    assert (made, reaper._heap, reaper._dead) == ([999], [], 0)
 
 
 def test_a_shut_down_expires_all_operations_and_refuses_more(purgatory: Purgatory) -> None:
