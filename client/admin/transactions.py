@@ -327,16 +327,11 @@ class TransactionAdmin(TopicAdmin):
         now = await self.describe_producers(
             {entry.partition for entry in hanging}, broker_id=broker_id, timeout_ms=timeout_ms
         )
-        still_open = {
-            (tp, producer.producer_id, producer.transaction_start_offset)
-            for tp, of_partition in now.items()
-            for producer in of_partition
-        }
+        transaction_of = attrgetter("producer_id", "transaction_start_offset")
         return [
             entry
             for entry in hanging
-            if (entry.partition, entry.producer.producer_id, entry.producer.transaction_start_offset)
-            in still_open
+            if transaction_of(entry.producer) in map(transaction_of, now[entry.partition])
         ]
 
     async def abort_transaction(
@@ -378,14 +373,10 @@ class TransactionAdmin(TopicAdmin):
     ) -> ProducerState:
         """The producer whose open transaction begins at this offset. Raises INVALID_TXN_STATE without one."""
         producers = (await self.describe_producers([tp], timeout_ms=timeout_ms))[tp]
-        for producer in producers:
-            if producer.transaction_start_offset == start_offset:
-                return producer
-        starts = sorted(
-            producer.transaction_start_offset
-            for producer in producers
-            if producer.transaction_start_offset is not None
-        )
+        by_start = {producer.transaction_start_offset: producer for producer in producers}
+        if start_offset in by_start:
+            return by_start[start_offset]
+        starts = sorted(start for start in by_start if start is not None)
         open_ones = f"those that are open begin at {starts}" if starts else "none is open there"
         raise api_error(
             ErrorCode.INVALID_TXN_STATE,
