@@ -18,8 +18,7 @@ from barnabas.client.ask import AnswerOfOne, ask_leaders, results_of
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.consumer.partition_state import fetch_answers, fetch_request, received_records
 from barnabas.client.isolation import IsolationLevel
-from barnabas.common.channel import Answer
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
+from barnabas.protocol.errors import BarnabasError, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchRequest
 from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, iter_batches, parse_header
@@ -89,12 +88,13 @@ class PeekAdmin(AdminBase):
         try:
             for upcoming in asyncio.as_completed(fetches):
                 answer = await upcoming
-                has_records, code = _news(answer)
+                partitions = [each for topic in answer.body.responses for each in topic.partitions]
+                has_records = any(len(received_records(each.records)) for each in partitions)
                 answer.frame.release()
                 if has_records:
                     return True
-                if code != ErrorCode.NONE:
-                    raise api_error(code, "a fetch that waits for records was refused")
+                for each in (answer.body, *partitions):
+                    raise_for(each.error_code, "a fetch that waits for records was refused")
         except BarnabasError as error:
             log.debug("waiting for records ended: %s", error)
             for tp in offsets:
@@ -153,14 +153,6 @@ def _request(
     starts = {tp: (offset, cluster.cache.leader_epoch(tp)) for tp, offset in offsets.items()}
     options = {"min_bytes": 1, "isolation_level": isolation.value, **limits}
     return fetch_request(cluster.cache, starts, partition_max_bytes, **options)
-
-
-def _news(answer: Answer) -> tuple[bool, int]:
-    """Whether the answer has records, and its first error."""
-    partitions = [partition for topic in answer.body.responses for partition in topic.partitions]
-    codes = [answer.body.error_code, *(partition.error_code for partition in partitions)]
-    has_records = any(len(received_records(partition.records)) for partition in partitions)
-    return has_records, next((code for code in codes if code), ErrorCode.NONE)
 
 
 def _sizes(offset: int, answer: FetchPartitionResponse) -> list[BatchSize]:
