@@ -17,8 +17,7 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -171,7 +170,7 @@ class Accumulator:
         """The error of appends while no records are taken: outside of transactions, and after `close`."""
         self._is_closed = False
         self._granted = 0
-        """Bytes that the present append may use besides the available ones; 0 except within `redeeming`."""
+        """Bytes that the present append may use besides the available ones; 0 except in `when_free`."""
         self._partitioner = partitioner
         self._has_leader = has_leader
         self._wake_sender = wake_sender
@@ -249,8 +248,13 @@ class Accumulator:
         deadline = now() + self.config.max_block_ms / 1000
         granted = 0
         while True:
-            with self.lock, self.redeeming(granted):
-                taken = attempt()
+            with self.lock:
+                self._granted = granted
+                try:
+                    taken = attempt()
+                finally:
+                    unused, self._granted = self._granted, 0
+                    self._release(unused)
             if not isinstance(taken, int):
                 return taken
             granted = await self.wait_for_memory(taken, deadline)
@@ -368,18 +372,8 @@ class Accumulator:
             self._granted = -missing
         batch.reserved_bytes += size
 
-    @contextmanager
-    def redeeming(self, granted: int) -> Iterator[None]:
-        """Under the lock: appends first use the bytes of `wait_for_memory`; unused bytes are released."""
-        self._granted = granted
-        try:
-            yield
-        finally:
-            unused, self._granted = self._granted, 0
-            self._release(unused)
-
     async def wait_for_memory(self, size: int, deadline: float) -> int:
-        """Wait until `size` bytes are reserved; the caller passes them to `redeeming`.
+        """Wait until `size` bytes are reserved; the caller uses or releases them.
 
         On the event loop only. Raises BufferExhausted when the deadline passes, and `refusal`.
         """
@@ -396,7 +390,8 @@ class Accumulator:
             if not self._withdraw(waiter):
                 if isinstance(error, TimeoutError):
                     return size
-                self.give_back(size)
+                with self.lock:
+                    self._release(size)
             elif isinstance(error, TimeoutError):
                 raise BufferExhausted(
                     f"no {size} bytes of buffer_memory ({self.config.buffer_memory}) became free within "
@@ -404,11 +399,6 @@ class Accumulator:
                 ) from None
             raise
         return size
-
-    def give_back(self, granted: int) -> None:
-        """Release bytes of `wait_for_memory` that the caller does not need any more."""
-        with self.lock:
-            self._release(granted)
 
     def _withdraw(self, waiter: _MemoryWaiter) -> bool:
         """Remove a waiter; False if its bytes are reserved already."""

@@ -9,7 +9,7 @@ from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import BufferExhausted, ClientClosed
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
-from barnabas.client.producer.batch import ProducerBatch, now
+from barnabas.client.producer.batch import ProducerBatch
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.errors import ConnectionClosed
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch
@@ -23,9 +23,8 @@ class Sending:
     """One partition's queue, with ways to take and free memory."""
 
     def __init__(self) -> None:
-        settings = {"bootstrap_servers": "localhost:9092", "buffer_memory": _BUFFER_MEMORY, "batch_size": 100}
         self.accumulator = Accumulator(
-            ProducerConfig.of(settings),
+            _config(_LONG_S),
             partitioner=None,
             has_leader=lambda tp: True,
             wake_sender=lambda: None,
@@ -36,13 +35,10 @@ class Sending:
         self.queue: PartitionQueue = topic.by_partition[0]
 
     async def send(self, size: int, timeout_s: float = _LONG_S) -> ProducerBatch:
-        granted = 0
-        while True:
-            with self.accumulator.lock, self.accumulator.redeeming(granted):
-                taken = self.accumulator.add_encoded(self.queue, _encoded(size))
-            if isinstance(taken, ProducerBatch):
-                return taken
-            granted = await self.accumulator.wait_for_memory(taken, now() + timeout_s)
+        self.accumulator.config = _config(timeout_s)
+        return await self.accumulator.when_free(
+            lambda: self.accumulator.add_encoded(self.queue, _encoded(size))
+        )
 
     def waiting(self, size: int) -> asyncio.Task[ProducerBatch]:
         return asyncio.create_task(self.send(size))
@@ -55,6 +51,11 @@ class Sending:
 
     async def until_waiting(self, count: int) -> None:
         await until(lambda: len(self.accumulator._waiters) == count)
+
+
+def _config(max_block_s: float) -> ProducerConfig:
+    settings = {"buffer_memory": _BUFFER_MEMORY, "batch_size": 100, "max_block_ms": int(max_block_s * 1000)}
+    return ProducerConfig.of({"bootstrap_servers": "localhost:9092", **settings})
 
 
 def _encoded(size: int) -> bytes:
@@ -114,22 +115,20 @@ async def test_a_waiter_that_gives_up_lets_those_after_it_through(sending: Sendi
 
 async def test_granted_memory_that_is_not_needed_is_released(sending: Sending) -> None:
     first = await sending.send(_BUFFER_MEMORY)
-    waiting = asyncio.create_task(sending.accumulator.wait_for_memory(800, now() + _LONG_S))
+    attempts = iter((lambda: 800, lambda: sending.accumulator.add_encoded(sending.queue, _encoded(300))))
+    waiting = asyncio.create_task(sending.accumulator.when_free(lambda: next(attempts)()))
     await sending.until_waiting(1)
     sending.free(first)
-    granted = await waiting
-    with sending.accumulator.lock, sending.accumulator.redeeming(granted):
-        taken = sending.accumulator.add_encoded(sending.queue, _encoded(300))
-    assert isinstance(taken, ProducerBatch)
+    assert isinstance(await waiting, ProducerBatch)
     assert sending.accumulator.available_bytes == _BUFFER_MEMORY - 300
 
 
 async def test_memory_that_another_thread_gives_back_wakes_a_waiter(sending: Sending) -> None:
     await sending.send(600)
-    granted = await sending.accumulator.wait_for_memory(400, now() + _LONG_S)
+    batch = await sending.send(400)
     waiting = sending.waiting(400)
     await sending.until_waiting(1)
-    thread = threading.Thread(target=sending.accumulator.give_back, args=(granted,))
+    thread = threading.Thread(target=sending.free, args=(batch,))
     thread.start()
     async with asyncio.timeout(_LONG_S):
         await waiting
