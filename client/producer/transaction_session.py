@@ -182,12 +182,10 @@ class TransactionSession:
 
     async def commit(self) -> None:
         async with self._turn:
-            machine = self.machine
-            machine.check(Step.COMMIT)
-            if machine.state is State.IN_TRANSACTION:
-                await self._flush(Step.COMMIT)
-            else:
-                machine.step(Step.COMMIT)
+            is_first = self.machine.state is State.IN_TRANSACTION
+            self.machine.step(Step.COMMIT)
+            if is_first:
+                await self._flush()
             await self._end(lambda: self._end_transaction(committed=True))
 
     async def abort(self) -> None:
@@ -209,14 +207,9 @@ class TransactionSession:
 
     # Ending
 
-    async def _flush(self, step: Step | None = None) -> None:
-        """Deliver all records and take no more; undone if cancelled. Raises TransactionAbortable.
-
-        ``step`` is taken at the beginning.
-        """
+    async def _flush(self) -> None:
+        """Deliver all records and take no more; undone if cancelled. Raises TransactionAbortable."""
         machine = self.machine
-        if step is not None:
-            machine.step(step)
         self._refuse_records()
         try:
             await self._sender.flush()
