@@ -493,18 +493,13 @@ class Sender:
             for queue in list(self._accumulator.active.values()):
                 self._abandon(queue, error)
 
-    def _failed_by_bug(self, error: BarnabasError, entry: _Sent) -> None:
-        if entry.is_awaited:
-            self._fail(entry.queue, entry.batch, error, may_be_written=True)
-
     def _produced(self, node_id: BrokerId, sent: list[_Sent], task: asyncio.Task[None]) -> None:
         """Settle a request after any end; a bug of ours must not leave its records without an outcome."""
         self._tasks.discard(task)
         self._in_flight[node_id] -= 1
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            failure = report_bug(_BUG, error)
-            self._settle(sent, partial(self._failed_by_bug, failure))
+            self._settle(sent, partial(self._unanswered, report_bug(_BUG, error)))
         self.wake()
 
 
