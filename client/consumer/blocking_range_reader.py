@@ -14,8 +14,6 @@ from barnabas.client.consumer.range_reader import DEFAULT_STALL_TIMEOUT_MS, Rang
 from barnabas.client.consumer.range_reader import read_range as _read_range
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.loop_thread import ClientThread
-from barnabas.client.metadata import MetadataCache
-from barnabas.common.backoff import Retries
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 
 
@@ -46,12 +44,23 @@ class RangeReader:
             yield piece
 
     async def _connect(self, tp: TopicPartition, topic_id: TopicId) -> Cluster:
-        if self._cluster is not None and _is_outdated(self._cluster.cache, tp, topic_id):
-            self._cluster.close()
-            self._cluster = None
-        if self._cluster is None:
-            retries = self._config.make_retries(self._stall_timeout_ms)
-            self._cluster = await _start_cluster(self._config, retries)
+        """The cluster; another one if it is from before the topic was made again or got this partition."""
+        if self._cluster is not None:
+            cache = self._cluster.cache
+            known = cache.topic_id(tp.topic)
+            is_another = NO_TOPIC_ID not in (known, topic_id) and known != topic_id
+            if is_another or cache.no_such_partition(tp) is not None:
+                self._cluster.close()
+                self._cluster = None
+        retries = self._config.make_retries(self._stall_timeout_ms)
+        while self._cluster is None:
+            cluster = Cluster(self._config)
+            try:
+                await cluster.start()
+            except NoBrokerReachable as error:
+                await retries.wait_after(error)
+            else:
+                self._cluster = cluster
         return self._cluster
 
     def close(self) -> None:
@@ -84,24 +93,6 @@ def read_range(
         yield from reader.read(TopicPartition(*tp), start_offset, end_offset, **options)
     finally:
         reader.close()
-
-
-def _is_outdated(cache: MetadataCache, tp: TopicPartition, topic_id: TopicId) -> bool:
-    """Whether what an earlier range learnt is from before the topic was made again or got this partition."""
-    known = cache.topic_id(tp.topic)
-    is_another = NO_TOPIC_ID not in (known, topic_id) and known != topic_id
-    return is_another or cache.no_such_partition(tp) is not None
-
-
-async def _start_cluster(config: ClientConfig, retries: Retries) -> Cluster:
-    while True:
-        cluster = Cluster(config)
-        try:
-            await cluster.start()
-        except NoBrokerReachable as error:
-            await retries.wait_after(error)
-        else:
-            return cluster
 
 
 async def _next_or_none(pieces: AsyncIterator[memoryview]) -> memoryview | None:
