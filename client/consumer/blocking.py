@@ -82,7 +82,7 @@ class Consumer(BlockingClient[_Consumer]):
         limit_ms = timeout_ms if timeout_ms is not None else ms_after(error) or CLOSE_TIMEOUT_MS
         try:
             self._give_back(error)
-            self._serve(lambda: self._client._close(commits=commits, timeout_ms=limit_ms))
+            self._serve(lambda: self._client._close_after(None, commits=commits, timeout_ms=limit_ms))
         finally:
             self._thread.stop("the consumer is closed")
             self._assignment.held_back.clear()

@@ -106,9 +106,6 @@ class Consumer(Client):
             self._assignment.put_back()
         if timeout_ms is None:
             timeout_ms = ms_after(error) or CLOSE_TIMEOUT_MS
-        await self._close(commits=commits, timeout_ms=timeout_ms)
-
-    async def _close(self, *, commits: bool, timeout_ms: int) -> None:
         if self._has_lost_loop():
             return
         if self._group is not None:
@@ -345,7 +342,7 @@ class Consumer(Client):
                 await asyncio.sleep(0)
                 self._parts()
                 if not assignment.take_current():
-                    await self._wait_in_poll(None)
+                    await self._wait_in_poll(_NEVER)
         except ClientClosed:
             if self._is_closing:
                 raise StopAsyncIteration from None
@@ -359,34 +356,32 @@ class Consumer(Client):
         if self._is_closing:
             raise ClientClosed("the consumer is being closed")
 
-    async def _wait_in_poll(self, deadline: float | None) -> bool:
+    async def _wait_in_poll(self, deadline: float) -> bool:
         """Wait for records, the deadline or work for the group; the user counts as polling."""
         group = self._group
         if group is None:
             return await self._wait_until(deadline)
         group.refuse_within_listener()
-        if deadline is not None and deadline <= time.monotonic():
+        if deadline <= time.monotonic():
             return False
         if group.upkeep_due_at <= time.monotonic():
             return True
-        limit = _NEVER if deadline is None else deadline
-        limit = min(limit, group.upkeep_due_at)
         member = group.member
         member.poll_begins(time.monotonic())
         try:
-            await self._wait_until(None if limit == _NEVER else limit)
+            await self._wait_until(min(deadline, group.upkeep_due_at))
         finally:
             member.poll_ends(time.monotonic())
         return True
 
-    async def _wait_until(self, deadline: float | None) -> bool:
+    async def _wait_until(self, deadline: float) -> bool:
         """Wait for any change; False if the deadline has passed. Raises ClientClosed after `close`."""
         self._parts()
-        if deadline is not None and deadline <= time.monotonic():
+        if deadline <= time.monotonic():
             return False
         self._arrived.clear()
         try:
-            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+            async with asyncio.timeout(None if deadline == _NEVER else deadline - time.monotonic()):
                 await self._arrived.wait()
         except TimeoutError:
             return False
