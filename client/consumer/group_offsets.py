@@ -312,36 +312,29 @@ class GroupCommits:
         of_records: bool = False,
     ) -> asyncio.Task[None]:
         """Commit once, in the background; ``done`` gets the outcome, else a failure is logged."""
-        task = asyncio.get_running_loop().create_task(
-            self._commit_quietly(
-                dict(offsets), self._marked(offsets), self._topic_ids(offsets, of_records=of_records), done
-            )
-        )
+        offsets, marked = dict(offsets), self._marked(offsets)
+        topic_ids = self._topic_ids(offsets, of_records=of_records)
+
+        async def commit() -> None:
+            error: BarnabasError | None = None
+            timeout_ms = self._config.request_timeout_ms
+            try:
+                await self._offsets.commit(offsets, timeout_ms, topic_ids=topic_ids, retries=False)
+                self._committed |= marked
+            except BarnabasError as failure:
+                error = failure
+            except asyncio.CancelledError:
+                self._report(done, offsets, LocalError("cancelled before the outcome was known"))
+                raise
+            except Exception as bug:  # noqa: BLE001 - a bug of ours, raised by the next poll
+                error = self.failure = report_bug("committing offsets failed", bug)
+            self._report(done, offsets, error)
+            self._answered()
+
+        task = asyncio.get_running_loop().create_task(commit())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    async def _commit_quietly(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        marked: Mapping[TopicPartition, tuple[int, int]],
-        topic_ids: TopicIds,
-        done: CommitDone | None,
-    ) -> None:
-        error: BarnabasError | None = None
-        timeout_ms = self._config.request_timeout_ms
-        try:
-            await self._offsets.commit(offsets, timeout_ms, topic_ids=topic_ids, retries=False)
-            self._committed |= marked
-        except BarnabasError as failure:
-            error = failure
-        except asyncio.CancelledError:
-            self._report(done, offsets, LocalError("cancelled before the outcome was known"))
-            raise
-        except Exception as bug:  # noqa: BLE001 - a bug of ours, reported here and raised by the next poll
-            error = self.failure = report_bug("committing offsets failed", bug)
-        self._report(done, offsets, error)
-        self._answered()
 
     def _report(
         self,
