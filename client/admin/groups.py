@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from barnabas.client.admin.base import AdminBase, raise_errors
 from barnabas.client.arguments import check_text, several
 from barnabas.client.ask import Answered, ToCoordinator, ask_all, for_each
-from barnabas.client.consumer.group_membership import Membership, Timing
+from barnabas.client.consumer.group_membership import Membership
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import CommitFailed, GroupErrors
@@ -47,7 +47,6 @@ _REFUSALS: Final[dict[int, str]] = {
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of group {!r} are subscribed to the topic: stop them first",
     ErrorCode.UNKNOWN_MEMBER_ID: "group {!r} has no such member",
 }
-_NO_TIMING: Final = Timing(float("inf"), float("inf"), float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ class GroupAdmin(AdminBase):
 
     def _offsets_of(self, group_id: str) -> CommittedOffsets:
         """The committed offsets of a group that the caller is no member of."""
-        member = Membership(_NO_TIMING)
+        member = Membership()
         return CommittedOffsets(
             CoordinatorLink(self._open(), CoordinatorType.GROUP, group_id, member), member
         )

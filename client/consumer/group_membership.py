@@ -63,11 +63,11 @@ class Duty(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The member's periods in seconds."""
+    """The member's periods in seconds; without limits for one that never joins."""
 
-    session_s: float
-    heartbeat_s: float
-    max_poll_interval_s: float
+    session_s: float = float("inf")
+    heartbeat_s: float = float("inf")
+    max_poll_interval_s: float = float("inf")
 
 
 class Identity(NamedTuple):
@@ -78,7 +78,7 @@ class Identity(NamedTuple):
 class Membership(KnownCoordinator):
     """One member. Times are seconds of one monotonic clock."""
 
-    def __init__(self, timing: Timing, group_instance_id: str | None = None) -> None:
+    def __init__(self, timing: Timing = Timing(), group_instance_id: str | None = None) -> None:
         self.timing = timing
         self.group_instance_id = group_instance_id
         self.state = MemberState.UNJOINED
@@ -86,6 +86,7 @@ class Membership(KnownCoordinator):
         self.generation_id: int = NO_GENERATION
         self.protocol = ""
         self.has_lost_partitions = False
+        """Until the session calls the listener for them."""
         self.rejoin_reason = "the first join"
         self._in_poll = 0
         self._polled_at = float("-inf")
@@ -222,10 +223,6 @@ class Membership(KnownCoordinator):
     def went_silent(self) -> None:
         """The user did not poll in time: we leave the group, and the next poll joins again."""
         self._lose("max_poll_interval_ms passed without a poll", keeps_member_id=False)
-
-    def lost_reported(self) -> None:
-        """The listener is called for the lost partitions."""
-        self.has_lost_partitions = False
 
     def left(self) -> None:
         self._move(MemberState.LEFT)

@@ -218,11 +218,8 @@ class GroupSession:
         elif not self._is_cooperative:
             await self._revoke(selection, owned, remember=True)
         else:
-            unwanted = set()
-            if selection.pattern is None:
-                unwanted = {tp for tp in owned if tp.topic not in selection.topics}
-            if not unwanted:
-                await self.commits.automatic_now()
+            is_named = selection.pattern is None
+            unwanted = {tp for tp in owned if is_named and tp.topic not in selection.topics}
             await self._revoke(selection, unwanted)
         if member.state is MemberState.UNJOINED and not member.has_lost_partitions:
             holdings = Holdings(set(self._assignment.states), set(self._remembered), self._held_generation)
@@ -298,11 +295,9 @@ class GroupSession:
     async def _revoke(
         self, selection: TopicSelection, partitions: set[TopicPartition], *, remember: bool = False
     ) -> None:
-        if not partitions:
-            return
         await self.commits.automatic_now()
-        if self.member.has_lost_partitions:
-            # During the commit the member lost its partitions, so there is nothing to revoke.
+        if not partitions or self.member.has_lost_partitions:
+            # During the commit the member may lose its partitions; then there is nothing to revoke.
             return
         await self._call_listener(selection.listener.on_partitions_revoked, partitions)
         if remember and not self.member.has_lost_partitions:
@@ -314,7 +309,7 @@ class GroupSession:
         lost = set(self._assignment.states)
         self._assignment.drop(lost)
         self._remembered = set()
-        self.member.lost_reported()
+        self.member.has_lost_partitions = False
         if lost:
             await self._call_listener(selection.listener.on_partitions_lost, lost)
 

@@ -204,7 +204,7 @@ class AnyLife(RuleBasedStateMachine):
 
     @rule()
     def tells_the_user(self) -> None:
-        self.member.lost_reported()
+        self.member.has_lost_partitions = False
 
     @precondition(lambda self: self.member.state is MemberState.UNJOINED)
     @rule()
