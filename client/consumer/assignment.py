@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from barnabas.client.config import ConsumerConfig
@@ -73,7 +72,6 @@ class Assignment:
 
     def __init__(self, config: ConsumerConfig, changed: Callable[[], None]) -> None:
         self._config = config
-        self._isolation = config.isolation
         self._changed = changed
         self.states: dict[TopicPartition, PartitionState] = {}
         self._turns: deque[PartitionState] = deque()
@@ -98,9 +96,14 @@ class Assignment:
 
     def add(self, partitions: Iterable[TopicPartition], fetch: FetchCommitted | None) -> None:
         """Read more partitions, each from the offset that ``fetch`` gets, or by `auto_offset_reset`."""
-        new = [self._add(tp) for tp in partitions if tp not in self.states]
+        # The generations before any seek of the user, which raises them.
+        new = {(state := self._add(tp)): state.generation for tp in partitions if tp not in self.states}
         if fetch is not None and new:
-            self._find_starts(new, fetch)
+            for state in new:
+                state.retry_at = _NEVER
+            task = asyncio.get_running_loop().create_task(self._search(new, fetch))
+            self._searches.add(task)
+            task.add_done_callback(self._searches.discard)
 
     def add_at(self, partitions: Iterable[TopicPartition], starts: Committed) -> None:
         """Read more partitions, each from its committed offset, or by `auto_offset_reset`."""
@@ -112,7 +115,7 @@ class Assignment:
             tp,
             check_crcs=self._config.check_crcs,
             skips_damaged=self._config.skip_damaged_batches,
-            isolation=self._isolation,
+            isolation=self._config.isolation,
         )
         self.states[tp] = state
         state.seek(None, self._reset_of(tp))
@@ -199,29 +202,23 @@ class Assignment:
             self.finish_current()
             state.rewind(position)
 
-    def _find_starts(self, states: Collection[PartitionState], fetch: FetchCommitted) -> None:
-        for state in states:
-            state.retry_at = _NEVER
-        # Before any seek of the user, which raises the generation.
-        generations = {state: state.generation for state in states}
-        task = asyncio.get_running_loop().create_task(self._search(generations, fetch))
-        self._searches.add(task)
-        task.add_done_callback(partial(self._searched, generations))
-
     async def _search(self, generations: dict[PartitionState, int], fetch: FetchCommitted) -> None:
-        failure: BarnabasError | None = None
         offsets: Committed = {}
+        failure: BarnabasError | None = None
         retries = Retries(self._config.make_retry_backoff())
-        while unplaced := [state.tp for state, before in generations.items() if state.generation == before]:
-            try:
-                offsets = await fetch(unplaced, self._config.default_api_timeout_ms)
-                break
-            except BarnabasError as error:
-                if not error.retriable:
-                    failure = error
+        try:
+            while tps := [state.tp for state, before in generations.items() if state.generation == before]:
+                try:
+                    offsets = await fetch(tps, self._config.default_api_timeout_ms)
                     break
-                log.warning("%s; retrying", error)
-                await retries.wait_after(error)
+                except BarnabasError as error:
+                    if error.retriable:
+                        log.warning("%s; retrying", error)
+                    await retries.wait_after(error)
+        except BarnabasError as error:
+            failure = error
+        except Exception as bug:  # noqa: BLE001 - a bug of ours, raised by the next poll, which would wait
+            failure = report_bug("finding the start offsets failed", bug)
         self._place(generations, offsets, failure)
 
     def _place(
@@ -231,18 +228,13 @@ class Assignment:
             if state.generation != generation:
                 continue
             if (start := offsets.get(state.tp)) is not None:
-                state.begin_at(start.offset, start.leader_epoch)
+                state.seek(start.offset, None, start.leader_epoch)
+                # Leaders of newer epochs are asked whether they have the record before it.
+                state.checked_epoch = start.leader_epoch
             else:
                 state.seek(None, self._reset_of(state.tp))
                 state.error = failure
         self._changed()
-
-    def _searched(self, generations: dict[PartitionState, int], task: asyncio.Task[None]) -> None:
-        self._searches.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            # A bug of ours: the user's next poll must raise it instead of waiting without end.
-            self._place(generations, {}, report_bug("finding the start offsets failed", error))
 
     # Handing out records
 

@@ -316,11 +316,6 @@ class PartitionState:
             self.topic_id = topic_id
         return NO_TOPIC_ID in (topic_id, self.topic_id) or topic_id == self.topic_id
 
-    def begin_at(self, offset: int, epoch: int) -> None:
-        """Seek to an offset that was read in this epoch; it is checked with newer leaders."""
-        self.seek(offset, None, epoch)
-        self.checked_epoch = epoch
-
     def rewind(self, offset: int | None) -> None:
         """Seek to an offset at or before the position; the epoch of the history is kept, and the topic.
 
@@ -329,10 +324,6 @@ class PartitionState:
         epoch, checked_epoch, topic_id = self.position_epoch, self.checked_epoch, self.topic_id
         self.seek(offset, None, epoch)
         self.checked_epoch, self.topic_id = checked_epoch, topic_id
-
-    def forget_epoch(self) -> None:
-        """Drop the epoch of the records read: this log does not have it."""
-        self.position_epoch = self.fetch_epoch = self.checked_epoch = NO_EPOCH
 
     def drop_buffered(self) -> None:
         """Release the records that were fetched ahead; they are refetched."""

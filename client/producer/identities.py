@@ -75,7 +75,6 @@ class IdentitySource:
         if self.current is None and self._asking is None:
             self.failure = None
             self._asking = asyncio.get_running_loop().create_task(self._ask())
-            self._asking.add_done_callback(self._ask_done)
         return self.current
 
     def close(self) -> None:
@@ -84,27 +83,21 @@ class IdentitySource:
 
     async def _ask(self) -> None:
         retries = Retries(self._cluster.config.make_retry_backoff())
-        while True:
-            try:
-                node_id, answer = await self._cluster.ask_any_node(InitProducerIdRequest())
-                raise_for(answer.error_code, f"broker {node_id} assigned no producer id")
-                self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-                self.last_error = None
-                return
-            except BarnabasError as error:
-                if error.retriable:
-                    self.last_error = error
-                await retries.wait_after(error)
-
-    def _ask_done(self, task: asyncio.Task[None]) -> None:
-        self._asking = None
-        if task.cancelled():
-            return
-        error = task.exception()
-        if isinstance(error, BarnabasError):
+        try:
+            while self.current is None:
+                try:
+                    node_id, answer = await self._cluster.ask_any_node(InitProducerIdRequest())
+                    raise_for(answer.error_code, f"broker {node_id} assigned no producer id")
+                    self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+                    self.last_error = None
+                except BarnabasError as error:
+                    if error.retriable:
+                        self.last_error = error
+                    await retries.wait_after(error)
+        except BarnabasError as error:
             log.warning("no producer id was assigned: %s", error)
             self.failure = error
-        elif error is not None:
-            # A bug of ours must not leave the records without an outcome.
-            self.failure = report_bug("requesting a producer id failed", error)
+        except Exception as bug:  # noqa: BLE001 - a bug of ours must not leave the records without an outcome
+            self.failure = report_bug("requesting a producer id failed", bug)
+        self._asking = None
         self._changed()
