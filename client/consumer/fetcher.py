@@ -186,7 +186,8 @@ class Fetcher:
                 resets.setdefault(leader.node_id, []).append(_item(state, leader))
             elif state.fetch_epoch > leader.epoch > NO_EPOCH:
                 self._doubt_epoch(state, leader)
-            elif self._must_be_checked(state, leader.epoch):
+            elif state.fetch_epoch > NO_EPOCH and NO_EPOCH < state.checked_epoch < leader.epoch:
+                # The last records came from an earlier leader.
                 checks.setdefault(leader.node_id, []).append(_item(state, leader))
             elif state.buffered_bytes >= self._config.max_partition_fetch_bytes:
                 full.add(source)
@@ -217,10 +218,6 @@ class Fetcher:
             log.warning("%s; continuing at the %s offset", error, reset.name.lower())
             state.seek(None, reset)
 
-    def _must_be_checked(self, state: PartitionState, epoch: LeaderEpoch) -> bool:
-        """Whether the last records came from an earlier leader."""
-        return state.fetch_epoch > NO_EPOCH and NO_EPOCH < state.checked_epoch < epoch
-
     def _doubt_epoch(self, state: PartitionState, leader: Leader) -> None:
         """Request a refresh if a committed offset has a newer leader epoch than the metadata."""
         if self._cluster.cache.expect_epoch(state.tp, LeaderEpoch(state.fetch_epoch)):
@@ -234,18 +231,19 @@ class Fetcher:
             leader.epoch,
             state.fetch_offset,
         )
-        state.forget_epoch()
+        state.position_epoch = state.fetch_epoch = state.checked_epoch = NO_EPOCH
         self.wake()
 
     def _drop_moved(self) -> None:
         """Drop partitions from requests to brokers that no longer lead them; cancel requests left empty."""
+        nodes, present = self._cluster.cache.nodes, time.monotonic()
         for flight in self._flights():
             is_awaited = False
             for item in flight.carried():
-                leader = self._cluster.cache.leader_for(item.state.tp)
+                replica, leader = item.state.read_replica, self._cluster.cache.leader_for(item.state.tp)
                 if leader is None or (
                     leader.epoch <= item.leader.epoch
-                    and flight.node_id in self._brokers_to_ask(item.state, leader)
+                    and flight.node_id in (leader.node_id, broker_to_read(replica, leader, nodes, present))
                 ):
                     is_awaited = True
                 else:
@@ -255,11 +253,6 @@ class Fetcher:
 
     def _flights(self) -> list[Flight]:
         return [*self._fetches.values(), *self._position_requests]
-
-    def _brokers_to_ask(self, state: PartitionState, leader: Leader) -> tuple[BrokerId, BrokerId]:
-        return leader.node_id, broker_to_read(
-            state.read_replica, leader, self._cluster.cache.nodes, time.monotonic()
-        )
 
     def _send(self, by_node: dict[BrokerId, list[Item]], full: set[BrokerId], sources: int) -> None:
         config = self._config

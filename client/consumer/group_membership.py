@@ -212,13 +212,10 @@ class Membership(KnownCoordinator):
         elif reaction is Reaction.REJOIN:
             if self.state is not MemberState.UNJOINED:
                 self.unjoin(reason)
-        elif reaction is Reaction.FORGET_GENERATION:
-            self._lose(reason, keeps_member_id=True)
-        elif reaction is Reaction.FORGET_MEMBER:
-            self._lose(reason, keeps_member_id=False)
-        elif reaction is Reaction.FENCED:
-            self._lose(reason, keeps_member_id=False)
-            self._move(MemberState.FENCED)
+        elif reaction in (Reaction.FORGET_GENERATION, Reaction.FORGET_MEMBER, Reaction.FENCED):
+            self._lose(reason, keeps_member_id=reaction is Reaction.FORGET_GENERATION)
+            if reaction is Reaction.FENCED:
+                self._move(MemberState.FENCED)
 
     def went_silent(self) -> None:
         """The user did not poll in time: we leave the group, and the next poll joins again."""
