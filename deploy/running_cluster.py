@@ -33,7 +33,7 @@ class RunningCluster:
         zookeeper: ZooKeeper | ExistingZooKeeper,
         brokers: Sequence[LocalBroker],
     ) -> None:
-        """Of the processes, the record is renewed when it is written."""
+        """`record` has the processes as of the last `write_record`."""
         self.record = record
         self.directory = Path(record.directory)
         self.zookeeper = zookeeper
