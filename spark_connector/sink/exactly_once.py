@@ -209,7 +209,7 @@ class Coordination:
         return (await self._admin.describe_transactions([transactional_id]))[transactional_id]
 
     async def _find_open(self, transactional_id: str) -> PreparedTransaction | None:
-        """What a transactional id may still write, under this very identity."""
+        """The identity under which a transactional id may still write; None if it may not."""
         try:
             described = await self._describe(transactional_id)
         except ApiError as error:
