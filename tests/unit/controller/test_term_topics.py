@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from barnabas.zookeeper import admin_requests, paths
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.json_nodes import MalformedZnode
+from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import TopicAssignment
 from tests.support.controller_fakes import T0, T1, Cluster, make_cluster, roles, state
 
@@ -426,6 +427,25 @@ def test_a_leader_that_restarted_gets_no_role_while_its_topic_is_removed_by_hand
     del cluster.zookeeper.assignments["t"]
     cluster.restart(1)
     assert T0 not in cluster.channels.leadership(1)
+
+
+def test_a_recreated_topic_may_be_garbled_before_it_is_loaded(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = ClusterStore.topic_assignments
+
+    def garbling(self: ClusterStore, topics: Iterable[str], *watch: Any) -> Any:
+        found = read(self, topics, *watch)
+        if found:
+            monkeypatch.setattr(ClusterStore, "topic_assignments", read)
+            cluster.zookeeper.put(paths.topic("t"), b"{")
+        return found
+
+    del cluster.zookeeper.assignments["t"]
+    cluster.zookeeper.add_topic("t", {0: (1, 2, 3), 1: (1, 2, 3)})
+    monkeypatch.setattr(ClusterStore, "topic_assignments", garbling)
+    cluster.handle(Signal.PARTITION_MODIFICATIONS)
+    assert (cluster.term.context.assignments, cluster.term.context.unreadable_topics) == ({}, {"t"})
 
 
 def test_the_logs_of_a_topic_removed_by_hand_survive_the_deletion_of_its_successor(cluster: Cluster) -> None:

@@ -21,7 +21,7 @@ from barnabas.broker.replication.partition import PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
-from barnabas.protocol.messages.fetch import NO_SESSION, next_epoch
+from barnabas.protocol.messages.fetch import FINAL_EPOCH, NO_SESSION, next_epoch
 from tests.support.building import FOUR, THREE, TWO, Clock
 from tests.support.errors import refused
 
@@ -232,6 +232,15 @@ def test_after_an_answer_without_offsets_they_are_sent_again(rig: Rig, outcome: 
     rig.continue_session(session.id, 3)
     assert session.items() == [item(A)]
     assert session.answer(3, [read(A)]) == [read(A)]
+
+
+def test_the_size_of_a_request_is_what_its_fetch_looks_at(rig: Rig) -> None:
+    session = rig.drained(A, B, C)
+    assert rig.sessions.size_of(rig.request(session.id, 2, item(D), forget=[A])) == 2
+    rig.sessions.listeners.wake([B])
+    assert rig.sessions.size_of(rig.request(session.id, 2)) == 1
+    assert rig.sessions.size_of(rig.request(session.id, FINAL_EPOCH)) == 3
+    assert rig.sessions.size_of(rig.request(session.id + 1, 2, item(A))) == 1
 
 
 def test_busy_partitions_take_turns(rig: Rig) -> None:
