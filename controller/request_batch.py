@@ -95,10 +95,7 @@ class BrokerBatch:
                 if state.leader == wire.LEADER_DURING_DELETE
             }
         for tp, state in later.leader_and_isr.items():
-            earlier = self.leader_and_isr.get(tp)
-            if earlier is not None and earlier.is_new and not state.is_new:
-                state = replace(state, is_new=True)
-            self.leader_and_isr[tp] = state
+            self.add_role(tp, state)
             self.stop_replicas.pop(tp, None)
         # Drop the states of an earlier topic of that name: the states of the new id replace them.
         another = {topic for topic in later.topics if self._is_another(topic, later)}
@@ -108,10 +105,7 @@ class BrokerBatch:
         self.update_metadata.update(later.update_metadata)
         self.has_metadata = self.has_metadata or later.has_metadata
         for tp, stop in later.stop_replicas.items():
-            earlier_stop = self.stop_replicas.get(tp)
-            if earlier_stop is not None and earlier_stop.delete_partition:
-                stop = replace(stop, delete_partition=True)
-            self.stop_replicas[tp] = stop
+            self.add_stop(tp, stop)
         self.former_replicas.update(later.former_replicas)
         self.topics.update(later.topics)
         if later.has_metadata:
@@ -120,6 +114,18 @@ class BrokerBatch:
         if later.leader_and_isr or later.is_full:
             self.live_brokers = later.live_brokers
         return True
+
+    def add_role(self, tp: TopicPartition, state: wire.LeaderAndIsrPartition) -> None:
+        """A role that replaces that of a new replica is still the first that its broker gets."""
+        earlier = self.leader_and_isr.get(tp)
+        keeps_new = earlier is not None and earlier.is_new and not state.is_new
+        self.leader_and_isr[tp] = replace(state, is_new=True) if keeps_new else state
+
+    def add_stop(self, tp: TopicPartition, stop: wire.StopReplicaPartition) -> None:
+        """A deletion that was requested before goes on."""
+        earlier = self.stop_replicas.get(tp)
+        is_deleted = earlier is not None and earlier.delete_partition
+        self.stop_replicas[tp] = replace(stop, delete_partition=True) if is_deleted else stop
 
     def _is_another(self, topic: str, later: BrokerBatch) -> bool:
         """Whether a later batch has another id for a topic of this name."""
@@ -233,9 +239,7 @@ class RequestBatch:
             batch = self._batch(broker)
             if batch is None:
                 continue
-            earlier = batch.leader_and_isr.get(tp)
-            keeps_new = earlier is not None and earlier.is_new and not is_new
-            batch.leader_and_isr[tp] = replace(partition, is_new=True) if keeps_new else partition
+            batch.add_role(tp, partition)
             self._add_topic(batch, tp.topic)
         self._for_all_brokers[tp] = None
 
@@ -272,12 +276,10 @@ class RequestBatch:
             epoch = state.leader_epoch if state is not None else NO_LEADER_EPOCH
             if self._context.is_to_be_deleted(tp.topic):
                 epoch = EPOCH_DURING_DELETE
-            earlier = batch.stop_replicas.get(tp)
-            batch.stop_replicas[tp] = wire.StopReplicaPartition(
-                partition_index=tp.partition,
-                leader_epoch=epoch,
-                delete_partition=delete or (earlier is not None and earlier.delete_partition),
+            stop = wire.StopReplicaPartition(
+                partition_index=tp.partition, leader_epoch=epoch, delete_partition=delete
             )
+            batch.add_stop(tp, stop)
             self._add_topic(batch, tp.topic)
 
     def delete_former(self, replica: Replica, topic_id: TopicId) -> None:
