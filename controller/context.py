@@ -122,12 +122,6 @@ class ControllerContext:
             return brokers
         return {broker for broker in brokers if Replica(tp, broker) not in self.failed_replicas}
 
-    def allows_unclean(self, topic: str, default: bool) -> bool:
-        """The topic's ``unclean.leader.election.enable``, else the default."""
-        config = self.topic_configs.get(topic)
-        text = None if config is None else config.values.get("unclean.leader.election.enable")
-        return default if text is None else text.strip().lower() == "true"
-
     def failed_members(self, states: Mapping[TopicPartition, LeadershipState]) -> list[Replica]:
         """The members of these ISRs whose replica is known to have failed."""
         members = (Replica(tp, broker) for tp, state in states.items() for broker in state.isr)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from barnabas.common.time_histogram import TimeHistogram
@@ -66,22 +67,14 @@ class ElectionFigures:
         self.unclean_partitions += unclean_partitions
 
 
+@dataclass(eq=False)
 class PartitionStateMachine:
-    """`allow_unclean` returns whether a replica out of sync may lead a topic's partitions."""
-
-    def __init__(
-        self,
-        context: ControllerContext,
-        leadership: Leadership,
-        batch: RequestBatch,
-        allow_unclean: Callable[[str], bool],
-        figures: ElectionFigures | None = None,
-    ) -> None:
-        self._context = context
-        self._leadership = leadership
-        self._batch = batch
-        self._allow_unclean = allow_unclean
-        self._figures = ElectionFigures() if figures is None else figures
+    _context: ControllerContext
+    _leadership: Leadership
+    _batch: RequestBatch
+    _allow_unclean: Callable[[str], bool]
+    """Whether a replica out of sync may lead a topic's partitions."""
+    _figures: ElectionFigures
 
     def startup(self) -> None:
         """Set the state of every partition of a newly loaded context."""

@@ -132,7 +132,14 @@ class Reassignments:
             outcomes[tp] = texts.kept(api_error(ErrorCode.REQUEST_TIMED_OUT, text))
         begun = [tp for tp in changes if tp in written]
         for tp in begun:
-            self._log(tp, former[tp], changes[tp])
+            EpochLogger("barnabas.state_change", self._writer.epoch).info(
+                "partition %s: replicas %s -> %s (adding %s, removing %s)",
+                tp,
+                list(former[tp].replicas),
+                list(changes[tp].target),
+                list(changes[tp].adding),
+                list(changes[tp].removing),
+            )
             self._set(tp, changes[tp])
             self._under_way[tp] = None
         self._begin(begun, former)
@@ -247,40 +254,32 @@ class Reassignments:
     ) -> None:
         """Create the added replicas, elect within the new replicas, and drop those that were given up."""
         context = self._context
-        added = [
-            Replica(tp, broker)
-            for tp in partitions
-            for broker in context.replicas_of(tp)
-            if broker not in former[tp].replicas
-        ]
+        present = context.replicas_of_partitions(partitions)
+        added = [replica for replica in present if replica.broker not in former[replica.tp].replicas]
         self._replicas.move(added, ReplicaState.NEW)
-        dropped = [
-            Replica(tp, broker)
-            for tp in partitions
-            for broker in former[tp].replicas
-            if broker not in context.replicas_of(tp)
-        ]
+        dropped = self._unassigned({tp: former[tp] for tp in partitions})
         self._advance(partitions)
         self._delete(dropped)
         # `_advance` has sent them their first role.
-        live = context.live_or_shutting_down
-        remaining = [replica for replica in added if replica.broker in context.replicas_of(replica.tp)]
-        self._replicas.move([each for each in remaining if each.broker in live], ReplicaState.ONLINE)
-        self._replicas.move([each for each in remaining if each.broker not in live], ReplicaState.OFFLINE)
+        self._replicas.begin([each for each in added if each.broker in context.replicas_of(each.tp)])
 
     def _withdraw(self, unwritten: Mapping[TopicPartition, ReplicaAssignment]) -> None:
         """The brokers may have received a change that was not written, and created the added replicas."""
         if not unwritten:
             return
         self._advance(list(unwritten))
-        created = [
-            Replica(tp, broker)
-            for tp, changed in unwritten.items()
-            for broker in changed.replicas
-            if broker not in self._context.replicas_of(tp)
-        ]
+        created = self._unassigned(unwritten)
         self._replicas.move(created, ReplicaState.NEW)
         self._delete(created)
+
+    def _unassigned(self, assignments: Mapping[TopicPartition, ReplicaAssignment]) -> list[Replica]:
+        """The replicas of these assignments that the present ones lack."""
+        return [
+            Replica(tp, broker)
+            for tp, assignment in assignments.items()
+            for broker in assignment.replicas
+            if broker not in self._context.replicas_of(tp)
+        ]
 
     def _advance(self, partitions: Sequence[TopicPartition]) -> None:
         """Raise the leader epochs, and finish those whose targets are in sync."""
@@ -340,13 +339,3 @@ class Reassignments:
         self._requested = set(left)
         if left != request.targets:
             self._writer.set_reassignments(left, request.version)
-
-    def _log(self, tp: TopicPartition, former: ReplicaAssignment, changed: ReplicaAssignment) -> None:
-        EpochLogger("barnabas.state_change", self._writer.epoch).info(
-            "partition %s: replicas %s -> %s (adding %s, removing %s)",
-            tp,
-            list(former.replicas),
-            list(changed.target),
-            list(changed.adding),
-            list(changed.removing),
-        )

@@ -85,6 +85,12 @@ class ReplicaStateMachine:
         elif target is ReplicaState.DELETION_STARTED:
             self._batch.add_stop_replica(before, delete=True)
 
+    def begin(self, replicas: Collection[Replica]) -> None:
+        """Give new replicas their first state: online on live brokers, else offline."""
+        live = self._context.live_or_shutting_down
+        self.move([replica for replica in replicas if replica.broker in live], ReplicaState.ONLINE)
+        self.move([replica for replica in replicas if replica.broker not in live], ReplicaState.OFFLINE)
+
     def leave_isr(self, replicas: Collection[Replica]) -> None:
         """Remove the replicas from their ISRs; their own states stay."""
         leaving: dict[TopicPartition, set[BrokerId]] = {}
@@ -103,23 +109,18 @@ class ReplicaStateMachine:
             return state.with_leader(leader, isr, self._leadership.epoch, epochs)
 
         for tp, state in self._leadership.update(list(former), leave).items():
-            self._log_isr_change(tp, former[tp], state, leaving[tp])
+            self._leadership.state_change_log.info(
+                "partition %s: isr %s -> %s, leader %d -> %d, epoch %d (offline: %s)",
+                tp,
+                list(former[tp].isr),
+                list(state.isr),
+                former[tp].leader,
+                state.leader,
+                state.leader_epoch,
+                sorted(leaving[tp]),
+            )
             receivers = self._context.live_or_shutting_down - leaving[tp]
             self._batch.add_leader_and_isr(
                 [broker for broker in self._context.replicas_of(tp) if broker in receivers], tp
             )
         self._batch.add_metadata_for_all(leaving)
-
-    def _log_isr_change(
-        self, tp: TopicPartition, former: LeadershipState, state: LeadershipState, gone: set[BrokerId]
-    ) -> None:
-        self._leadership.state_change_log.info(
-            "partition %s: isr %s -> %s, leader %d -> %d, epoch %d (offline: %s)",
-            tp,
-            list(former.isr),
-            list(state.isr),
-            former.leader,
-            state.leader,
-            state.leader_epoch,
-            sorted(gone),
-        )

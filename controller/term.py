@@ -65,7 +65,7 @@ class ControllerTerm:
         put: Callable[[Event], None],
         *,
         is_dead: Callable[[BrokerId, BrokerEpoch], bool] = lambda broker, broker_epoch: False,
-        figures: ElectionFigures | None = None,
+        figures: ElectionFigures,
     ) -> None:
         self.epoch = writer.epoch
         self.log = EpochLogger("barnabas.controller", writer.epoch)
@@ -113,7 +113,9 @@ class ControllerTerm:
             case Signal.PARTITION_MODIFICATIONS:
                 self._assignments_changed()
             case events.TopicConfigChange():
-                self._topic_configs_changed(event.topics)
+                # Brokers read the settings themselves; the controller needs only those of elections.
+                self.topics.load_configs(event.topics)
+                self.partitions.trigger_online()
             case Signal.UNCLEAN_LEADER_ELECTION_ENABLE:
                 self.partitions.trigger_online()
             case Signal.TOPIC_DELETION:
@@ -342,9 +344,7 @@ class ControllerTerm:
         self.partitions.move(new, PartitionState.ONLINE)
         self.partitions.move(existing, PartitionState.OFFLINE)
         self.partitions.trigger_online()
-        live = self.context.live_or_shutting_down
-        self.replicas.move([r for r in replicas if r.broker in live], ReplicaState.ONLINE)
-        self.replicas.move([r for r in replicas if r.broker not in live], ReplicaState.OFFLINE)
+        self.replicas.begin(replicas)
         self.reassignments.resume(partitions)
 
     def _assignments_changed(self, also: Collection[str] = ()) -> None:
@@ -352,11 +352,6 @@ class ControllerTerm:
         if added:
             self._partitions_created(added)
         self.reassignments.write_ends()
-
-    def _topic_configs_changed(self, topics: Collection[str]) -> None:
-        """Brokers read the settings themselves; the controller needs only the ones that affect elections."""
-        self.topics.load_configs(topics)
-        self.partitions.trigger_online()
 
     def _deletion_requested(self) -> None:
         requested = self.store.deletion_requests(self.watch(Signal.TOPIC_DELETION))
@@ -455,7 +450,12 @@ class ControllerTerm:
         self.replicas.move(self.context.without_deleted(failed), ReplicaState.OFFLINE)
 
     def _allows_unclean(self, topic: str) -> bool:
-        return self.context.allows_unclean(topic, self.settings.unclean_leader_election_enable)
+        """The topic's ``unclean.leader.election.enable``, else the brokers'."""
+        config = self.context.topic_configs.get(topic)
+        text = None if config is None else config.values.get("unclean.leader.election.enable")
+        return (
+            self.settings.unclean_leader_election_enable if text is None else text.strip().lower() == "true"
+        )
 
     def _deleted(self, replicas: Iterable[Replica]) -> list[Replica]:
         return [replica for replica in replicas if self.context.is_to_be_deleted(replica.tp.topic)]
