@@ -192,9 +192,8 @@ class EventQueue:
     def take(self, timeout_s: float | None = None) -> Event | None:
         """The next event; None if the queue is closed or the time is up."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._is_closed or bool(self._events), timeout_s):
-                return None
-            if self._is_closed:
+            self._changed.wait_for(lambda: self._is_closed or bool(self._events), timeout_s)
+            if self._is_closed or not self._events:
                 return None
             event = self._events.popleft()
             if isinstance(event, _QUEUED_ONCE):

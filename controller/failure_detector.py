@@ -74,10 +74,8 @@ def result_of(error: OSError) -> ConnectResult:
 
 def _weakest(results: list[ConnectResult]) -> ConnectResult:
     """The result for a host with several addresses: the weakest evidence of a death."""
-    for result in (ConnectResult.SILENT, ConnectResult.UNREACHABLE, ConnectResult.REFUSES):
-        if result in results:
-            return result
-    return ConnectResult.SILENT
+    by_weight = (ConnectResult.SILENT, ConnectResult.UNREACHABLE, ConnectResult.REFUSES)
+    return min(results, key=by_weight.index, default=ConnectResult.SILENT)
 
 
 @dataclass(slots=True)
@@ -198,7 +196,8 @@ async def try_connect(endpoint: Endpoint, last: Address | None) -> tuple[Connect
             return ConnectResult.SILENT, None
         attempt = await _attempt(last, _LAST_ADDRESS_TIMEOUT_S)
         if isinstance(attempt, OSError):
-            return _of_last_address(attempt), None
+            refuses = result_of(attempt) is ConnectResult.REFUSES
+            return ConnectResult.REFUSES if refuses else ConnectResult.VANISHED, None
         return ConnectResult.ANSWERS, attempt
     results = []
     for host in hosts:
@@ -221,7 +220,3 @@ async def _attempt(address: Address, timeout_s: float) -> socket.socket | OSErro
             return error
         stack.pop_all()
         return connection
-
-
-def _of_last_address(error: OSError) -> ConnectResult:
-    return ConnectResult.REFUSES if result_of(error) is ConnectResult.REFUSES else ConnectResult.VANISHED

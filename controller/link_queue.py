@@ -98,14 +98,7 @@ class LinkQueue:
             return LeaderAndIsrAnswered(*self._registration, request, response)
         if isinstance(request, wire.StopReplicaRequest) and isinstance(response, wire.StopReplicaResponse):
             return StopReplicaAnswered(*self._registration, request, response)
-        if isinstance(request, wire.UpdateMetadataRequest):
-            return self._metadata_answered(request, response)
-        return None
-
-    def _metadata_answered(
-        self, request: wire.UpdateMetadataRequest, response: ControllerResponse
-    ) -> LinkFailed | None:
-        if response.error_code in _STALE:
+        if not isinstance(request, wire.UpdateMetadataRequest) or response.error_code in _STALE:
             return None
         if response.error_code == ErrorCode.NONE:
             self.lacks_metadata = self.lacks_metadata and not request.is_full

@@ -23,7 +23,7 @@ from barnabas.controller.assignment import (
 from barnabas.controller.controller import Controller
 from barnabas.protocol import schema
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId
+from barnabas.protocol.ids import NO_TOPIC_ID, TopicId
 from barnabas.protocol.messages import topics as wire
 from barnabas.protocol.topic_names import metric_name, validate_topic_name
 from barnabas.zookeeper.controller_writer import ControllerWriter
@@ -205,7 +205,8 @@ class TopicAdmin:
             grown = replace(current, partitions={**current.partitions, **added})
             if writer is None or writer.set_topic_assignment(topic.name, grown):
                 if writer is not None:
-                    log.info("topic %s gets partitions %s", topic.name, _shown(added))
+                    shown = {index: list(assignment.replicas) for index, assignment in added.items()}
+                    log.info("topic %s gets partitions %s", topic.name, shown)
                 result = wire.CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
                 return GrownTopic(result, current.topic_id, len(grown.partitions))
             state = self._read([topic.name])
@@ -272,23 +273,17 @@ class TopicAdmin:
             return check_assignment(
                 {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}, live
             )
-        partitions, factor = topic.num_partitions, topic.replication_factor
-        if partitions == wire.USE_DEFAULT:
-            partitions = self._settings.num_partitions
+        factor = topic.replication_factor
         if factor == wire.USE_DEFAULT:
             factor = self._settings.default_replication_factor
         count = max(1, len(live))
         return assign_replicas(
             live,
-            partitions,
+            self._requested_partitions(topic),
             factor,
             start_index=self._rng.randrange(count),
             start_shift=self._rng.randrange(count),
         )
-
-
-def _shown(partitions: Mapping[int, ReplicaAssignment]) -> dict[int, list[BrokerId]]:
-    return {index: list(assignment.replicas) for index, assignment in partitions.items()}
 
 
 def _refused(
