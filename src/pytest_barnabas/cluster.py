@@ -112,15 +112,15 @@ class Cluster:
 
     def killed(self, broker_id: int) -> Fault:
         """Kill a broker (SIGKILL); at the end of the block start it again."""
-        return self._fault(broker_id, self._local.kill, self._start)
+        return self._fault(broker_id, self._local.kill, self._local.start_broker, runs=False)
 
     def stopped(self, broker_id: int) -> Fault:
         """Shut a broker down, as a rolling restart does; at the end of the block start it again."""
-        return self._fault(broker_id, self._local.stop_broker, self._start)
+        return self._fault(broker_id, self._local.stop_broker, self._local.start_broker, runs=False)
 
     def paused(self, broker_id: int) -> Fault:
         """Pause a broker (SIGSTOP): it keeps its connections and answers nothing. Resume it at the end."""
-        return self._fault(broker_id, self._local.pause, self._resume)
+        return self._fault(broker_id, self._local.pause, self._local.resume, runs=True)
 
     def wait_until_whole(self, timeout_s: float = WHOLE_TIMEOUT_S) -> None:
         """Wait until all brokers run and every replica is in its ISR.
@@ -141,7 +141,10 @@ class Cluster:
         """Close the admin client; the brokers are not touched."""
         self._admin.close()
 
-    def _fault(self, broker_id: int, begin: Callable[[int], object], end: Callable[[int], object]) -> Fault:
+    def _fault(
+        self, broker_id: int, begin: Callable[[int], object], end: Callable[[int], object], *, runs: bool
+    ) -> Fault:
+        """`runs`: whether the process exists during the fault; `end` is left out if it is otherwise then."""
         # A wrong id is an error here, and not within the block.
         self._local.broker(broker_id)
 
@@ -151,18 +154,11 @@ class Cluster:
 
         def undo() -> None:
             self._faults[broker_id] -= 1
-            end(broker_id)
+            if self._local.broker(broker_id).is_alive == runs:
+                end(broker_id)
             self._wait_until_whole_without([id_ for id_, count in self._faults.items() if count])
 
         return Fault(do, undo)
-
-    def _start(self, broker_id: int) -> None:
-        if not self._local.broker(broker_id).is_alive:
-            self._local.start_broker(broker_id)
-
-    def _resume(self, broker_id: int) -> None:
-        if self._local.broker(broker_id).is_alive:
-            self._local.resume(broker_id)
 
     def _gap(self, faulty: Collection[int]) -> str | None:
         """The first reason why the cluster is not whole without the faulty brokers; None if it is."""
