@@ -220,7 +220,7 @@ def chosen_bootstrap(options: argparse.Namespace) -> str:
             )
         bootstrap = cluster.bootstrap
     process = None if cluster is None else cluster.zookeeper_process
-    problem = None if process is None else zookeeper_problem(process.state, dir_words(options))
+    problem = None if process is None else process_problem(ZOOKEEPER, process.state, dir_words(options))
     if problem is not None and options.command != "status":
         print(f"barnabas {options.command}: {problem}", file=sys.stderr)
     return bootstrap
@@ -243,11 +243,12 @@ def local_cluster(options: argparse.Namespace, bootstrap: str | None) -> Running
     return None
 
 
-def zookeeper_problem(state: str, dir_words: str) -> str | None:
-    """The sentence for a ZooKeeper process that is ``gone`` or ``paused``, with its remedy."""
+def process_problem(name: str, state: str, dir_words: str) -> str | None:
+    """The sentence for ZooKeeper or a broker that is ``gone`` or ``paused``, with its remedy."""
+    title = "ZooKeeper" if name == ZOOKEEPER else f"broker {name}"
     return {
-        "gone": f"ZooKeeper is down: `barnabas restart {ZOOKEEPER}{dir_words}`",
-        "paused": f"ZooKeeper is paused: `barnabas resume {ZOOKEEPER}{dir_words}`",
+        "gone": f"{title} is down: `barnabas restart {name}{dir_words}`",
+        "paused": f"{title} is paused: `barnabas resume {name}{dir_words}`",
     }.get(state)
 
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from barnabas.cli.action import Row, pick
-from barnabas.cli.arguments import dir_words, local_cluster, zookeeper_problem
+from barnabas.cli.arguments import dir_words, local_cluster, process_problem
 from barnabas.cli.output import count
 from barnabas.client.admin.admin import Admin, ConfigResource
 from barnabas.client.admin.log_dirs import BrokerReplicas
@@ -29,6 +29,7 @@ from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.deploy.state import ZOOKEEPER
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
@@ -153,7 +154,7 @@ class ClusterView:
         zookeeper = self.zookeeper
         if zookeeper is not None and zookeeper.state != "running":
             silent = f"ZooKeeper does not answer at {zookeeper.endpoint}: see its log"
-            problems.append(zookeeper_problem(zookeeper.state, self.dir_words) or silent)
+            problems.append(process_problem(ZOOKEEPER, zookeeper.state, self.dir_words) or silent)
         return problems
 
     def _problems_of_brokers(self) -> list[str]:
@@ -161,10 +162,8 @@ class ClusterView:
         words = self.dir_words
         members = self.members
         for process in self.processes:
-            if process.state == "gone":
-                problems.append(f"broker {process.id} is down: `barnabas restart {process.id}{words}`")
-            elif process.state == "paused":
-                problems.append(f"broker {process.id} is paused: `barnabas resume {process.id}{words}`")
+            if problem := process_problem(str(process.id), process.state, words):
+                problems.append(problem)
             elif process.id not in members and self.unreachable is None:
                 problems.append(
                     f"broker {process.id} runs but has not joined the cluster: "

@@ -67,7 +67,10 @@ def run(options: argparse.Namespace) -> int:
             # The broker that uses the folder has removed it since.
             continue
         if damage is not None:
-            _print_damage(path, damage, as_json=options.json)
+            at = "" if damage.position is None else f" at byte {damage.position}"
+            print(f"{path}: damaged{at}: {damage.reason}", file=sys.stderr)
+            if options.json:
+                print_json({"file": str(path), "type": "damage"} | damage._asdict())
             code = FAILED
     return code
 
@@ -154,13 +157,6 @@ def _dump_batches(path: Path, options: argparse.Namespace) -> Damage | None:
         tail = f"; {rest:,} bytes follow" if rest > 0 and options.max is None else ""
         print(f"{count(batches, 'batch', 'batches')}, {count(records, 'record')}{tail}")
     return damage
-
-
-def _print_damage(path: Path, damage: Damage, *, as_json: bool) -> None:
-    at = "" if damage.position is None else f" at byte {damage.position}"
-    print(f"{path}: damaged{at}: {damage.reason}", file=sys.stderr)
-    if as_json:
-        print_json({"file": str(path), "type": "damage"} | damage._asdict())
 
 
 # -- batches and records -------------------------------------------------------------------------------------

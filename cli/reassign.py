@@ -62,7 +62,7 @@ async def _plan(options: argparse.Namespace, admin: Admin) -> None:
     placements = await _placements(admin, options.topics)
     moves = plan(placements, allowed, replication_factor=options.replication_factor)
     if options.json or not sys.stdout.isatty():
-        print_json(_as_plan(moves))
+        print_json(_plan_object({tp: move.after for tp, move in moves.items()}))
     else:
         _print_moves(moves, options)
 
@@ -105,14 +105,14 @@ async def _drain(options: argparse.Namespace, admin: Admin) -> None:
     moves = plan(placements, allowed, is_balanced=False) if placements else {}
     targets = {tp: move.after for tp, move in moves.items()}
     deleted = await _move(admin, targets, options, skips_deleted=True)
-    moves = {tp: move for tp, move in moves.items() if tp not in deleted}
+    moving = {tp: target for tp, target in targets.items() if tp not in deleted}
     lines = [f"broker {drained} has no replicas"]
-    if moves:
+    if moving:
         verb = "left" if options.wait else "began to leave"
-        lines = [f"{count(len(moves), 'replica')} {verb} broker {drained}"]
+        lines = [f"{count(len(moving), 'replica')} {verb} broker {drained}"]
     if deleted:
         lines.append(f"skipped {count(len(deleted), 'partition')} of topics that are being deleted")
-    answer(options, _as_plan(moves), *lines)
+    answer(options, _plan_object(moving), *lines)
 
 
 def _another_broker(options: argparse.Namespace, brokers: int) -> str:
@@ -348,10 +348,6 @@ def _plan_object(targets: Targets) -> dict[str, Any]:
         "version": 1,
         "partitions": [tp._asdict() | {"replicas": list(replicas)} for tp, replicas in targets.items()],
     }
-
-
-def _as_plan(moves: Mapping[TopicPartition, Move]) -> dict[str, Any]:
-    return _plan_object({tp: move.after for tp, move in moves.items()})
 
 
 def _print_moves(moves: Mapping[TopicPartition, Move], options: argparse.Namespace) -> None:
