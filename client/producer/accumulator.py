@@ -204,9 +204,10 @@ class Accumulator:
 
     def queue_for(self, topic: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
         """The queue for a record. Raises InvalidConfiguration for a partition that does not exist."""
-        if partition is None and self._partitioner is not None:
-            partition = self._partitioner(key, topic.partition_count)
-        if partition is not None:
+        if partition is not None or self._partitioner is not None:
+            if partition is None and self._partitioner is not None:
+                partition = self._partitioner(key, topic.partition_count)
+            # A partitioner of the user may return anything.
             return topic.by_partition[check_partition(partition, topic.partition_count, topic.name)]
         if key is not None:
             return topic.by_partition[topic.keys.partition(key)]

@@ -182,12 +182,13 @@ async def test_records_without_a_key_stick_to_a_partition_per_batch_and_reach_al
 
 async def test_the_result_of_a_custom_partitioner_is_checked(cluster: FakeCluster) -> None:
     cluster.add_topic("t", 4)
-    wanted = [2, 9]
+    wanted = [2, 9, None]
     settings: dict[str, Any] = {"partitioner": lambda key, count: wanted.pop(0)}
     async with Producer(bootstrap_servers=cluster.bootstrap, **settings) as producer:
         assert (await producer.send_and_wait("t", b"x")).partition == 2
-        with pytest.raises(InvalidConfiguration, match="partition 9"):
-            await producer.send("t", b"x")
+        for wrong in ("9", "None"):
+            with pytest.raises(InvalidConfiguration, match=f"partition {wrong}"):
+                await producer.send("t", b"x")
 
 
 async def test_a_wrong_leader_is_replaced_by_the_right_one(pair: FakeCluster) -> None:
