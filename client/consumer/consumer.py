@@ -493,6 +493,7 @@ class Consumer(Client):
 
     def _states(self, partitions: Iterable[Partition]) -> list[PartitionState]:
         """All of them, so that nothing is changed if one is not assigned."""
+        self._parts()
         return [self._state(tp) for tp in partitions]
 
     def _parts(self) -> tuple[Cluster, Fetcher]:

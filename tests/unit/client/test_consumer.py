@@ -388,6 +388,9 @@ async def test_closing_ends_a_waiting_poll_and_later_calls(cluster: FakeCluster)
         await waiting
     with pytest.raises(ClientClosed, match="closed"):
         await consumer.poll()
+    for seek in (consumer.seek_to_beginning, consumer.seek_to_end):
+        with pytest.raises(ClientClosed, match="closed"):
+            seek()
 
 
 @pytest.mark.parametrize("wrong", ["orders", [("t", "0")], [("t",)], [5], [("t", 0, 0)]])
