@@ -8,6 +8,7 @@ have the thread, so every use there raises `ClientClosed` instead of blocking wi
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import functools
 import inspect
@@ -113,6 +114,16 @@ def close_unclosed(closings: Iterable[tuple[ClientThread, Closing]]) -> None:
             thread.stop("the client was not closed")
 
 
+_closers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _await_closers() -> None:
+    # By itself the interpreter does not wait for a thread that began in an exit function.
+    for closer in list(_closers):
+        closer.join()
+
+
 _threads: weakref.WeakSet[ClientThread] = weakref.WeakSet()
 
 
@@ -163,7 +174,13 @@ class BlockingClient(Generic[C_co]):
             return
         # A finalizer must not block, so a thread closes; the interpreter waits for it at exit.
         closing = [(thread, self._closing())]
-        threading.Thread(target=close_unclosed, args=(closing,), name=f"{thread.name}-close").start()
+        closer = threading.Thread(target=close_unclosed, args=(closing,), name=f"{thread.name}-close")
+        try:
+            closer.start()
+            _closers.add(closer)
+        except RuntimeError:
+            # The system allows no more threads; since Python 3.12 none starts when the main thread has ended.
+            close_unclosed(closing)
         text = f"unclosed barnabas.client.blocking.{type(self).__name__}"
         warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
 

@@ -430,6 +430,50 @@ def test_a_producer_that_is_dropped_unclosed_warns_and_loses_nothing(cluster: Th
     )
 
 
+_SENDS_IN_AN_EXIT_FUNCTION = """
+import atexit
+import sys
+
+from barnabas.client import blocking
+
+producers = [blocking.Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)]
+
+
+@atexit.register
+def send_last_record():
+    producers.pop().send("t", b"last", on_delivery=lambda metadata, error: print(metadata.offset))
+"""
+
+
+def test_the_program_waits_for_a_producer_that_an_exit_function_drops(cluster: ThreadedCluster) -> None:
+    gates = cluster.do(lambda: [broker.gate(ApiKey.PRODUCE) for broker in cluster.fake.brokers.values()])
+    command = [sys.executable, "-c", _SENDS_IN_AN_EXIT_FUNCTION, cluster.bootstrap]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            wait_for(lambda: program.poll() is not None or cluster.fake.requests(ApiKey.PRODUCE), "a request")
+            cluster.do(lambda: [gate.set() for gate in gates])
+            output, errors = program.communicate(timeout=DEADLINE_S)
+        finally:
+            program.kill()
+    assert output == "0\n", errors
+
+
+@pytest.mark.filterwarnings("ignore:unclosed barnabas.client.blocking.Producer:ResourceWarning")
+def test_a_producer_that_is_dropped_where_no_thread_can_start_loses_nothing(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since Python 3.12 none can when the main thread has ended, while others may still run."""
+    producer = blocking.Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000)
+    future = producer.send("t", b"value")
+
+    def refuse_to_start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_to_start)
+    del producer
+    assert future.done()
+
+
 @pytest.mark.parametrize("kind", [blocking.Admin, blocking.Consumer])
 def test_a_client_that_is_dropped_unclosed_warns_and_ends_its_thread(
     cluster: ThreadedCluster, kind: type[blocking.Admin] | type[blocking.Consumer]
