@@ -17,11 +17,11 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Unpack
+from typing import Final, Unpack
 
 from barnabas.client.arguments import as_bytes, check_callable, check_limit
 from barnabas.client.client import interruption, ms_after
@@ -228,13 +228,15 @@ class Producer(BlockingClient[_producer.Producer]):
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
-def _close_within_limit(producer: _producer.Producer) -> Coroutine[Any, Any, None]:
+async def _close_within_limit(producer: _producer.Producer) -> None:
+    # The log is written on the producer's thread: the caller holds a lock that a log handler's call of this
+    # producer needs.
     if producer._accumulator is not None and producer._accumulator.incomplete:
         log.warning("a producer was not closed; delivering its remaining records")
     # Set if Ctrl-C has ended the program.
     last = getattr(sys, "last_value", None)
     limit_ms = ms_after(last) if isinstance(last, KeyboardInterrupt) else None
-    return producer.close(limit_ms or _UNCLOSED_CLOSE_MS)
+    await producer.close(limit_ms or _UNCLOSED_CLOSE_MS)
 
 
 @atexit.register

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import gc
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -472,6 +474,30 @@ def test_a_producer_that_is_dropped_where_no_thread_can_start_loses_nothing(
     monkeypatch.setattr(threading.Thread, "start", refuse_to_start)
     del producer
     assert future.done()
+
+
+def test_a_log_handler_may_send_with_the_producer_that_is_closed_at_the_end(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = blocking.Producer(bootstrap_servers=cluster.bootstrap, linger_ms=60_000)
+    monkeypatch.setattr(blocking_producer, "_producers", weakref.WeakSet([producer]))
+    sent = [producer.send("t", b"value")]
+
+    def send(record: logging.LogRecord) -> bool:
+        with suppress(RuntimeError):
+            # Nothing is known about this topic, so the call would wait for the producer's own thread.
+            sent.append(producer.send("another", record.getMessage().encode()))
+        return True
+
+    blocking_producer.log.addFilter(send)
+    try:
+        closing = threading.Thread(target=blocking_producer._close_unclosed_producers, daemon=True)
+        closing.start()
+        closing.join(DEADLINE_S)
+    finally:
+        blocking_producer.log.removeFilter(send)
+    assert not closing.is_alive()
+    assert sent[0].result().offset == 0
 
 
 @pytest.mark.parametrize("kind", [blocking.Admin, blocking.Consumer])
