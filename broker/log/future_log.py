@@ -26,10 +26,11 @@ from barnabas.broker.log.file_system import (
     unique_part,
 )
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_bounds import Bound
+from barnabas.broker.log.log_bounds import Bound, LowestCut
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import Gone, LogDirFailure
 from barnabas.common.settings import LONG_MAX
+from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
 
@@ -57,6 +58,7 @@ class FutureLog:
         """``loader`` makes the empty future log. Raises as `Log.open`."""
         self.current = current
         self.key: TopicPartition = current.topic_partition
+        self._cut = current.bounds.lowest_cut = LowestCut()
         self._common_end: int = LONG_MAX
         """The lowest end of the current log's truncations that the future log has not followed yet."""
         self.first_dirty_offset = current.first_dirty_offset
@@ -82,21 +84,25 @@ class FutureLog:
         It may be 0 although the logs differ, if the current log changed meanwhile. Raises the errors of
         `Log.read` and `Log.append_as_follower`.
         """
-        current, log = self.current, self.log
+        current, log, bounds = self.current, self.log, self.current.bounds
         with current.lock:
-            bounds = current.bounds
             cuts, start = bounds.cuts, bounds.start
-            self._common_end = min(self._common_end, bounds.lowest_cut)
-            bounds.lowest_cut = LONG_MAX
+            self._common_end = min(self._common_end, self._cut.end)
+            self._cut.end = LONG_MAX
             self.first_dirty_offset = min(self.first_dirty_offset, current.first_dirty_offset)
         if self._common_end < log.log_end_offset:
             log.truncate_to(self._common_end)
         self._common_end = LONG_MAX
         if not log.log_start_offset <= start <= log.log_end_offset:
             log.truncate_fully_and_start_at(start)
-        # A copy, because a truncation overwrites what a view shows.
-        records = bytes(current.read(log.log_end_offset, max_bytes).records)
-        if current.bounds.cuts != cuts:
+        try:
+            # A copy, because a truncation overwrites what a view shows.
+            records = bytes(current.read(log.log_end_offset, max_bytes).records)
+        except ApiError:
+            if bounds.cuts == cuts and bounds.start <= log.log_end_offset:
+                raise
+            return 0
+        if bounds.cuts != cuts:
             # A truncation counts before it overwrites anything; without one, the bytes are of one history.
             return 0
         if records:

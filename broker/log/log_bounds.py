@@ -29,6 +29,15 @@ class Bound(IntEnum):
 _FIELDS: Final = ("start", "first_dirty", "recovery_point")
 
 
+class LowestCut:
+    """The lowest end that the truncations of a log have left, as one move to another log dir counts them."""
+
+    __slots__ = ("end",)
+
+    def __init__(self) -> None:
+        self.end: int = LONG_MAX
+
+
 class LogBounds:
     """log start, recovery point and first dirty offset ≤ log end, except for moments within a truncation.
 
@@ -62,8 +71,8 @@ class LogBounds:
         """All records from the log start to it were cleaned."""
         self.cuts = 0
         """The number of truncations: after one, the records below an offset may have changed."""
-        self.lowest_cut: int = LONG_MAX
-        """The lowest end that a truncation has left since a move to another log dir last asked."""
+        self.lowest_cut = LowestCut()
+        """Each move puts its own here, so that a move that has ended takes nothing from the next one."""
         self.delete_horizon_ms: int | None = None
         """When the first tombstone or marker that a cleaning has kept may go. The time makes the log due
         again without new records; without it, tombstones wait for the next cleaning."""
@@ -73,7 +82,7 @@ class LogBounds:
 
     def cut(self, end: int) -> None:
         self.cuts += 1
-        self.lowest_cut = min(self.lowest_cut, end)
+        self.lowest_cut.end = min(self.lowest_cut.end, end)
 
     def raise_start(self, offset: Offset) -> None:
         self.start = offset

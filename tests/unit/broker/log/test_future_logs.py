@@ -188,6 +188,49 @@ def test_a_truncation_during_a_read_discards_its_bytes(
     assert [header.partition_leader_epoch for header in headers_of(log)] == [1, 1, 2, 9]
 
 
+def test_a_move_that_has_ended_hides_no_truncation_from_the_next_move(
+    managers: Managers, manager: LogManager
+) -> None:
+    log = filled(manager)
+    ended = manager.begin_move(KEY, managers.paths[1], 0)
+    ended.copy(_MANY_BYTES, 0)
+    manager.end_move(KEY, 0)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    future.copy(_MANY_BYTES, 0)
+    log.truncate_to(Offset(3))
+    append_batches(log, produced(3), 9)
+    append_batches(log, produced(4), 9)
+    # Its thread may have waited for its turn meanwhile.
+    assert ended.copy(_MANY_BYTES, 0) == 0
+    future.copy(_MANY_BYTES, 0)
+    assert headers_of(future.log) == headers_of(log)
+
+
+@pytest.mark.parametrize("change", ["truncation", "deletion"])
+def test_a_read_that_a_change_of_the_log_refuses_is_made_again(
+    managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    log = filled(manager)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    future.copy(120, 0)
+    assert 0 < future.log.log_end_offset < 4
+    read = log.read
+
+    def change_and_read(offset: int, max_bytes: int) -> ReadResult:
+        if change == "truncation":
+            log.truncate_to(0)
+        else:
+            log.increment_log_start_offset(4)
+        return read(offset, max_bytes)
+
+    monkeypatch.setattr(log, "read", change_and_read)
+    assert future.copy(_MANY_BYTES, 0) == 0
+    monkeypatch.undo()
+    finish(manager)
+    start = 4 if change == "deletion" else 0
+    assert (log.log_start_offset, log.log_end_offset) == (start, 5 if start else 0)
+
+
 def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManager) -> None:
     log = filled(manager)
     future = manager.begin_move(KEY, managers.paths[1], 0)
