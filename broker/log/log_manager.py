@@ -346,9 +346,10 @@ class LogManager:
         key, current, target = future.key, future.current, self._dirs[future.path]
         bounds = current.bounds
         future.log.flush(now_ms)
-        # A cleaning meanwhile has cleaned only the current log.
-        bounds.first_dirty = min(bounds.first_dirty, future.first_dirty_offset)
-        saved = bounds.cuts, bounds.start
+        with current.lock:
+            # A cleaning meanwhile has cleaned only the current log.
+            bounds.first_dirty = min(bounds.first_dirty, future.first_dirty_offset)
+            saved = bounds.cuts, bounds.start
         self._write_bounds(target)
         # The last records of a busy log come faster than files are forced to disk.
         for _ in range(_CATCH_UPS):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.future_log import interrupted_swaps
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.segment import ReadResult
@@ -229,6 +230,22 @@ def test_a_read_that_a_change_of_the_log_refuses_is_made_again(
     finish(manager)
     start = 4 if change == "deletion" else 0
     assert (log.log_start_offset, log.log_end_offset) == (start, 5 if start else 0)
+
+
+def test_a_move_changes_the_bounds_of_a_log_under_its_lock(managers: Managers, manager: LogManager) -> None:
+    log = filled(manager)
+    manager.begin_move(KEY, managers.paths[1], 0)
+
+    class Watched(LogBounds):
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: object) -> None:
+            assert log.lock._is_owned(), name
+            super().__setattr__(name, value)
+
+    log.bounds.__class__ = Watched
+    finish(manager)
+    assert dir_of(log) == "b"
 
 
 def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManager) -> None:
