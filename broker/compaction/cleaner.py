@@ -284,6 +284,9 @@ class LogCleaner:
                 while self._due:
                     # It may be another log of that name by now, or clean.
                     log = self._logs.get(self._due.pop())
+                    if log is not None and log.topic_partition in self._logs.futures:
+                        # Two cleanings may remove a tombstone of which a move has copied the older values.
+                        continue
                     assessment = None if log is None else self._assess(log)
                     if log is not None and assessment is not None and assessment.is_due:
                         with self._lock:

@@ -250,3 +250,26 @@ def test_a_log_that_is_written_during_cleanings_keeps_its_last_values(rig: Clean
     assert last_values(log) == {b"key-%d" % key: b"value-199" for key in range(5)}
     assert len(records_in(log)) == 5
     assert rig.logs.get(TopicPartition("t", 0)) is log
+
+
+def test_a_move_to_another_log_dir_brings_no_deleted_key_back(rig: CleanerRig) -> None:
+    log = rig.make_log("t", 1, delete_retention_ms=0, min_cleanable_dirty_ratio=0.0)
+    append_batches(log, build_batch([(b"key-0", None)], timestamp_ms=rig.now_ms), now_ms=rig.now_ms)
+    log.roll(rig.now_ms)
+    target = next(path for path in rig.logs.dirs if path != log.folder.parent)
+    future = rig.logs.begin_move(log.topic_partition, target, rig.now_ms)
+    assert future.copy(1, rig.now_ms) > 0, "the values, and not the tombstone"
+    assert future.offset_lag == 1
+    for number in range(1, 4):
+        rig.now_ms += 100_000
+        rig.clean_all()
+        append_batches(log, build_batch([(b"key-1", b"%d" % number)], timestamp_ms=rig.now_ms))
+        log.roll(rig.now_ms)
+    while future.copy(1 << 20, rig.now_ms):
+        pass
+    assert rig.logs.finish_move(future, 1 << 20, rig.now_ms)
+    assert last_values(log).get(b"key-0") is None
+    log.roll(rig.now_ms)
+    assert rig.clean_all() > 0
+    values = {b"key-%d" % number: b"value-0" for number in range(2, 4)}
+    assert last_values(log) == {b"key-0": None, b"key-1": b"3", **values}
