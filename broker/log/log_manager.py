@@ -136,7 +136,8 @@ class LogManager:
             manager = cls(usable, config_of, files, recovery_threads)
             manager.offline_dirs.update(failed)
             manager._finish_swaps()
-            for_each(usable, partial(manager._load_dir_or_fail, now_ms), len(usable), "log-dir")
+            online = manager._online_dirs()
+            for_each(online, partial(manager._load_dir_or_fail, now_ms), len(online), "log-dir")
             if not manager.has_online_dir:
                 # As Kafka does: a broker without a disk is of no use to its cluster.
                 reasons = "; ".join(str(error) for error in manager.offline_dirs.values())

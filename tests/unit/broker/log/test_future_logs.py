@@ -32,6 +32,7 @@ from tests.support.logs import (
     append_batches,
     batch,
     crash,
+    failing,
     get_or_create,
     headers_of,
     online,
@@ -350,6 +351,32 @@ def test_no_deleted_log_is_removed_while_the_dir_of_its_successor_may_be_offline
     assert online(manager, KEY).log_end_offset == 5
     assert manager.remove_deleted(1 << 60) == 1
     assert names(managers) == ["b/t-0"]
+
+
+def test_a_dir_in_which_a_swap_cannot_be_finished_stays_offline_as_a_whole(
+    managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(manager)
+    other = TopicPartition("t", 1)
+    assert dir_of(filled(manager, other)) == "b"
+    move(manager, managers)
+    crash(manager)
+    # As a stop between the two renames leaves it.
+    (deleted,) = managers.paths[0].glob("*-delete")
+    future = managers.paths[1] / deleted.name.replace("-delete", "-future")
+    (managers.paths[1] / "t-0").rename(future)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "rename", failing(errno.EIO))
+        manager = managers.open()
+    assert list(manager.offline_dirs) == [managers.paths[1]]
+    assert (manager.get(KEY), manager.get(other)) == (None, None)
+    for key in (KEY, other):
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+            get_or_create(manager, key, TOPIC_ID, 0)
+    assert manager.remove_deleted(1 << 60) == 0
+    crash(manager)
+    manager = managers.open()
+    assert [online(manager, key).log_end_offset for key in (KEY, other)] == [5, 5]
 
 
 def test_a_future_log_of_an_earlier_topic_is_removed_at_the_start(managers: Managers) -> None:
