@@ -60,6 +60,8 @@ def test_a_full_request_replaces_earlier_states() -> None:
     assert batch.is_full
     assert set(batch.leader_and_isr) == {T0, T1}
     assert not batch.has_metadata
+    assert batch.merge(metadata(T0, 2))
+    assert batch.has_metadata
 
 
 def test_metadata_keeps_the_latest_brokers() -> None:
@@ -153,8 +155,10 @@ def test_leadership_goes_to_the_named_brokers_and_metadata_to_all(
     assert set(taken) == {1, 2, 3}
     assert {tp: sent.is_new for tp, sent in taken[BrokerId(1)].leader_and_isr.items()} == {T0: True}
     assert taken[BrokerId(3)].leader_and_isr == {}
+    topic_id = cluster.zookeeper.assignments["t"].topic_id
     for other in taken.values():
         assert {tp: sent.leader_epoch for tp, sent in other.update_metadata.items()} == {T0: 9}
+        assert {name: facts.topic_id for name, facts in other.topics.items()} == {"t": topic_id}
     live = [(broker.broker_id, broker.port) for broker in taken[BrokerId(1)].live_brokers]
     assert live == [(1, 9001), (2, 9002), (3, 9003)]
     assert batch.take() == {}
@@ -165,9 +169,9 @@ def test_a_suspected_or_unknown_broker_gets_no_batch(cluster: Cluster, batch: Re
     cluster.term.context.suspected.add(one)
     batch.add_leader_and_isr([one, BrokerId(9), two], T0)
     batch.add_stop_replica([Replica(T1, one), Replica(T1, two)], delete=False)
-    batch.add_metadata([one], [], is_full=True)
+    batch.add_metadata([one, two], [], is_full=True)
     taken = batch.take()
-    assert set(taken) == {2, 3}
+    assert {broker: its.is_full for broker, its in taken.items()} == {2: True, 3: False}
     assert set(taken[two].leader_and_isr) == {T0}
     assert [(tp, sent.leader_epoch) for tp, sent in taken[two].stop_replicas.items()] == [(T1, 0)]
     assert [b.broker_id for b in taken[two].metadata_brokers] == [2, 3]
