@@ -30,7 +30,10 @@ _NAMES = {CoordinatorType.GROUP: "group", CoordinatorType.TRANSACTION: "transact
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """The producer of a transactional id, as its coordinator names it."""
+    """The result of InitProducerId; an idempotent producer raises the epoch since then in one partition.
+
+    The epoch of a transactional producer is raised by its coordinator alone.
+    """
 
     producer_id: int
     producer_epoch: int

@@ -188,7 +188,7 @@ class Accumulator:
     def make_pipeline(self) -> Pipeline:
         numbered = self.config.is_idempotent
         limit = min(MAX_NUMBERED, self.config.max_in_flight_requests_per_connection) if numbered else 1
-        return Pipeline(limit, is_numbered=numbered)
+        return Pipeline(limit, numbered, is_transactional=self.config.transactional_id is not None)
 
     # Appending
 

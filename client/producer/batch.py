@@ -127,7 +127,7 @@ class ProducerBatch:
             self.move(BatchState.CLOSED)
 
     def number(
-        self, producer_id: int, producer_epoch: int, is_transactional: bool, base_sequence: int
+        self, producer_id: int, epoch: int, base_sequence: int, is_transactional: bool = False
     ) -> None:
         """Give the closed batch its place in a producer's sequence, and in its transaction."""
         invariant(self.encoded is not None, "an open batch of %s is numbered", self.tp)
@@ -136,9 +136,7 @@ class ProducerBatch:
             is_ours = self.may_split and self.base_sequence < 0
             if not is_ours or not isinstance(self.encoded, bytearray):
                 self.encoded = bytearray(self.encoded)
-            stamp_producer(
-                self.encoded, producer_id, producer_epoch, base_sequence, is_transactional=is_transactional
-            )
+            stamp_producer(self.encoded, producer_id, epoch, base_sequence, is_transactional=is_transactional)
             self.base_sequence = base_sequence
 
     def deliver(self, base_offset: int, log_append_time_ms: int) -> None:

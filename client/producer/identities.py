@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from barnabas.client.cluster import Cluster
+from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import report_bug
-from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.common.backoff import Retries
 from barnabas.protocol.errors import BarnabasError, ErrorCode, raise_for
 from barnabas.protocol.messages.produce import NOT_YET_CONFIRMED, InitProducerIdRequest
@@ -58,7 +58,7 @@ class IdentitySource:
     """
 
     def __init__(self, cluster: Cluster, changed: Callable[[], None]) -> None:
-        self.current: ProducerIdentity | None = None
+        self.current: ProducerIdAndEpoch | None = None
         """The id that partitions begin with."""
         self.failure: BarnabasError | None = None
         """The permanent error, if a retry cannot help."""
@@ -68,7 +68,7 @@ class IdentitySource:
         self._changed = changed
         self._asking: asyncio.Task[None] | None = None
 
-    def ask(self, exhausted_id: int | None = None) -> ProducerIdentity | None:
+    def ask(self, exhausted_id: int | None = None) -> ProducerIdAndEpoch | None:
         """The id, a new one if its epochs are used up; None while it is requested."""
         if self.current is not None and self.current.producer_id == exhausted_id:
             self.current = None
@@ -88,7 +88,7 @@ class IdentitySource:
                 try:
                     node_id, answer = await self._cluster.ask_any_node(InitProducerIdRequest())
                     raise_for(answer.error_code, f"broker {node_id} assigned no producer id")
-                    self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+                    self.current = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
                     self.last_error = None
                 except BarnabasError as error:
                     if error.retriable:

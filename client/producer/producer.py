@@ -48,7 +48,6 @@ from barnabas.client.producer.batch import (
 )
 from barnabas.client.producer.partitioners import make_partitioner
 from barnabas.client.producer.sender import Sender
-from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.client.producer.transaction_session import TransactionSession, complete_prepared
 from barnabas.client.producer.transactions import PreparedTransaction, TransactionMachine
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
@@ -103,7 +102,7 @@ class Producer(Client):
         if self.config.transactional_id is not None:
             machine = TransactionMachine(self.config.transactional_id)
             if self._takes_over is not None:
-                machine.identity = ProducerIdentity(*self._takes_over, True)
+                machine.identity = ProducerIdAndEpoch(*self._takes_over)
         self._sender = Sender(cluster, self._accumulator, machine)
         if machine is not None:
             self._session = TransactionSession(cluster, self._accumulator, self._sender, machine)
@@ -302,8 +301,7 @@ class Producer(Client):
     @property
     def identity(self) -> ProducerIdAndEpoch:
         """The producer id and epoch of the present transaction, or of the next one."""
-        identity = self._transactions().machine.known_identity()
-        return ProducerIdAndEpoch(identity.producer_id, identity.epoch)
+        return self._transactions().machine.known_identity()
 
     async def complete_transaction(self, prepared: PreparedTransaction, *, commit: bool = True) -> None:
         """Commit or abort a prepared transaction, which any process may have made.

@@ -24,8 +24,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
+from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.producer.batch import BatchState, ProducerBatch
 from barnabas.protocol.invariants import invariant
 
@@ -33,17 +34,6 @@ MAX_NUMBERED: Final = 5
 """The number of batches of a producer that a broker remembers."""
 MAX_EPOCH: Final = 0x7FFF
 _SEQUENCES: Final = 1 << 31
-
-
-class ProducerIdentity(NamedTuple):
-    """The result of InitProducerId, with the epoch as raised since then in one partition.
-
-    The epoch of a transactional identity is raised by its coordinator alone.
-    """
-
-    producer_id: int
-    epoch: int
-    is_transactional: bool = False
 
 
 class Phase(Enum):
@@ -75,7 +65,8 @@ class Pipeline:
     limit: int
     """The most batches in flight; 1 if they are not numbered."""
     is_numbered: bool
-    identity: ProducerIdentity | None = None
+    is_transactional: bool = False
+    identity: ProducerIdAndEpoch | None = None
     next_sequence: int = 0
     phase: Phase = Phase.UNPROVEN
     batches: list[ProducerBatch] = field(default_factory=list)
@@ -91,10 +82,6 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         invariant(1 <= self.limit <= MAX_NUMBERED, "a limit of %d batches in flight", self.limit)
-
-    @property
-    def is_transactional(self) -> bool:
-        return self.identity is not None and self.identity.is_transactional
 
     @property
     def is_broken(self) -> bool:
@@ -206,7 +193,7 @@ class Pipeline:
         if self.is_numbered and self.identity is not None:
             sequence = batch.base_sequence
             for part in parts:
-                part.number(*self.identity, sequence)
+                part.number(*self.identity, sequence, self.is_transactional)
                 sequence = sequence_after(sequence, part.record_count)
         self.batches[position : position + 1] = parts
         self._restart_if_landed()
@@ -216,7 +203,7 @@ class Pipeline:
         self._move(Phase.RESTARTING)
         self._restart_if_landed()
 
-    def identify(self, identity: ProducerIdentity) -> None:
+    def identify(self, identity: ProducerIdAndEpoch) -> None:
         """Take a producer id for the first time, or another one when its epochs are used up."""
         self.identity = identity
         if self.phase is Phase.RESTARTING:
@@ -225,7 +212,7 @@ class Pipeline:
     def successor(self) -> Pipeline:
         """An empty pipeline in place of this one; a new epoch fences its requests in flight."""
         following = Pipeline(
-            self.limit, self.is_numbered, identity=self.identity, exhausted_id=self.exhausted_id
+            self.limit, self.is_numbered, self.is_transactional, self.identity, exhausted_id=self.exhausted_id
         )
         if self.is_numbered:
             following.restart()
@@ -245,13 +232,13 @@ class Pipeline:
         self.doubtful.clear()
         self.is_other_log = False
         self.batches = live
-        producer_id, epoch, _ = self.identity
+        producer_id, epoch = self.identity
         self.next_sequence = 0
         if epoch == MAX_EPOCH:
             # Numbered when another id has come; until then `retry` returns None.
             self.identity, self.exhausted_id = None, producer_id
             return
-        self.identity = ProducerIdentity(producer_id, epoch + 1)
+        self.identity = ProducerIdAndEpoch(producer_id, epoch + 1)
         for batch in live:
             self._number(batch)
         self._move(Phase.UNPROVEN)
@@ -259,7 +246,7 @@ class Pipeline:
     def _number(self, batch: ProducerBatch) -> None:
         invariant(self.identity is not None, "%s: numbered without a producer id", batch.tp)
         if self.identity is not None:
-            batch.number(*self.identity, self.next_sequence)
+            batch.number(*self.identity, self.next_sequence, self.is_transactional)
             self.next_sequence = sequence_after(self.next_sequence, batch.record_count)
 
     def _forget(self, batch: ProducerBatch) -> None:

@@ -19,7 +19,7 @@ from barnabas.client.ask import ToCoordinator, ask
 from barnabas.client.client import seconds_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
-from barnabas.client.coordinators import CoordinatorLink
+from barnabas.client.coordinators import CoordinatorLink, ProducerIdAndEpoch
 from barnabas.client.errors import (
     IllegalTransactionState,
     TransactionAborted,
@@ -29,7 +29,6 @@ from barnabas.client.errors import (
 from barnabas.client.offsets import GroupMetadata, OffsetAndMetadata
 from barnabas.client.producer.accumulator import Accumulator
 from barnabas.client.producer.sender import Sender
-from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.client.producer.transactions import (
     CONCURRENT_BACKOFF_MS,
     LAST_ADD_PARTITIONS_OF_CLIENTS,
@@ -250,7 +249,7 @@ class TransactionSession:
 
     async def _end_transaction(self, *, committed: bool) -> None:
         machine = self.machine
-        following: ProducerIdentity | None = None
+        following: ProducerIdAndEpoch | None = None
         if machine.is_started:
             route = self._to(Api.END_TXN)
             route.unanswered = machine.outdate_epoch
@@ -266,7 +265,7 @@ class TransactionSession:
                     raise self._failed(reaction, error) from error
             else:
                 if answer.producer_id >= 0:
-                    following = ProducerIdentity(answer.producer_id, answer.producer_epoch, True)
+                    following = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
         machine.ended(following)
         self._refuse_records()
 
@@ -278,8 +277,7 @@ class TransactionSession:
         request = InitProducerIdRequest(
             transactional_id=machine.transactional_id,
             transaction_timeout_ms=self._config.transaction_timeout_ms,
-            producer_id=-1 if identity is None else identity.producer_id,
-            producer_epoch=-1 if identity is None else identity.epoch,
+            **({} if identity is None else identity._asdict()),
             keep_prepared_txn=keep_prepared,
         )
         try:
@@ -298,7 +296,7 @@ class TransactionSession:
                 machine.transactional_id, answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch
             )
         machine.uses_new_protocol = self._has_new_protocol()
-        machine.initialized(ProducerIdentity(answer.producer_id, answer.producer_epoch, True), prepared)
+        machine.initialized(ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch), prepared)
         self._refuse_records()
 
     def _add_partitions(self) -> None:
@@ -315,7 +313,7 @@ class TransactionSession:
             request = wire.AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=machine.transactional_id,
                 v3_and_below_producer_id=identity.producer_id,
-                v3_and_below_producer_epoch=identity.epoch,
+                v3_and_below_producer_epoch=identity.producer_epoch,
                 v3_and_below_topics=numbers_in_topics(wire.AddPartitionsToTxnTopic, wanted),
             )
             route = self._to(Api.ADD_PARTITIONS)
@@ -331,15 +329,13 @@ class TransactionSession:
             if not isinstance(error, BarnabasError):
                 error = report_bug("adding partitions to a transaction failed", error)
             self._failed(reaction_to(Api.ADD_PARTITIONS, error), error)
-            self._sender.wake()
 
     async def _add_offsets(self, group_id: str) -> None:
         machine, identity = self.machine, self.machine.known_identity()
         machine.is_started = True
         request = wire.AddOffsetsToTxnRequest(
             transactional_id=machine.transactional_id,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
+            **identity._asdict(),
             group_id=group_id,
         )
         await self._ask(self._to(Api.ADD_OFFSETS), request)
@@ -364,8 +360,7 @@ class TransactionSession:
         request = wire.TxnOffsetCommitRequest(
             transactional_id=machine.transactional_id,
             **group._asdict(),
-            producer_id=identity.producer_id,
-            producer_epoch=identity.epoch,
+            **identity._asdict(),
             topics=in_topics(wire.TxnOffsetCommitRequestTopic, committed.items()),
         )
         machine.is_started = True
@@ -421,10 +416,8 @@ class TransactionSession:
 
     def _target(self) -> PreparedTransaction:
         """The transaction to prepare or to end."""
-        identity = self.machine.known_identity()
-        return self.machine.prepared or PreparedTransaction(
-            self.machine.transactional_id, identity.producer_id, identity.epoch
-        )
+        machine = self.machine
+        return machine.prepared or PreparedTransaction(machine.transactional_id, *machine.known_identity())
 
     def _has_new_protocol(self) -> bool:
         if self._config.wire == Wire.NATIVE.value:

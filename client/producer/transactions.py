@@ -23,13 +23,13 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
+from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import (
     IllegalTransactionState,
     ProducerFenced,
     TransactionAbortable,
     TransactionAborted,
 )
-from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.client.reactions import Api, Reaction, reaction_to
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -140,7 +140,7 @@ class TransactionMachine:
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self.state = State.UNINITIALIZED
-        self.identity: ProducerIdentity | None = None
+        self.identity: ProducerIdAndEpoch | None = None
         """The id and epoch of the present transaction, or of the next one."""
         self.prepared: PreparedTransaction | None = None
         """The prepared transaction that this producer found or made; None unless PREPARED or ending it."""
@@ -159,7 +159,7 @@ class TransactionMachine:
         self._last_outcome = ""
         """Of the transaction before: "committed" or "aborted"."""
 
-    def known_identity(self) -> ProducerIdentity:
+    def known_identity(self) -> ProducerIdAndEpoch:
         if self.identity is None:
             raise IllegalTransactionState("the producer has no id")
         return self.identity
@@ -190,7 +190,7 @@ class TransactionMachine:
         invariant(step in _NEXT[self.state], "%s while the producer is %s", step.value, self.state.value)
         self.state = _NEXT[self.state][step]
 
-    def initialized(self, identity: ProducerIdentity, prepared: PreparedTransaction | None = None) -> None:
+    def initialized(self, identity: ProducerIdAndEpoch, prepared: PreparedTransaction | None = None) -> None:
         self._forget_transaction()
         self.identity, self.prepared, self.needs_new_epoch = identity, prepared, False
         self.step(Step.INITIALIZED if prepared is None else Step.FOUND_PREPARED)
@@ -200,7 +200,7 @@ class TransactionMachine:
         """InitProducerId had no answer in time; a producer that has an id keeps it, and asks again."""
         self.step(Step.NOT_INITIALIZED if self.identity is None else Step.NOT_RENEWED)
 
-    def ended(self, following: ProducerIdentity | None) -> None:
+    def ended(self, following: ProducerIdAndEpoch | None) -> None:
         """The transaction has ended; EndTxn of the new protocol names the identity that follows."""
         if following is not None:
             self.identity, self.needs_new_epoch = following, False
@@ -249,7 +249,7 @@ class TransactionMachine:
         """True if records of the present transaction may be sent."""
         return self.state in (State.IN_TRANSACTION, State.COMMITTING)
 
-    def identity_for(self, tp: TopicPartition) -> ProducerIdentity | None:
+    def identity_for(self, tp: TopicPartition) -> ProducerIdAndEpoch | None:
         """The identity for batches of a partition; None if none may be sent now."""
         if not self.is_sending:
             return None

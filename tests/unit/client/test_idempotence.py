@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from barnabas.client.config import ProducerConfig
+from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ApiError, BarnabasError, DeliveryTimedOut, ErrorCode, InvalidConfiguration
 from barnabas.client.producer.batch import ProducerBatch
 from barnabas.client.producer.producer import Producer
-from barnabas.client.producer.sequences import MAX_EPOCH, Phase, Pipeline, ProducerIdentity
+from barnabas.client.producer.sequences import MAX_EPOCH, Phase, Pipeline
 from barnabas.protocol.batch_builder import RecordBatchBuilder
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import InitProducerIdResponse
@@ -203,7 +204,7 @@ async def test_the_answer_to_a_later_batch_decides_about_a_doubtful_one() -> Non
     assert pipeline.phase is Phase.STEADY
     finish(pipeline, third)
     assert pipeline.identity is not None
-    assert (pipeline.identity.epoch, pipeline.next_sequence) == (0, 8)
+    assert (pipeline.identity.producer_epoch, pipeline.next_sequence) == (0, 8)
 
 
 async def test_the_numbering_restarts_when_no_answer_can_decide() -> None:
@@ -215,7 +216,7 @@ async def test_the_numbering_restarts_when_no_answer_can_decide() -> None:
     assert pipeline.retry is batches[1]
     give_up(pipeline, batches[1])
     assert pipeline.identity is not None
-    assert (pipeline.phase, pipeline.identity.epoch) == (Phase.UNPROVEN, 1)
+    assert (pipeline.phase, pipeline.identity.producer_epoch) == (Phase.UNPROVEN, 1)
 
 
 async def test_when_the_epochs_are_used_up_another_id_is_asked_for(cluster: FakeCluster) -> None:
@@ -420,7 +421,7 @@ def numbered_pipeline(count: int) -> tuple[Pipeline, list[Any]]:
         return ProducerBatch(T0, None, created_at=0.0, encoded=encoded, record_count=2)
 
     pipeline = Pipeline(5, is_numbered=True)
-    pipeline.identify(ProducerIdentity(7, 0))
+    pipeline.identify(ProducerIdAndEpoch(7, 0))
     first = batch()
     pipeline.add(first)
     pipeline.launch(first, 1)
@@ -454,10 +455,10 @@ def test_a_batch_is_numbered_again_in_a_copy() -> None:
     batch = ProducerBatch(T0, builder, created_at=0.0)
     batch.close()
     encoded: Any = batch.encoded
-    batch.number(*ProducerIdentity(7, 0), 0)
+    batch.number(*ProducerIdAndEpoch(7, 0), 0)
     assert batch.encoded is encoded, "the first time its own bytes"
     sent = bytes(encoded)
-    batch.number(*ProducerIdentity(7, 1), 0)
+    batch.number(*ProducerIdAndEpoch(7, 1), 0)
     assert batch.encoded is not encoded
     assert bytes(encoded) == sent
 

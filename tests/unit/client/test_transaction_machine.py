@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import (
     BarnabasError,
     ConnectionClosed,
@@ -15,14 +16,13 @@ from barnabas.client.errors import (
     TransactionAbortable,
     Unencodable,
 )
-from barnabas.client.producer.sequences import ProducerIdentity
 from barnabas.client.producer.transactions import State, Step, TransactionMachine
 from barnabas.client.reactions import Api, Reaction, reaction_to
 from barnabas.protocol.errors import api_error
 from barnabas.protocol.ids import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-FIRST, SECOND = ProducerIdentity(7, 0, True), ProducerIdentity(7, 1, True)
+FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
 OF_TRANSACTIONS = list(Api)[list(Api).index(Api.INIT_PRODUCER_ID) : list(Api).index(Api.DESCRIBE_TXN)]
 REFUSED = api_error(ErrorCode.INVALID_RECORD, "no")
 
