@@ -5,11 +5,11 @@ Shared by consumer, admin and range reader; on their cluster's event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from barnabas.client.arguments import check_mapping
-from barnabas.client.ask import AnswerOfOne, ask_leaders, results_of
+from barnabas.client.ask import ask_leaders, results_of
 from barnabas.client.cluster import Cluster
 from barnabas.client.isolation import IsolationLevel
 from barnabas.common.settings import LONG_MAX
@@ -145,15 +145,14 @@ async def list_offsets(
     Raises permanent errors, and the last one after the timeout.
     """
     timestamps = {tp: wire_timestamp(spec) for tp, spec in specs.items()}
-
-    def ask_one(
-        node_id: BrokerId, tps: Sequence[TopicPartition], limit_ms: int
-    ) -> Awaitable[AnswerOfOne[ListedOffset]]:
-        return ask_for_offsets(
+    return await ask_leaders(
+        cluster,
+        timestamps.keys(),
+        timeout_ms,
+        lambda node_id, tps, limit_ms: ask_for_offsets(
             cluster, node_id, {tp: timestamps[tp] for tp in tps}, limit_ms, isolation_level
-        )
-
-    return await ask_leaders(cluster, timestamps.keys(), timeout_ms, ask_one)
+        ),
+    )
 
 
 async def ask_for_offsets(

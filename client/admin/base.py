@@ -62,13 +62,11 @@ def error_of(result: Any, text: str) -> ApiError | None:
 
 
 def raise_errors(
-    errors: Mapping[str, BarnabasError],
-    results: Mapping[str, object],
-    count: int,
-    of_several: Callable[..., BarnabasError] = TopicErrors,
+    outcomes: Mapping[str, object], count: int, of_several: Callable[..., BarnabasError] = TopicErrors
 ) -> None:
     """Raise the one error of a call about one thing, else the error ``of_several`` if any of them failed."""
+    errors = {name: error for name, error in outcomes.items() if isinstance(error, BarnabasError)}
     if errors and count == 1:
         raise next(iter(errors.values()))
     if errors:
-        raise of_several(errors, results)
+        raise of_several(errors, {name: result for name, result in outcomes.items() if name not in errors})

@@ -121,7 +121,7 @@ class ConfigAdmin(AdminBase):
                     errors[str(resource)] = error
                 else:
                     configs[resource] = {item.name: _entry(item) for item in result.configs}
-        raise_errors(errors, {str(resource): entries for resource, entries in configs.items()}, len(chosen))
+        raise_errors({**{str(resource): configs[resource] for resource in configs}, **errors}, len(chosen))
         return configs
 
     async def alter_configs(
@@ -139,7 +139,7 @@ class ConfigAdmin(AdminBase):
         several("changes", changes, ConfigResource)
         for settings in changes.values():
             check_mapping("changes of a resource", settings, "settings to values")
-        errors: dict[str, ApiError] = {}
+        outcomes: dict[str, ApiError | None] = {str(resource): None for resource in changes}
         for route, own in self._by_broker(changes):
             request = wire.IncrementalAlterConfigsRequest(
                 resources=[
@@ -155,10 +155,8 @@ class ConfigAdmin(AdminBase):
             # Changes are idempotent, so a retry is harmless.
             for result in (await self._ask(route, request, timeout_ms)).response.responses:
                 resource = ConfigResource(wire.ConfigResourceType(result.resource_type), result.resource_name)
-                if error := error_of(result, str(resource)):
-                    errors[str(resource)] = error
-        done = {str(resource): None for resource in changes if str(resource) not in errors}
-        raise_errors(errors, done, len(changes))
+                outcomes[str(resource)] = error_of(result, str(resource))
+        raise_errors(outcomes, len(changes))
 
     def _by_broker(
         self, resources: Iterable[ConfigResource]

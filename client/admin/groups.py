@@ -141,8 +141,7 @@ class GroupAdmin(AdminBase):
             return None
 
         outcomes = await for_each(several("group_ids", group_ids, str), delete)
-        errors = {group_id: error for group_id, error in outcomes.items() if error is not None}
-        raise_errors(errors, dict.fromkeys(outcomes.keys() - errors.keys()), len(outcomes), GroupErrors)
+        raise_errors(outcomes, len(outcomes), GroupErrors)
 
     async def remove_members(
         self, group_id: str, group_instance_ids: Iterable[str] | str, *, timeout_ms: int | None = None

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from barnabas.client.admin.base import error_of, raise_errors
 from barnabas.client.admin.configs import ConfigAdmin, ConfigResource
@@ -81,8 +81,7 @@ class TopicAdmin(ConfigAdmin):
         limit_ms = self._timeout(timeout_ms)
         retries = self.config.make_retries(limit_ms)
         wait_until = min(retries.deadline, time.monotonic() + _DELETION_S)
-        created: dict[str, CreatedTopic] = {}
-        errors: dict[str, ApiError] = {}
+        outcomes: dict[str, CreatedTopic | ApiError] = {}
         by_name = {topic.name: topic for topic in new_topics}
         left, is_doubtful = list(new_topics), False
         while True:
@@ -95,25 +94,21 @@ class TopicAdmin(ConfigAdmin):
                 outcome = _created(result)
                 if isinstance(outcome, ApiError) and is_doubtful and outcome.code == _EXISTS:
                     outcome = await self._created_before(by_name[result.name]) or outcome
-                if isinstance(outcome, CreatedTopic):
-                    created[result.name] = outcome
-                else:
-                    errors[result.name] = outcome
-            leaving = await self._being_deleted(errors) if time.monotonic() < wait_until else set()
+                outcomes[result.name] = outcome
+            leaving = await self._being_deleted(outcomes) if time.monotonic() < wait_until else set()
             if leaving:
                 await asyncio.sleep(_DELETION_POLL_S)
             if not leaving or retries.is_over:
                 break
             left = [by_name[name] for name in leaving]
-            for name in leaving:
-                del errors[name]
+        created = {name: topic for name, topic in outcomes.items() if isinstance(topic, CreatedTopic)}
         if not validate_only:
             await self._wait_until_everywhere(
                 created,
                 lambda name, topic: topic is not None and topic.topic_id == created[name].topic_id,
                 limit_ms,
             )
-        raise_errors(errors, created, len(new_topics))
+        raise_errors(outcomes, len(new_topics))
         return created
 
     async def _created_before(self, new_topic: NewTopic) -> CreatedTopic | None:
@@ -142,9 +137,11 @@ class TopicAdmin(ConfigAdmin):
             return None
         return CreatedTopic(new_topic.name, info.topic_id, len(replicas), factor)
 
-    async def _being_deleted(self, errors: Mapping[str, ApiError]) -> set[str]:
+    async def _being_deleted(self, outcomes: Mapping[str, CreatedTopic | ApiError]) -> set[str]:
         """The topics that were refused because they exist, and that the controller's metadata has no more."""
-        names = {name for name, error in errors.items() if error.code == _EXISTS}
+        names = {
+            name for name, error in outcomes.items() if isinstance(error, ApiError) and error.code == _EXISTS
+        }
         if not names:
             return names
         cluster = self._open()
@@ -166,22 +163,20 @@ class TopicAdmin(ConfigAdmin):
         states = [wire.DeleteTopicState(name=name) for name in topic_names]
         request = wire.DeleteTopicsRequest(topics=states, timeout_ms=self._timeout(timeout_ms))
         response, _, is_doubtful = await self._ask_controller(request, timeout_ms)
-        errors: dict[str, ApiError] = {}
+        outcomes: dict[str, ApiError | None] = {}
         deleted: dict[str, TopicId] = {}
         for result in response.responses:
             name = result.name or ""
-            is_gone = result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            error = error_of(result, f"topic {result.name!r} was not deleted")
-            if error is not None and not (is_gone and is_doubtful):
-                errors[name] = error
-            else:
+            is_gone = is_doubtful and result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            outcomes[name] = None if is_gone else error_of(result, f"topic {name!r} was not deleted")
+            if outcomes[name] is None:
                 deleted[name] = TopicId(result.topic_id)
         await self._wait_until_everywhere(
             deleted,
             lambda name, topic: topic is None or topic.topic_id != deleted[name],
             self._timeout(timeout_ms),
         )
-        raise_errors(errors, dict.fromkeys(deleted), len(topic_names))
+        raise_errors(outcomes, len(topic_names))
 
     async def create_partitions(
         self,
@@ -203,23 +198,22 @@ class TopicAdmin(ConfigAdmin):
             topics=[growing_topic(name, more) for name, more in growth.items()], validate_only=validate_only
         )
         response, _, is_doubtful = await self._ask_controller(request, timeout_ms)
-        errors: dict[str, ApiError] = {}
+        outcomes: dict[str, ApiError | None] = dict.fromkeys(growth)
         for result in response.results:
             name = result.name
             if is_doubtful and result.error_code == ErrorCode.INVALID_PARTITIONS:
                 present = len((await self.describe_topics(name))[name].partitions)
                 if present == growth[name].total_count:
                     continue
-            if error := error_of(result, f"no partitions were added to topic {name!r}"):
-                errors[name] = error
-        grown = {name: more.total_count for name, more in growth.items() if name not in errors}
+            outcomes[name] = error_of(result, f"no partitions were added to topic {name!r}")
+        grown = {name: more.total_count for name, more in growth.items() if outcomes[name] is None}
         if not validate_only:
             await self._wait_until_everywhere(
                 grown,
                 lambda name, topic: topic is not None and len(topic.partitions) >= grown[name],
                 self._timeout(timeout_ms),
             )
-        raise_errors(errors, dict.fromkeys(grown), len(growth))
+        raise_errors(outcomes, len(growth))
 
     async def _wait_until_everywhere(
         self,
@@ -260,19 +254,18 @@ class TopicAdmin(ConfigAdmin):
         """
         topic_names = None if names is None else several("names", names, str)
         response = await self._metadata(topic_names)
-        errors: dict[str, ApiError] = {}
-        described: dict[str, TopicInfo] = {}
+        outcomes: dict[str, Any] = {}
         for topic in response.topics:
             name = topic.name or ""
             if topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
-                described[name] = topic_info(topic)
+                outcomes[name] = topic_info(topic)
             elif topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 hint = did_you_mean(name, await self.list_topics(include_internal=True), at_most=3)
-                errors[name] = api_error(topic.error_code, f"there is no topic {name!r}{hint}")
+                outcomes[name] = api_error(topic.error_code, f"there is no topic {name!r}{hint}")
             else:
-                errors[name] = api_error(topic.error_code, f"topic {name!r}")
-        raise_errors(errors, described, len(topic_names or ()))
-        return described
+                outcomes[name] = api_error(topic.error_code, f"topic {name!r}")
+        raise_errors(outcomes, len(topic_names or ()))
+        return outcomes
 
     async def _metadata(self, topics: list[str] | None) -> MetadataResponse:
         return await self._open().ask_any(_about(topics))
