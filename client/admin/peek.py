@@ -20,7 +20,7 @@ from barnabas.client.consumer.partition_state import fetch_answers, fetch_reques
 from barnabas.client.isolation import IsolationLevel
 from barnabas.protocol.errors import BarnabasError, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchRequest
+from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, iter_batches, parse_header
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,11 @@ class PeekAdmin(AdminBase):
                     tps,
                     fetch_answers(cluster.cache, answer.body),
                     lambda tp: f"{tp} could not be read at offset {offsets[tp]}",
-                    lambda tp, partition: _sizes(offsets[tp], partition),
+                    lambda tp, partition: [
+                        BatchSize(header.base_offset, header.next_offset, header.size_bytes)
+                        for header in _headers(received_records(partition.records))
+                        if header.next_offset > offsets[tp]
+                    ],
                 )
             finally:
                 answer.frame.release()
@@ -153,14 +157,6 @@ def _request(
     starts = {tp: (offset, cluster.cache.leader_epoch(tp)) for tp, offset in offsets.items()}
     options = {"min_bytes": 1, "isolation_level": isolation.value, **limits}
     return fetch_request(cluster.cache, starts, partition_max_bytes, **options)
-
-
-def _sizes(offset: int, answer: FetchPartitionResponse) -> list[BatchSize]:
-    return [
-        BatchSize(header.base_offset, header.next_offset, header.size_bytes)
-        for header in _headers(received_records(answer.records))
-        if header.next_offset > offset
-    ]
 
 
 def _headers(records: memoryview) -> Iterator[BatchHeader]:

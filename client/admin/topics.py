@@ -91,7 +91,9 @@ class TopicAdmin(ConfigAdmin):
             answered = await self._ask_controller(request, limit_ms, retries)
             is_doubtful = is_doubtful or answered.is_doubtful
             for result in answered.response.topics:
-                outcome = _created(result)
+                outcome = error_of(result, f"topic {result.name!r} was not created") or CreatedTopic(
+                    result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
+                )
                 if isinstance(outcome, ApiError) and is_doubtful and outcome.code == _EXISTS:
                     outcome = await self._created_before(by_name[result.name]) or outcome
                 outcomes[result.name] = outcome
@@ -305,9 +307,3 @@ def growing_topic(name: str, more: NewPartitions) -> wire.CreatePartitionsTopic:
             for replicas in more.assignments
         ]
     return wire.CreatePartitionsTopic(name=name, count=more.total_count, assignments=assignments)
-
-
-def _created(result: wire.CreatableTopicResult) -> CreatedTopic | ApiError:
-    return error_of(result, f"topic {result.name!r} was not created") or CreatedTopic(
-        result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
-    )

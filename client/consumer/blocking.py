@@ -229,7 +229,8 @@ class Consumer(BlockingClient[_Consumer]):
         if not self._has_listener:
             return self._thread.call(work)
         self._listener_calls.refuse_within_call()
-        self._listener_calls.clear()
+        # The calls of an interrupted call are dropped.
+        self._listener_calls.calls = queue.SimpleQueue()
         future = self._thread.begin(work)
         try:
             self._listener_calls.serve(future)
@@ -253,10 +254,6 @@ class _ListenerCalls:
     def __init__(self) -> None:
         self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self.is_in_call = False
-
-    def clear(self) -> None:
-        """Drop the calls of an interrupted call, before the next begins."""
-        self.calls = queue.SimpleQueue()
 
     def serve(self, future: concurrent.futures.Future[T]) -> None:
         """Make the calls that arrive until the future is done."""

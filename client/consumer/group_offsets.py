@@ -258,9 +258,7 @@ class GroupCommits:
         self.failure: BaseException | None = None
         """Raised by the present poll or the next: of a callback, listener or join, or of a bug of ours."""
         self.due_at = self._after_interval(time.monotonic())
-
-    def stop_automatic(self) -> None:
-        self.due_at = _NEVER
+        """Of the next automatic commit; infinite if there are none."""
 
     def assigned_now(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """The assignment has changed; these are the offsets that its partitions begin from."""

@@ -136,7 +136,7 @@ class GroupSession:
         try:
             async with asyncio.timeout(timeout_s - leave_s), self._turn():
                 if not commits:
-                    self.commits.stop_automatic()
+                    self.commits.due_at = _NEVER
                 if self.selection is not None:
                     await self._release_all(self.selection)
                 else:

@@ -128,13 +128,6 @@ def out_of_range(tp: TopicPartition, offset: int, answer: FetchPartitionResponse
     return api_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {tp} is outside the log{bounds}")
 
 
-def end_for(isolation: IsolationLevel, answer: FetchPartitionResponse) -> int:
-    """The end of the partition for a reader of this isolation, -1 if the broker does not name it."""
-    if isolation is IsolationLevel.READ_COMMITTED:
-        return answer.last_stable_offset
-    return answer.high_watermark
-
-
 @dataclass(slots=True, eq=False)
 class FetchedFrame:
     """The frame of one answer, shared by the partitions in it; released when all of them are decoded.
@@ -256,7 +249,7 @@ class PartitionState:
     reset: Reset | None = None
     high_watermark: int = -1
     end_offset: int = -1
-    """The end for a reader of this isolation, as of the last fetch: end_offset ≤ high_watermark."""
+    """The end for this isolation in the last fetch, -1 if it is unknown: end_offset ≤ high_watermark."""
     log_start_offset: int = -1
     is_paused: bool = False
     flight: object | None = None
@@ -353,7 +346,8 @@ class PartitionState:
         Raises CORRUPT_MESSAGE and its kind.
         """
         self.high_watermark = answer.high_watermark
-        self.end_offset = end_for(self.isolation, answer)
+        is_committed = self.isolation is IsolationLevel.READ_COMMITTED
+        self.end_offset = answer.last_stable_offset if is_committed else answer.high_watermark
         self.log_start_offset = answer.log_start_offset
         offset = self.fetch_offset
         if not answer.records or offset is None:
