@@ -325,7 +325,8 @@ class GroupCommits:
                 self._report(done, offsets, LocalError("cancelled before the outcome was known"))
                 raise
             except Exception as bug:  # noqa: BLE001 - a bug of ours, raised by the next poll
-                error = self.failure = report_bug("committing offsets failed", bug)
+                error = report_bug("committing offsets failed", bug)
+                self.fail(error)
             self._report(done, offsets, error)
             self._answered()
 
@@ -347,7 +348,13 @@ class GroupCommits:
         try:
             done(offsets, error)
         except Exception as raised:  # noqa: BLE001 - the user's own, raised by the next poll
-            self.failure = raised
+            self.fail(raised)
+
+    def fail(self, error: BaseException) -> None:
+        """Let the present poll or the next one raise the error; an earlier one is logged in its place."""
+        if self.failure is not None:
+            log.error("no poll has raised an earlier exception", exc_info=self.failure)
+        self.failure = error
 
     def raise_failure(self) -> None:
         """Raise the failure, once."""

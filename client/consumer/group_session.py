@@ -241,7 +241,7 @@ class GroupSession:
         if joining is None or joining.cancelled():
             return
         if (error := joining.exception()) is not None:
-            self.commits.failure = error
+            self.commits.fail(error)
             return
         joined = joining.result()
         member = self.member
@@ -337,7 +337,7 @@ class GroupSession:
             if inspect.isawaitable(answer):
                 await answer
         except Exception as error:  # noqa: BLE001 - the user's own, raised at the end of the poll
-            self.commits.failure = error
+            self.commits.fail(error)
 
     # The background
 

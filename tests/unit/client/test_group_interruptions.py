@@ -303,6 +303,24 @@ async def test_the_next_poll_raises_the_exception_of_a_commit_callback(
     assert coordinator.group("g").offsets["t", 0][0] == 3
 
 
+async def test_of_two_exceptions_of_callbacks_one_is_raised_and_one_is_logged(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raising(error: Exception) -> Any:
+        def done(offsets: Any, outcome: Any) -> None:
+            raise error
+
+        return done
+
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
+        await consumer.commit_nowait({P[0]: 3}, raising(ZeroDivisionError()))
+        await consumer.commit_nowait({P[0]: 4}, raising(OverflowError()))
+        with pytest.raises(OverflowError):
+            await consumer.getone()
+        assert await consumer.poll(0) == []
+    assert [record.exc_info and record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
+
+
 async def test_a_bug_in_a_commit_in_the_background_is_raised_by_the_next_poll(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
