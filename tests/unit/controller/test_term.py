@@ -7,6 +7,7 @@ import pytest
 from barnabas.controller import events
 from barnabas.controller.context import Replica, ReplicaState
 from barnabas.controller.events import Signal
+from barnabas.controller.leader_choice import ElectionKind
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_LEADER_EPOCH, BrokerEpoch, BrokerId, TopicPartition
 from barnabas.protocol.messages.inter_broker import (
@@ -206,6 +207,20 @@ def test_a_partition_without_a_readable_state_is_named_without_a_leader(cluster:
     cluster.elect()
     sent = cluster.channels.metadata(1)[T1]
     assert (sent.leader, sent.leader_epoch, sorted(sent.replicas)) == (NO_BROKER, NO_LEADER_EPOCH, [1, 2, 3])
+
+
+def test_a_repaired_state_is_read_again_for_an_election(cluster: Cluster) -> None:
+    """It is not watched. Until then the partition is offline, and its logs are set aside."""
+    node = cluster.zookeeper.server.nodes[paths.leadership(T1)]
+    whole, node.data = node.data, b"?"
+    cluster.elect()
+    assert T1 not in cluster.channels.leadership(2)
+    cluster.zookeeper.put(paths.leadership(T1), whole)
+    cluster.deliver_watches()
+    assert T1 not in cluster.channels.leadership(2)
+    cluster.ask(lambda term: term.elect(ElectionKind.PREFERRED, [T1], lambda code, outcomes: None))
+    sent = cluster.channels.leadership(2)[T1]
+    assert (sent.leader, sent.leader_epoch, sent.is_new) == (2, 1, False)
 
 
 def unreadable_topics(cluster: Cluster, broker: int) -> list[list[str] | None]:
