@@ -137,7 +137,12 @@ class FutureLog:
         Under the current log's lock, after `catch_up`. Raises LogDirFailure of the dir in which the log then
         lies; it takes no more records, because a start might not find them.
         """
-        current, future = self.current, self.log.folder
+        current, log, future = self.current, self.log, self.log.folder
+        invariant(
+            (log.log_start_offset, log.log_end_offset) == (current.log_start_offset, current.log_end_offset),
+            "%r has not caught up",
+            self,
+        )
         target = future.with_name(str(self.key))
         doomed = current.folder.with_name(unique_name(self.key, DELETED_SUFFIX, unique_part(future.name)))
         try:
@@ -154,11 +159,6 @@ class FutureLog:
     def _continue_in(self, folder: Path) -> None:
         """Let the current log go on with the files of the future log, whose folder gets its name."""
         current, log = self.current, self.log
-        invariant(
-            (log.log_start_offset, log.log_end_offset) == (current.log_start_offset, current.log_end_offset),
-            "%r has not caught up",
-            self,
-        )
         replaced = current.segments
         for segment in log.segments:
             segment.relocate(folder)

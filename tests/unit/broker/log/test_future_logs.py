@@ -24,6 +24,7 @@ from barnabas.broker.log.segment import ReadResult
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
+from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.record_batch import iter_batches
 from tests.support.defaults import log_config
 from tests.support.errors import refused
@@ -247,6 +248,17 @@ def test_a_move_changes_the_bounds_of_a_log_under_its_lock(managers: Managers, m
     log.bounds.__class__ = Watched
     finish(manager)
     assert dir_of(log) == "b"
+
+
+def test_a_copy_that_has_not_caught_up_is_refused_before_anything_is_renamed(
+    managers: Managers, manager: LogManager
+) -> None:
+    log = filled(manager)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    future.copy(1, 0)
+    with log.lock, pytest.raises(InvariantViolation):
+        future.swap(log.files)
+    assert names(managers) == ["a/t-0", "b/t-0*-future"]
 
 
 def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManager) -> None:
