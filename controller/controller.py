@@ -275,7 +275,7 @@ class Controller:
         return True
 
     def _timeout_s(self) -> float | None:
-        """The longest time to wait for an event."""
+        """The longest time to wait for an event; 0 if a rebalance is due."""
         if self._must_retry:
             return _RETRY_S
         if self._term is None or not self._settings.auto_leader_rebalance_enable:
@@ -284,15 +284,11 @@ class Controller:
 
     def _is_rebalance_due(self) -> bool:
         """Whether it is time to compare the leaders with the preferred ones; sets the next time."""
-        now_s = self._threads.now_s()
-        if (
-            self._term is None
-            or not self._settings.auto_leader_rebalance_enable
-            or now_s < self._rebalance_due_s
-        ):
-            return False
-        self._rebalance_due_s = now_s + self._settings.leader_imbalance_check_interval_seconds
-        return True
+        is_due = self._timeout_s() == 0.0
+        if is_due:
+            interval_s = self._settings.leader_imbalance_check_interval_seconds
+            self._rebalance_due_s = self._threads.now_s() + interval_s
+        return is_due
 
     def process(self, event: Event) -> None:
         """Handle one event, on the event thread (or in a test in its place)."""
