@@ -153,7 +153,11 @@ class TopicAdmin:
             if not writer.request_deletion(name, wanted):
                 if name not in requested:
                     requested.update(self._store.deletion_requests())
-                _check_requested(name, topic_id, requested.get(name, topic_id))
+                earlier_id = requested.get(name, topic_id)
+                if earlier_id not in (NO_TOPIC_ID, topic_id):
+                    # The controller removes that request.
+                    text = f"an earlier topic {name!r} is still being deleted, with the id {earlier_id}"
+                    raise api_error(ErrorCode.REQUEST_TIMED_OUT, text)
             log.info("deletion of topic %s is requested", name)
             return wire.DeletableTopicResult(name=name, topic_id=topic_id, error_code=ErrorCode.NONE)
 
@@ -333,13 +337,6 @@ def _check_sum(counts: Iterable[int]) -> None:
             f"the request asks for {total} partitions; one request may ask for {MAX_PARTITIONS} in all topics"
         )
         raise api_error(ErrorCode.POLICY_VIOLATION, text)
-
-
-def _check_requested(name: str, topic_id: TopicId, requested: TopicId) -> None:
-    """Raises REQUEST_TIMED_OUT if the earlier request is for another topic: the controller removes it."""
-    if requested not in (NO_TOPIC_ID, topic_id):
-        text = f"an earlier topic {name!r} is still being deleted, with the id {requested}"
-        raise api_error(ErrorCode.REQUEST_TIMED_OUT, text)
 
 
 def _is_legal(name: str) -> bool:
