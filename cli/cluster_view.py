@@ -229,17 +229,17 @@ class ClusterView:
         if leaderless:
             last = {broker_id for partition in leaderless for broker_id in partition.info.isr}
             remedy = f": start {_brokers(last)}" if last else ""
-            problems.append(f"{_names(leaderless)} {_verb(leaderless, 'has', 'have')} no leader{remedy}")
+            problems.append(f"{_subject(leaderless, 'has', 'have')} no leader{remedy}")
         refusing = [partition for partition in self.partitions if partition.is_under_min_isr]
         if refusing:
             missing = {broker_id for partition in refusing for broker_id in partition.not_in_sync}
             problems.append(
-                f"{_names(refusing)} {_verb(refusing, 'is', 'are')} below {_MIN_ISR}: writes with acks=all "
+                f"{_subject(refusing, 'is', 'are')} below {_MIN_ISR}: writes with acks=all "
                 f"are refused until one of {_brokers(missing)} is in sync"
             )
         for broker_id in sorted({id for partition in self.partitions for id in partition.not_in_sync}):
             behind = [partition for partition in self.partitions if broker_id in partition.not_in_sync]
-            problem = f"{_names(behind)} {_verb(behind, 'is', 'are')} not in sync on broker {broker_id}"
+            problem = f"{_subject(behind, 'is', 'are')} not in sync on broker {broker_id}"
             # Otherwise the cause is named already.
             if broker_id in self.members - self._silent:
                 problem += " (it catches up, or its log says why not)"
@@ -313,12 +313,11 @@ def _brokers(ids: Iterable[int]) -> str:
     return f"broker{'s' * (len(ids) > 1)} {_listed(ids)}"
 
 
-def _verb(partitions: Sequence[PartitionView], one: str, several: str) -> str:
-    return one if len(partitions) == 1 else several
-
-
-def _names(partitions: Sequence[PartitionView]) -> str:
-    return _named([partition.name for partition in partitions])
+def _subject(partitions: Sequence[PartitionView], one: str, several: str) -> str:
+    """The names of the partitions with the verb."""
+    return (
+        f"{_named([partition.name for partition in partitions])} {one if len(partitions) == 1 else several}"
+    )
 
 
 def _named(names: Sequence[str]) -> str:
