@@ -86,7 +86,8 @@ class LogManager:
         self.futures: dict[TopicPartition, FutureLog] = {}
         """The moves of logs to other log dirs; a single lookup takes no lock."""
         self._found_futures: list[tuple[TopicPartition, Path]] = []
-        """The future logs of the moves that the last stop has interrupted."""
+        """The future logs of moves that the last stop has interrupted; after the start, those that are left
+        because their current log is not open."""
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         """The reason for each partition whose log could not be opened, or went offline with its dir."""
         self._kept_out: dict[TopicPartition, ScannedLog] = {}
@@ -253,6 +254,7 @@ class LogManager:
         valid. Raises LogDirFailure, or KAFKA_STORAGE_ERROR if the log is on a failed disk, or may be,
         because the next start would load it again.
         """
+        kept_out = None
         with self._lock:
             reason = self.offline_partitions.get(topic_partition)
             if isinstance(reason, LogDirFailure):
@@ -274,6 +276,10 @@ class LogManager:
                 self._note_deletion(topic_partition, topic_id, self._unread, is_found=folder is not None)
         if stray is None and not is_of_another:
             self._guarded(partial(self.end_move, topic_partition, now_ms))
+        for key, copy in self._found_futures if kept_out is not None else ():
+            if key == topic_partition:
+                # First: without the current log, the next start would keep it.
+                self._guarded(partial(self._doom, copy, key, now_ms))
         if folder is None:
             return False
         config = self._config_of(topic_partition.topic) if log is None else log.config
@@ -392,10 +398,12 @@ class LogManager:
 
     def _begin_moves_again(self, now_ms: int) -> None:
         """Replace the future logs that a stop has interrupted, after all logs are open."""
-        for key, folder in self._found_futures:
+        found, self._found_futures = self._found_futures, []
+        for key, folder in found:
             current = self.get(key)
             if current is None:
                 logger.warning("%s is kept and not used: its current log is not open", folder)
+                self._found_futures.append((key, folder))
                 continue
             try:
                 is_same = _stored_topic_id(folder) == current.topic_id

@@ -21,7 +21,7 @@ from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.segment import ReadResult
-from barnabas.broker.log.storage_errors import LogDirFailure
+from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
@@ -34,6 +34,7 @@ from tests.support.logs import (
     batch,
     crash,
     failing,
+    flip_bits,
     get_or_create,
     headers_of,
     online,
@@ -406,6 +407,23 @@ def test_a_future_log_of_an_earlier_topic_is_removed_at_the_start(managers: Mana
     manager = managers.open()
     manager.remove_deleted(1 << 60)
     assert names(managers) == ["a/t-0"]
+
+
+def test_a_deletion_removes_the_copy_of_a_log_that_could_not_be_opened(
+    managers: Managers, manager: LogManager
+) -> None:
+    log = filled(manager)
+    log.flush(0)
+    manager.checkpoint_pass(0)
+    manager.begin_move(KEY, managers.paths[1], 0).copy(_MANY_BYTES, 0)
+    crash(manager)
+    flip_bits(log.segments[0].file.path, 100)
+    manager = managers.open()
+    assert isinstance(manager.offline_partitions[KEY], CorruptLog)
+    assert names(managers) == ["a/t-0", "b/t-0*-future"]
+    assert manager.delete(KEY, 0, TOPIC_ID)
+    manager.remove_deleted(1 << 60)
+    assert names(managers) == []
 
 
 # Failing disks
