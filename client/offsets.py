@@ -15,14 +15,8 @@ from barnabas.client.isolation import IsolationLevel
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
+from barnabas.protocol.messages import list_offsets as wire
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
-from barnabas.protocol.messages.list_offsets import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-)
 from barnabas.protocol.partition_entries import entries, in_topics
 
 T = TypeVar("T")
@@ -126,9 +120,9 @@ class ListedOffset(NamedTuple):
 def wire_timestamp(spec: OffsetSpec) -> int:
     """The timestamp on the wire for a spec. Raises ValueError for any other value."""
     if spec == EARLIEST:
-        return EARLIEST_TIMESTAMP
+        return wire.EARLIEST_TIMESTAMP
     if spec == LATEST:
-        return LATEST_TIMESTAMP
+        return wire.LATEST_TIMESTAMP
     if type(spec) is int and spec >= 0:
         return spec
     raise ValueError(f"offset {spec!r}: expected earliest, latest or a timestamp in ms, 0 or more")
@@ -164,16 +158,16 @@ async def ask_for_offsets(
 ) -> dict[TopicPartition, ListedOffset | BarnabasError]:
     """Ask one broker once for the offsets of these timestamps; returns an offset or error per partition."""
     asked = {
-        tp: ListOffsetsPartition(
+        tp: wire.ListOffsetsPartition(
             partition_index=tp.partition,
             current_leader_epoch=cluster.cache.leader_epoch(tp),
             timestamp=timestamp,
         )
         for tp, timestamp in timestamps.items()
     }
-    request = ListOffsetsRequest(
+    request = wire.ListOffsetsRequest(
         isolation_level=isolation_level.value,
-        topics=in_topics(ListOffsetsTopic, asked.items()),
+        topics=in_topics(wire.ListOffsetsTopic, asked.items()),
     )
     try:
         response = await cluster.request(node_id, request, timeout_ms=timeout_ms)

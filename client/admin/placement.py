@@ -13,14 +13,9 @@ from barnabas.client.arguments import check_mapping, check_member, several
 from barnabas.client.offsets import Partition, partitions_in
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.messages import reassignments as wire
 from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest
 from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicPartitions
-from barnabas.protocol.messages.reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ListPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from barnabas.protocol.partition_entries import entries, in_topics, numbers_in_topics
 
 
@@ -77,15 +72,15 @@ class PlacementAdmin(AdminBase):
         """
         check_mapping("targets", targets, "partitions to replicas, such as {('orders', 0): [1, 2]}")
         reassigned = {
-            tp: ReassignablePartition(
+            tp: wire.ReassignablePartition(
                 partition_index=tp.partition,
                 replicas=None if target is None else several("targets", target, int),
             )
             for tp, target in zip(partitions_in(targets), targets.values(), strict=True)
         }
-        request = AlterPartitionReassignmentsRequest(
+        request = wire.AlterPartitionReassignmentsRequest(
             allow_replication_factor_change=allow_replication_factor_change,
-            topics=in_topics(ReassignableTopic, reassigned.items()),
+            topics=in_topics(wire.ReassignableTopic, reassigned.items()),
         )
         response = (await self._ask_controller(request, timeout_ms)).response
         return {tp: error_of(result, "refused") for tp, result in entries(response.responses)}
@@ -94,7 +89,7 @@ class PlacementAdmin(AdminBase):
         self, partitions: Collection[Partition] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
         """The reassignments under way, of these partitions or of all."""
-        request = ListPartitionReassignmentsRequest(
+        request = wire.ListPartitionReassignmentsRequest(
             topics=None
             if partitions is None
             else numbers_in_topics(TopicPartitionIndexes, partitions_in(partitions)),

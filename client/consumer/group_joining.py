@@ -30,14 +30,7 @@ from barnabas.protocol.consumer_protocol import (
 )
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.groups import (
-    NO_GENERATION,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
+from barnabas.protocol.messages import groups as wire
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +58,7 @@ class Holdings:
 
     owned: set[TopicPartition] = field(default_factory=set)
     remembered: set[TopicPartition] = field(default_factory=set)
-    generation_id: int = NO_GENERATION
+    generation_id: int = wire.NO_GENERATION
 
 
 class GroupJoin:
@@ -127,7 +120,7 @@ class GroupJoin:
             assignments = await self._lead(response)
         return await self._sync(topics, assignments, holdings)
 
-    def _join_request(self, topics: frozenset[str], holdings: Holdings) -> JoinGroupRequest:
+    def _join_request(self, topics: frozenset[str], holdings: Holdings) -> wire.JoinGroupRequest:
         config, member = self._config, self._member
         protocols = []
         for name in config.assignors:
@@ -139,8 +132,10 @@ class GroupJoin:
                 holdings.generation_id,
                 config.client_rack,
             )
-            protocols.append(JoinGroupRequestProtocol(name=name, metadata=encode_subscription(subscription)))
-        return JoinGroupRequest(
+            protocols.append(
+                wire.JoinGroupRequestProtocol(name=name, metadata=encode_subscription(subscription))
+            )
+        return wire.JoinGroupRequest(
             group_id=self._link.key,
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
@@ -162,7 +157,7 @@ class GroupJoin:
         log.debug("%s", error)
         return reaction
 
-    async def _lead(self, response: JoinGroupResponse) -> Mapping[str, list[TopicPartition]]:
+    async def _lead(self, response: wire.JoinGroupResponse) -> Mapping[str, list[TopicPartition]]:
         """Assign the partitions, as the leader of this generation."""
         assignor = ASSIGNORS.get(self._member.protocol)
         if assignor is None:
@@ -214,7 +209,7 @@ class GroupJoin:
     ) -> Joined | Reaction:
         member = self._member
         sent_as = member.identity
-        request = SyncGroupRequest(
+        request = wire.SyncGroupRequest(
             group_id=self._link.key,
             generation_id=member.generation_id,
             member_id=member.member_id,
@@ -222,7 +217,7 @@ class GroupJoin:
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=member.protocol,
             assignments=[
-                SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(assigned))
+                wire.SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(assigned))
                 for member_id, assigned in assignments.items()
             ],
         )

@@ -38,13 +38,7 @@ from barnabas.protocol.errors import (
     api_error,
 )
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
-from barnabas.protocol.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-)
+from barnabas.protocol.messages import offsets as wire
 from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.partition_entries import entries, numbers_in_topics
 
@@ -154,23 +148,23 @@ class CommittedOffsets:
         timeout_ms: int,
     ) -> None:
         """One attempt, which removes the offsets that are committed."""
-        topics: dict[tuple[str, TopicId], list[OffsetCommitRequestPartition]] = {}
+        topics: dict[tuple[str, TopicId], list[wire.OffsetCommitRequestPartition]] = {}
         for tp, offset in offsets.items():
             topics.setdefault((tp.topic, topic_ids.get(tp, NO_TOPIC_ID)), []).append(
-                OffsetCommitRequestPartition(
+                wire.OffsetCommitRequestPartition(
                     partition_index=tp.partition,
                     committed_offset=offset.offset,
                     committed_leader_epoch=offset.leader_epoch,
                     committed_metadata=offset.metadata,
                 )
             )
-        request = OffsetCommitRequest(
+        request = wire.OffsetCommitRequest(
             group_id=self.link.key,
             generation_id_or_member_epoch=sent_as.generation_id,
             member_id=sent_as.member_id,
             group_instance_id=self.member.group_instance_id if self.is_member else None,
             topics=[
-                OffsetCommitRequestTopic(name=name, partitions=partitions, topic_id=topic_id)
+                wire.OffsetCommitRequestTopic(name=name, partitions=partitions, topic_id=topic_id)
                 for (name, topic_id), partitions in topics.items()
             ],
         )
@@ -211,8 +205,8 @@ class CommittedOffsets:
             return {}
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
         topics = None if partitions is None else numbers_in_topics(TopicPartitionIndexes, partitions)
-        request = OffsetFetchRequest(
-            groups=[OffsetFetchRequestGroup(group_id=self.link.key, topics=topics)],
+        request = wire.OffsetFetchRequest(
+            groups=[wire.OffsetFetchRequestGroup(group_id=self.link.key, topics=topics)],
             require_stable=require_stable,
         )
         of_group = f"of group {self.link.key!r}"

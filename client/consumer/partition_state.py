@@ -25,13 +25,7 @@ from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_err
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition, by_topic
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.messages.fetch import (
-    FetchPartition,
-    FetchPartitionResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-)
+from barnabas.protocol.messages import fetch as wire
 from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
 from barnabas.protocol.record_batch import BatchHeader, TimestampType, check_batch, iter_batches
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
@@ -66,13 +60,13 @@ def fetch_request(
     starts: Mapping[TopicPartition, tuple[int, int]],
     partition_max_bytes: int,
     **options: Any,
-) -> FetchRequest:
+) -> wire.FetchRequest:
     """One fetch of these partitions, each from an offset on and with the epoch of its leader.
 
     The version decides whether it has the names or the ids of topics.
     """
     partitions = {
-        tp: FetchPartition(
+        tp: wire.FetchPartition(
             partition=tp.partition,
             current_leader_epoch=leader_epoch,
             fetch_offset=offset,
@@ -81,15 +75,15 @@ def fetch_request(
         for tp, (offset, leader_epoch) in starts.items()
     }
     topics = [
-        FetchTopic(topic=topic, topic_id=cache.topic_id(topic), partitions=of_topic)
+        wire.FetchTopic(topic=topic, topic_id=cache.topic_id(topic), partitions=of_topic)
         for topic, of_topic in by_topic(partitions.items()).items()
     ]
-    return FetchRequest(topics=topics, **options)
+    return wire.FetchRequest(topics=topics, **options)
 
 
 def fetch_answers(
-    cache: MetadataCache, response: FetchResponse
-) -> dict[TopicPartition, FetchPartitionResponse]:
+    cache: MetadataCache, response: wire.FetchResponse
+) -> dict[TopicPartition, wire.FetchPartitionResponse]:
     """The answer for each partition; topics that newer versions name by an unknown id have no name."""
     return {
         TopicPartition(
@@ -118,7 +112,7 @@ def batches_from(tp: TopicPartition, offset: int, records: memoryview) -> list[t
     return batches
 
 
-def out_of_range(tp: TopicPartition, offset: int, answer: FetchPartitionResponse) -> ApiError:
+def out_of_range(tp: TopicPartition, offset: int, answer: wire.FetchPartitionResponse) -> ApiError:
     """The error for an offset outside the log, with the bounds of the log as far as the broker names them."""
     bounds = ""
     if answer.log_start_offset >= 0:
@@ -340,7 +334,7 @@ class PartitionState:
         if self.taken_offset == end_offset:
             self.fetch_epoch = self.position_epoch = epoch
 
-    def add(self, answer: FetchPartitionResponse, frame: FetchedFrame) -> bool:
+    def add(self, answer: wire.FetchPartitionResponse, frame: FetchedFrame) -> bool:
         """Add the records of a fetch at ``fetch_offset``; False without records.
 
         Raises CORRUPT_MESSAGE and its kind.

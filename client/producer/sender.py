@@ -33,13 +33,7 @@ from barnabas.client.reactions import Api, reaction_to
 from barnabas.common.backoff import doubled, jittered
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition, by_topic
-from barnabas.protocol.messages.produce import (
-    NOT_YET_CONFIRMED,
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    TopicProduceData,
-)
+from barnabas.protocol.messages import produce as wire
 
 log = logging.getLogger(__name__)
 
@@ -340,21 +334,23 @@ class Sender:
                     self._accumulator.put_back(entry.queue, entry.batch, 0.0)
         return leaving
 
-    def _request(self, sent: list[_Sent]) -> ProduceRequest:
+    def _request(self, sent: list[_Sent]) -> wire.ProduceRequest:
         topics = by_topic(
-            (queue.tp, PartitionProduceData(index=queue.tp.partition, records=batch.encoded))
+            (queue.tp, wire.PartitionProduceData(index=queue.tp.partition, records=batch.encoded))
             for queue, batch, _ in sent
         )
         transactions = self._transactions
         if transactions is not None:
             transactions.is_started = True
-        return ProduceRequest(
+        return wire.ProduceRequest(
             transactional_id=None if transactions is None else transactions.transactional_id,
             acks=self._config.required_acks,
             # The broker's time limit ends first, because its answer is better than our timeout, which closes
             # the connection.
             timeout_ms=max(1, self._config.request_timeout_ms * 9 // 10),
-            topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],
+            topic_data=[
+                wire.TopicProduceData(name=name, partition_data=data) for name, data in topics.items()
+            ],
         )
 
     def _settle(self, sent: list[_Sent], settle: Callable[[_Sent], None]) -> None:
@@ -376,7 +372,7 @@ class Sender:
             self._accumulator.delivered(entry.queue, entry.batch, -1, -1)
 
     def _answered(
-        self, node_id: BrokerId, answers: Mapping[TopicPartition, PartitionProduceResponse], entry: _Sent
+        self, node_id: BrokerId, answers: Mapping[TopicPartition, wire.PartitionProduceResponse], entry: _Sent
     ) -> None:
         queue, batch = entry.queue, entry.batch
         answer = answers.get(queue.tp)
@@ -394,7 +390,9 @@ class Sender:
         else:
             self._refused(queue, batch, answer)
 
-    def _refused(self, queue: PartitionQueue, batch: ProducerBatch, answer: PartitionProduceResponse) -> None:
+    def _refused(
+        self, queue: PartitionQueue, batch: ProducerBatch, answer: wire.PartitionProduceResponse
+    ) -> None:
         code = answer.error_code
         error = api_error(code, f"{queue.tp}: {answer.error_message or 'refused by the broker'}")
         batch.may_be_written = batch.may_be_written or code not in NOT_WRITTEN
@@ -422,7 +420,7 @@ class Sender:
     def _backoff_ms(self, batch: ProducerBatch, code: int) -> float:
         """The wait before the next attempt. Attempts that waited for nothing do not make it longer."""
         first_ms, longest_ms = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
-        if code in NOT_YET_CONFIRMED:
+        if code in wire.NOT_YET_CONFIRMED:
             first_ms, longest_ms = CONCURRENT_BACKOFF_MS, max(CONCURRENT_BACKOFF_MS, first_ms)
         batch.pauses += 1
         return jittered(doubled(first_ms, batch.pauses - 1, longest_ms))
