@@ -393,7 +393,11 @@ class LogManager:
                     self._files.rename(folder, target)
                     self._files.fsync(target.parent)
         except LogDirFailure as failure:
+            count = len(self.offline_dirs)
             self.fail_dir(failure)
+            if len(self.offline_dirs) == count:
+                # It was taken for that of a deleted log: a file has the partition's name.
+                raise
             self._finish_swaps()
 
     def _begin_moves_again(self, now_ms: int) -> None:

@@ -340,6 +340,23 @@ def test_a_start_finishes_the_swaps_that_were_committed(
     assert interrupted_swaps([path / name for path, names in folders.items() for name in names]) == expected
 
 
+def test_a_start_ends_if_a_file_has_the_name_of_a_log_that_has_moved(
+    managers: Managers, manager: LogManager
+) -> None:
+    filled(manager)
+    move(manager, managers)
+    crash(manager)
+    (deleted,) = managers.paths[0].glob("*-delete")
+    moved = managers.paths[1] / "t-0"
+    future = moved.rename(managers.paths[1] / deleted.name.replace("-delete", "-future"))
+    moved.write_text("a file, where a folder is expected")
+    with pytest.raises(LogDirFailure, match="t-0"):
+        managers.open()
+    moved.unlink()
+    assert online(managers.open(), KEY).log_end_offset == 5
+    assert not future.exists()
+
+
 def test_no_deleted_log_is_removed_while_the_dir_of_its_successor_may_be_offline(
     managers: Managers, manager: LogManager
 ) -> None:
