@@ -55,6 +55,42 @@ def test_a_full_queue_calls_back_once_when_half_of_it_is_free() -> None:
     assert called == ["room"]
 
 
+class IdleLock:
+    """The lock of an idle worker whose wait is over at once, after `late` has been called."""
+
+    def __init__(self, late: Callable[[], object]) -> None:
+        self.late = late
+        self.released = 0
+
+    def acquire(self, timeout: float = -1) -> bool:
+        if timeout >= 0:
+            self.late()
+            return False
+        self.released -= 1
+        return True
+
+    def release(self) -> None:
+        self.released += 1
+
+
+def test_a_worker_that_was_idle_for_long_ends_and_another_starts_for_the_next_connection() -> None:
+    started: list[int] = []
+    waiting: RequestQueue[str] = RequestQueue(4, 1, lambda number: not started.append(number))
+    idle: Any = IdleLock(lambda: None)
+    waiting.add("a", 1, list)
+    assert waiting.take(0, idle) == "a"
+    assert waiting.take(0, idle) is None
+    waiting.add("b", 1, list)
+    assert (started, idle.released) == ([0, 0], 0)
+
+
+def test_a_worker_that_is_woken_as_its_wait_is_over_does_not_end() -> None:
+    waiting: RequestQueue[str] = RequestQueue(4, 0, no_worker)
+    idle: Any = IdleLock(lambda: waiting.add("a", 1, list))
+    assert waiting.take(0, idle) == "a"
+    assert idle.released == 0
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_ns = 1_000 * MS
