@@ -392,7 +392,7 @@ def render() -> str:
         "links": [],
         "panels": [{"id": number, **panel} for number, panel in enumerate(_panels(), start=1)],
     }
-    # One line for each panel: people read the table above.
+    # Each panel is one line of the file. The table above is the part for readers.
     lines = ",\n".join(json.dumps(panel) for panel in dashboard.pop("panels"))
     return f'{json.dumps(dashboard)[:-1]}, "panels": [\n{lines}\n]}}\n'
 

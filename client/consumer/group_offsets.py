@@ -147,7 +147,7 @@ class CommittedOffsets:
         sent_as: Identity,
         timeout_ms: int,
     ) -> None:
-        """One attempt, which removes the offsets that are committed."""
+        """Send one commit request, then remove the committed offsets from ``offsets``."""
         topics: dict[tuple[str, TopicId], list[wire.OffsetCommitRequestPartition]] = {}
         for tp, offset in offsets.items():
             topics.setdefault((tp.topic, topic_ids.get(tp, NO_TOPIC_ID)), []).append(

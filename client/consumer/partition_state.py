@@ -61,7 +61,7 @@ def fetch_request(
     partition_max_bytes: int,
     **options: Any,
 ) -> wire.FetchRequest:
-    """One fetch of these partitions, each from an offset on and with the epoch of its leader.
+    """A Fetch request for these partitions, each with its start offset and leader epoch.
 
     The version decides whether it has the names or the ids of topics.
     """

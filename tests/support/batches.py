@@ -18,7 +18,7 @@ def build_batch(
     partition_leader_epoch: int = -1,
     compression: Compression = Compression.NONE,
 ) -> bytearray:
-    """One batch of (key, value) pairs or (key, value, headers), with one timestamp."""
+    """A batch of (key, value) or (key, value, headers) tuples; all records have the same timestamp."""
     builder = RecordBatchBuilder(max_bytes=(1 << 31) - 1, compression=compression)
     for key, value, *headers in records:
         builder.append(key, value, headers[0] if headers else None, timestamp_ms)
