@@ -207,6 +207,18 @@ def check_batch(
     return _new_tuple(BatchHeader, fields)
 
 
+def checked_batches(buffer: Buffer, origin: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """As `iter_batches`, with `check_batch` for each batch."""
+    position = 0
+    end = len(buffer)
+    while end - position >= HEADER_BYTES:
+        following = position + LOG_OVERHEAD_BYTES + BATCH_LENGTH.unpack_from(buffer, position)[0]
+        if following > end:
+            return
+        yield position, check_batch(buffer, position, origin=origin)
+        position = following
+
+
 def check_produced_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     """`check_batch`, plus the rules for a batch from a producer.
 

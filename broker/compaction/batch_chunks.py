@@ -7,13 +7,7 @@ from typing import Final, NamedTuple
 
 from barnabas.broker.log.batch_scan import READ_BUFFERS, impossible
 from barnabas.broker.log.segment import Segment
-from barnabas.protocol.record_batch import (
-    BATCH_LENGTH,
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
-    BatchHeader,
-    check_batch,
-)
+from barnabas.protocol.record_batch import HEADER_BYTES, BatchHeader, checked_batches, parse_header
 
 _PAUSE_BATCHES: Final = 64
 
@@ -46,25 +40,20 @@ def read_chunks(segment: Segment, position: int, end: int, read_bytes: int, paus
         data = _read(segment, position, min(length, end - position))
         pause(len(data))
         batches: list[tuple[int, BatchHeader]] = []
-        at = 0
-        while len(data) - at >= HEADER_BYTES:
-            size = LOG_OVERHEAD_BYTES + BATCH_LENGTH.unpack_from(data, at)[0]
-            if size < HEADER_BYTES or position + at + size > end:
-                raise impossible(position + at, size, end)
-            if at + size > len(data):
-                break
-            batches.append((at, check_batch(data, at, origin=position)))
-            at += size
+        for batch in checked_batches(data, position):
+            batches.append(batch)
             if not len(batches) % _PAUSE_BATCHES:
                 pause(0)
         if batches:
-            yield Chunk(data[:at], batches, position)
-            position += at
+            at, last = batches[-1]
+            size = at + last.size_bytes
+            yield Chunk(data[:size], batches, position)
+            position += size
             length = least
-        elif end - position < HEADER_BYTES:
-            raise impossible(position, end - position, end)
         else:
-            length = size
+            length = parse_header(data).size_bytes
+            if position + length > end:
+                raise impossible(position, length, end)
 
 
 def _read(segment: Segment, position: int, length: int) -> bytes:

@@ -21,8 +21,7 @@ from barnabas.protocol.record_batch import (
     CONTROL_MASK,
     TRANSACTIONAL_MASK,
     BatchHeader,
-    check_batch,
-    iter_batches,
+    checked_batches,
 )
 from barnabas.protocol.records import Headers, MarkerType, decode_fields, decode_marker
 
@@ -140,10 +139,7 @@ def _read_batches(log: Log, offset: Offset, end: Offset) -> list[tuple[BatchHead
     """Read whole batches from an offset; checked, but not decoded."""
     try:
         records = log.read(offset, READ_BYTES, upper_bound_offset=end).records
-        return [
-            (check_batch(records, at), records[at : at + header.size_bytes])
-            for at, header in iter_batches(records)
-        ]
+        return [(header, records[at : at + header.size_bytes]) for at, header in checked_batches(records)]
     except ApiError as error:
         if error.code not in DAMAGE:
             raise

@@ -22,8 +22,8 @@ from barnabas.protocol.record_batch import (
     LOG_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,
     BatchHeader,
-    check_batch,
     check_produced_batch,
+    checked_batches,
     parse_header,
 )
 from barnabas.protocol.records import marker_of
@@ -116,14 +116,9 @@ def fetched_batches(
     and the bytes belong to another history, which may differ below them too (KAFKA-18723).
     """
     batches: list[Appendable] = []
-    position = 0
-    size = len(view)
+    size = 0
     expected = log_end_offset
-    while size - position >= HEADER_BYTES:
-        length = int.from_bytes(view[position + LENGTH_OFFSET : position + _LENGTH_END], signed=True)
-        if length >= 0 and position + LOG_OVERHEAD_BYTES + length > size:
-            break
-        header = check_batch(view, position)
+    for position, header in checked_batches(view):
         if not (header.base_offset >= expected and header.last_offset - expected <= MAX_RELATIVE_OFFSET):
             raise UnexpectedAppendOffset(
                 f"the batch at byte {position} has offsets {header.base_offset} to {header.last_offset}, "
@@ -140,8 +135,8 @@ def fetched_batches(
             marker_of(view[position : position + header.size_bytes])
         batches.append((position, header))
         expected = header.next_offset
-        position += header.size_bytes
-    return batches, position
+        size = position + header.size_bytes
+    return batches, size
 
 
 def first_base_offset(view: memoryview, log_end_offset: int) -> int:
