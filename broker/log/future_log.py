@@ -26,10 +26,9 @@ from barnabas.broker.log.file_system import (
     unique_part,
 )
 from barnabas.broker.log.log import Log
-from barnabas.broker.log.log_bounds import Bound, LowestCut
+from barnabas.broker.log.log_bounds import Bound
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.log.storage_errors import Gone, LogDirFailure
-from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
@@ -58,12 +57,9 @@ class FutureLog:
         """``loader`` makes the empty future log. Raises as `Log.open`."""
         self.current = current
         self.key: TopicPartition = current.topic_partition
-        self._cut = current.bounds.lowest_cut = LowestCut()
-        self._common_end: int = LONG_MAX
-        """The lowest end of the current log's truncations that the future log has not followed yet."""
-        self.first_dirty_offset = current.first_dirty_offset
-        """All records below it were clean when they were copied, or will be."""
-        self.log = Log.open(self.key, loader)
+        self._cuts = current.bounds.cuts
+        """The truncations of the current log when the copy began."""
+        self.log = current.future = Log.open(self.key, loader)
         self._assign_topic_id()
 
     def __repr__(self) -> str:
@@ -81,25 +77,20 @@ class FutureLog:
     def copy(self, max_bytes: int, now_ms: int) -> int:
         """Copy up to that many bytes, or one larger batch; returns the number of copied bytes.
 
-        It may be 0 although the logs differ, if the current log changed meanwhile. Raises the errors of
-        `Log.read` and `Log.append_as_follower`.
+        It may be 0 although the logs differ, if the current log changed meanwhile; after a truncation the
+        copy begins again. Raises the errors of `Log.read` and `Log.append_as_follower`.
         """
         current, log, bounds = self.current, self.log, self.current.bounds
         with current.lock:
             cuts, start = bounds.cuts, bounds.start
-            self._common_end = min(self._common_end, self._cut.end)
-            self._cut.end = LONG_MAX
-            self.first_dirty_offset = min(self.first_dirty_offset, current.first_dirty_offset)
-        if self._common_end < log.log_end_offset:
-            log.truncate_to(self._common_end)
-        self._common_end = LONG_MAX
-        if not log.log_start_offset <= start <= log.log_end_offset:
+        if cuts != self._cuts or not log.log_start_offset <= start <= log.log_end_offset:
             log.truncate_fully_and_start_at(start)
+            self._cuts = cuts
         try:
             # A copy, because a truncation overwrites what a view shows.
             records = bytes(current.read(log.log_end_offset, max_bytes).records)
         except ApiError:
-            if bounds.cuts == cuts and bounds.start <= log.log_end_offset:
+            if (bounds.cuts, bounds.start) == (cuts, start):
                 raise
             return 0
         if bounds.cuts != cuts:
@@ -169,7 +160,7 @@ class FutureLog:
             # The checkpoints of the new dir have it.
             current.bounds.promise(bound)
         # A flush or a cleaning that began before must not take its segments for these.
-        current.bounds.cut(current.log_end_offset)
+        current.bounds.cuts += 1
         current.folder, current.epoch_cache, current.snapshots = folder, log.epoch_cache, log.snapshots
         current.last_flush_ms, current.is_folder_durable = log.last_flush_ms, True
         current.log_segments = log.log_segments

@@ -83,6 +83,8 @@ class Log:
         self.is_folder_durable = False
         """Whether the folder's own name has been forced to disk."""
         self.is_closed = False
+        self.future: Log | None = None
+        """The latest copy of this log in another log dir; open while the log moves there."""
 
     @classmethod
     def open(cls, topic_partition: TopicPartition, loader: LogLoader) -> Log:
@@ -110,6 +112,11 @@ class Log:
     def first_dirty_offset(self) -> Offset:
         """All records below it have been cleaned."""
         return max(self.bounds.first_dirty, self.bounds.start)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a move copies this log. Nothing is cleaned then: older records may be copied already."""
+        return self.future is not None and not self.future.is_closed
 
     @property
     def size_bytes(self) -> int:

@@ -10,7 +10,6 @@ import threading
 from enum import IntEnum
 from typing import Final
 
-from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.ids import Offset
 from barnabas.protocol.invariants import invariant
 
@@ -27,15 +26,6 @@ class Bound(IntEnum):
 
 
 _FIELDS: Final = ("start", "first_dirty", "recovery_point")
-
-
-class LowestCut:
-    """The lowest end that the truncations of a log have left, as one move to another log dir counts them."""
-
-    __slots__ = ("end",)
-
-    def __init__(self) -> None:
-        self.end: int = LONG_MAX
 
 
 class LogBounds:
@@ -55,7 +45,6 @@ class LogBounds:
         "delete_horizon_ms",
         "end",
         "first_dirty",
-        "lowest_cut",
         "recovery_point",
         "start",
     )
@@ -71,18 +60,12 @@ class LogBounds:
         """All records from the log start to it were cleaned."""
         self.cuts = 0
         """The number of truncations: after one, the records below an offset may have changed."""
-        self.lowest_cut = LowestCut()
-        """Each move puts its own here, so that a move that has ended takes nothing from the next one."""
         self.delete_horizon_ms: int | None = None
         """When the first tombstone or marker that a cleaning has kept may go. The time makes the log due
         again without new records; without it, tombstones wait for the next cleaning."""
         self._promised = [0] * len(Bound)
         """The offset in each checkpoint on disk; the larger one while it is being replaced."""
         self.check()
-
-    def cut(self, end: int) -> None:
-        self.cuts += 1
-        self.lowest_cut.end = min(self.lowest_cut.end, end)
 
     def raise_start(self, offset: Offset) -> None:
         self.start = offset
@@ -105,7 +88,7 @@ class LogBounds:
         Returns whether a checkpoint on disk names a higher offset.
         """
         with _PROMISE_LOCK:
-            self.cut(end)
+            self.cuts += 1
             self.recovery_point = min(self.recovery_point, end)
             self.start = min(self.start, end)
             self.first_dirty = min(self.first_dirty, end)
@@ -114,7 +97,7 @@ class LogBounds:
     def lower_to_nothing(self, start: Offset) -> bool:
         """Lower all points before a log is emptied and restarted at `start`."""
         with _PROMISE_LOCK:
-            self.cut(0)
+            self.cuts += 1
             self.recovery_point = Offset(0)
             self.start = min(self.start, start)
             self.first_dirty = min(self.first_dirty, start)

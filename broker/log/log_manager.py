@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from barnabas.broker.log.checkpoints import read_partition_metadata
 from barnabas.broker.log.file_system import (
     DELETED_SUFFIX,
     FILE_SYSTEM,
+    MAX_NAME_BYTES,
     FileSystem,
     future_name,
     parse_future_name,
@@ -138,7 +140,7 @@ class LogManager:
             manager.offline_dirs.update(failed)
             manager._finish_swaps()
             online = manager._online_dirs()
-            for_each(online, partial(manager._load_dir_or_fail, now_ms), len(online), "log-dir")
+            for_each(online, partial(manager._load_dir, now_ms), len(online), "log-dir")
             if not manager.has_online_dir:
                 # As Kafka does: a broker without a disk is of no use to its cluster.
                 reasons = "; ".join(str(error) for error in manager.offline_dirs.values())
@@ -185,14 +187,6 @@ class LogManager:
         """
         return self._logs.get(topic_partition) or self._retry_opening(topic_partition, now_ms)
 
-    def prefer_dir(self, topic_partition: TopicPartition, path: Path) -> None:
-        """Choose the log dir in which the log of a partition will be created."""
-        with self._lock:
-            self._preferred_dirs.pop(topic_partition, None)
-            self._preferred_dirs[topic_partition] = path
-            if len(self._preferred_dirs) > _MOST_REMEMBERED:
-                del self._preferred_dirs[next(iter(self._preferred_dirs))]
-
     def _create(
         self, topic_partition: TopicPartition, topic_id: TopicId | None, now_ms: int, *, is_new: bool
     ) -> Log:
@@ -233,7 +227,7 @@ class LogManager:
 
         Raises StorageError; the partition is offline then, after StorageCallFailed until it is requested.
         """
-        self._guarded(partial(self.end_move, topic_partition, now_ms))
+        self.end_move(topic_partition, now_ms)
         with self._lock:
             log = self._pop(topic_partition)
         if log is None:
@@ -275,7 +269,7 @@ class LogManager:
             if self._unread is not None and not is_of_another:
                 self._note_deletion(topic_partition, topic_id, self._unread, is_found=folder is not None)
         if stray is None and not is_of_another:
-            self._guarded(partial(self.end_move, topic_partition, now_ms))
+            self.end_move(topic_partition, now_ms)
         for key, copy in self._found_futures if kept_out is not None else ():
             if key == topic_partition:
                 # First: without the current log, the next start would keep it.
@@ -317,32 +311,58 @@ class LogManager:
 
     # Moves to another log dir, see `future_log`
 
-    def begin_move(self, key: TopicPartition, path: Path, now_ms: int) -> FutureLog:
+    def begin_move(self, key: TopicPartition, path: Path, now_ms: int) -> FutureLog | None:
         """Begin to move a log to another of the log dirs, in place of a move that is under way.
 
-        Raises KAFKA_STORAGE_ERROR, LogDirFailure.
+        Returns None if the log is there already, or moves there. Raises INVALID_TOPIC_EXCEPTION for a name
+        that is too long, LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR and LogDirFailure if a disk has failed, and
+        REPLICA_NOT_AVAILABLE if there is no log; one that is created later will be in that dir.
         """
-        self.end_move(key, now_ms)
+        if len(future_name(key)) > MAX_NAME_BYTES:
+            raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{key}: the name is too long to be moved")
+        if path not in self._dirs:
+            listed = ", ".join(map(str, self._dirs))
+            raise api_error(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not one of the log dirs {listed}")
         with self._lock:
-            current = self._logs.get(key)
-            if current is None or path in self.offline_dirs:
-                raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} cannot move to {path}: it is offline")
-            if (path / str(key)).exists():
-                text = f"{key} cannot move to {path}: there is a folder of that name"
-                raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, text)
-            scanned = ScannedLog(key, path / future_name(key), 0, current.log_start_offset, is_clean=True)
-            self.futures[key] = FutureLog(current, self._loader(scanned, now_ms, current.topic_id))
-            return self.futures[key]
+            current, ended = self._logs.get(key), self.futures.get(key)
+            reason = self.offline_dirs.get(path) or self.offline_partitions.get(key)
+            if reason is None and current is None:
+                self._preferred_dirs.pop(key, None)
+                self._preferred_dirs[key] = path
+                if len(self._preferred_dirs) > _MOST_REMEMBERED:
+                    del self._preferred_dirs[next(iter(self._preferred_dirs))]
+                text = f"there is no replica of {key} here; one that is created will be in {path}"
+                raise api_error(ErrorCode.REPLICA_NOT_AVAILABLE, text)
+            if current is None or reason is not None:
+                raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, f"{key} cannot move to {path}: {reason}")
+            here = current.folder.parent
+            if path == (ended.path if ended else here):
+                return None
+            future = None
+            if path != here:
+                if (path / str(key)).exists():
+                    text = f"{key} cannot move to {path}: there is a folder of that name"
+                    raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, text)
+                scanned = ScannedLog(key, path / future_name(key), 0, current.log_start_offset, is_clean=True)
+                future = FutureLog(current, self._loader(scanned, now_ms, current.topic_id))
+                self.futures[key] = future
+            else:
+                del self.futures[key]
+        if ended is not None:
+            self._give_up(ended, now_ms)
+        logger.info("%s is in %s; a move to %s is requested", key, here, path)
+        return future
 
-    def end_move(self, key: TopicPartition, now_ms: int) -> bool:
-        """Give up the move of a log; False if it does not move. Raises LogDirFailure."""
+    def end_move(self, key: TopicPartition, now_ms: int) -> None:
+        """Give up the move of a log, if it moves."""
         with self._lock:
             future = self.futures.pop(key, None)
-        if future is None:
-            return False
+        if future is not None:
+            self._give_up(future, now_ms)
+
+    def _give_up(self, future: FutureLog, now_ms: int) -> None:
         future.log.abandon()
-        self._doom(future.log.folder, key, now_ms)
-        return True
+        self._guarded(partial(self._doom, future.log.folder, future.key, now_ms))
 
     def finish_move(self, future: FutureLog, max_bytes: int, now_ms: int) -> bool:
         """Let a log continue in the log dir of its future log; False if that has not caught up.
@@ -353,10 +373,7 @@ class LogManager:
         key, current, target = future.key, future.current, self._dirs[future.path]
         bounds = current.bounds
         future.log.flush(now_ms)
-        with current.lock:
-            # A cleaning meanwhile has cleaned only the current log.
-            bounds.first_dirty = min(bounds.first_dirty, future.first_dirty_offset)
-            saved = bounds.cuts, bounds.start
+        saved = bounds.cuts, bounds.start
         self._write_bounds(target)
         # The last records of a busy log come faster than files are forced to disk.
         for _ in range(_CATCH_UPS):
@@ -365,11 +382,10 @@ class LogManager:
         with current.lock:
             if current.is_closed or not future.catch_up(max_bytes, now_ms):
                 return False
-            if (bounds.cuts, bounds.start) != saved or bounds.first_dirty > future.first_dirty_offset:
-                # The checkpoints of the new dir are not those of this log.
-                return False
             with self._checkpoint_lock, self._lock:
-                if self.futures.get(key) is not future or self._logs.get(key) is not current:
+                # If not, the checkpoints of the new dir are not those of this log.
+                is_saved = (bounds.cuts, bounds.start) == saved
+                if not is_saved or self.futures.get(key) is not future or self._logs.get(key) is not current:
                     return False
                 source = self._dirs[current.folder.parent]
                 try:
@@ -385,20 +401,15 @@ class LogManager:
 
     def _finish_swaps(self) -> None:
         """Finish the swaps that the last stop interrupted, before any log is opened."""
-        try:
-            folders = [folder for log_dir in self._online_dirs() for folder in log_dir.folders()]
-            for folder, target in interrupted_swaps(folders):
-                logger.warning("%s takes the place of the log that it was copied from", folder)
-                with disk_work(folder, Operation.CHANGE):
-                    self._files.rename(folder, target)
-                    self._files.fsync(target.parent)
-        except LogDirFailure as failure:
-            count = len(self.offline_dirs)
-            self.fail_dir(failure)
-            if len(self.offline_dirs) == count:
-                # It was taken for that of a deleted log: a file has the partition's name.
-                raise
-            self._finish_swaps()
+        folders: list[Path] = []
+        for log_dir in self._online_dirs():
+            with self._dirs_may_fail():
+                folders += log_dir.folders()
+        for folder, target in interrupted_swaps(folders):
+            logger.warning("%s takes the place of the log that it was copied from", folder)
+            with self._dirs_may_fail(), disk_work(folder.parent, Operation.CHANGE):
+                self._files.rename(folder, target)
+                self._files.fsync(target.parent)
 
     def _begin_moves_again(self, now_ms: int) -> None:
         """Replace the future logs that a stop has interrupted, after all logs are open."""
@@ -410,8 +421,7 @@ class LogManager:
                 self._found_futures.append((key, folder))
                 continue
             try:
-                is_same = _stored_topic_id(folder) == current.topic_id
-                if is_same and folder.parent != current.folder.parent:
+                if _stored_topic_id(folder) == current.topic_id:
                     self.begin_move(key, folder.parent, now_ms)
                 self._doom(folder, key, now_ms)
             except LogDirFailure as failure:
@@ -463,8 +473,14 @@ class LogManager:
                 return
             self._pop(key)
             self._keep_out(_as_found(log), damage)
+            logs = [log]
+            if (future := self.futures.pop(key, None)) is not None:
+                # The folder stays: it may be the last copy.
+                self._found_futures.append((key, future.log.folder))
+                logs.append(future.log)
         logger.error("%s is offline until the next start: %s", key, damage)
-        log.abandon()
+        for each in logs:
+            each.abandon()
         if self.on_dir_failed is not None:
             self.on_dir_failed([key])
 
@@ -644,21 +660,24 @@ class LogManager:
 
     # Inside
 
-    def _load_dir_or_fail(self, now_ms: int, log_dir: LogDir) -> None:
+    @contextmanager
+    def _dirs_may_fail(self) -> Iterator[None]:
+        """Take a dir offline whose disk fails in the block."""
         try:
-            self._load_dir(log_dir, now_ms)
+            yield
         except LogDirFailure as failure:
             self.fail_dir(failure)
 
-    def _load_dir(self, log_dir: LogDir, now_ms: int) -> None:
-        scan = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
-        with self._lock:
-            self._found_futures += scan.futures
-            if not self.offline_dirs:
-                # An offline dir may hold a future log that has to take the place of a deleted log.
-                self._doomed.update(dict.fromkeys(scan.deleted, now_ms))
-        for_each(scan.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
-        self._lower_first_dirty_offsets(log_dir)
+    def _load_dir(self, now_ms: int, log_dir: LogDir) -> None:
+        with self._dirs_may_fail():
+            scan = log_dir.scan(self.strays.notice, log_dir.take_clean_mark())
+            with self._lock:
+                self._found_futures += scan.futures
+                if not self.offline_dirs:
+                    # An offline dir may hold a future log that has to take the place of a deleted log.
+                    self._doomed.update(dict.fromkeys(scan.deleted, now_ms))
+            for_each(scan.logs, partial(self._load_log, now_ms), self._recovery_threads, "log-recovery")
+            self._lower_first_dirty_offsets(log_dir)
 
     def _load_log(self, now_ms: int, scanned: ScannedLog) -> None:
         key, folder = scanned.key, scanned.folder

@@ -176,7 +176,7 @@ def replace_segments(log: Log, old: Sequence[Segment], cleaned: CleanedSegment, 
         with log.lock:
             replaced = _with_replaced(log.log_segments, old, cleaned.segment)
             is_unchanged = log.bounds.cuts == cuts and not log.is_closed
-            if replaced is None or not is_unchanged or log.bounds.recovery_point < newest:
+            if replaced is None or not is_unchanged or log.is_moving or log.bounds.recovery_point < newest:
                 return False
             _swap(old, cleaned.segment, log.folder, log.files)
             log.log_segments = replaced

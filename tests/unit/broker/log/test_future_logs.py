@@ -192,24 +192,6 @@ def test_a_truncation_during_a_read_discards_its_bytes(
     assert [header.partition_leader_epoch for header in headers_of(log)] == [1, 1, 2, 9]
 
 
-def test_a_move_that_has_ended_hides_no_truncation_from_the_next_move(
-    managers: Managers, manager: LogManager
-) -> None:
-    log = filled(manager)
-    ended = manager.begin_move(KEY, managers.paths[1], 0)
-    ended.copy(_MANY_BYTES, 0)
-    manager.end_move(KEY, 0)
-    future = manager.begin_move(KEY, managers.paths[1], 0)
-    future.copy(_MANY_BYTES, 0)
-    log.truncate_to(Offset(3))
-    append_batches(log, produced(3), 9)
-    append_batches(log, produced(4), 9)
-    # Its thread may have waited for its turn meanwhile.
-    assert ended.copy(_MANY_BYTES, 0) == 0
-    future.copy(_MANY_BYTES, 0)
-    assert headers_of(future.log) == headers_of(log)
-
-
 @pytest.mark.parametrize("change", ["truncation", "deletion"])
 def test_a_read_that_a_change_of_the_log_refuses_is_made_again(
     managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch, change: str
@@ -266,8 +248,7 @@ def test_a_cancelled_move_leaves_no_files(managers: Managers, manager: LogManage
     log = filled(manager)
     future = manager.begin_move(KEY, managers.paths[1], 0)
     future.copy(_MANY_BYTES, 0)
-    assert manager.end_move(KEY, 0)
-    assert not manager.end_move(KEY, 0)
+    manager.end_move(KEY, 0)
     assert manager.futures.get(KEY) is None
     with refused(ErrorCode.KAFKA_STORAGE_ERROR):
         manager.finish_move(future, _MANY_BYTES, 0)
@@ -308,7 +289,8 @@ def test_future_logs_count_for_the_choice_of_a_dir(managers: Managers, manager: 
 
 
 def test_a_missing_log_is_created_in_its_preferred_dir(managers: Managers, manager: LogManager) -> None:
-    manager.prefer_dir(KEY, managers.paths[1])
+    with refused(ErrorCode.REPLICA_NOT_AVAILABLE):
+        manager.begin_move(KEY, managers.paths[1], 0)
     assert dir_of(get_or_create(manager, KEY, TOPIC_ID, 0)) == "b"
     # The preference holds for one creation.
     manager.delete(KEY, 0)
@@ -340,7 +322,7 @@ def test_a_start_finishes_the_swaps_that_were_committed(
     assert interrupted_swaps([path / name for path, names in folders.items() for name in names]) == expected
 
 
-def test_a_start_ends_if_a_file_has_the_name_of_a_log_that_has_moved(
+def test_a_dir_is_offline_if_a_file_has_the_name_of_a_log_that_has_moved(
     managers: Managers, manager: LogManager
 ) -> None:
     filled(manager)
@@ -350,8 +332,11 @@ def test_a_start_ends_if_a_file_has_the_name_of_a_log_that_has_moved(
     moved = managers.paths[1] / "t-0"
     future = moved.rename(managers.paths[1] / deleted.name.replace("-delete", "-future"))
     moved.write_text("a file, where a folder is expected")
-    with pytest.raises(LogDirFailure, match="t-0"):
-        managers.open()
+    manager = managers.open()
+    assert list(manager.offline_dirs) == [managers.paths[1]]
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        get_or_create(manager, KEY, TOPIC_ID, 0)
+    crash(manager)
     moved.unlink()
     assert online(managers.open(), KEY).log_end_offset == 5
     assert not future.exists()
@@ -437,6 +422,21 @@ def test_a_deletion_removes_the_copy_of_a_log_that_could_not_be_opened(
     flip_bits(log.segments[0].file.path, 100)
     manager = managers.open()
     assert isinstance(manager.offline_partitions[KEY], CorruptLog)
+    assert names(managers) == ["a/t-0", "b/t-0*-future"]
+    assert manager.delete(KEY, 0, TOPIC_ID)
+    manager.remove_deleted(1 << 60)
+    assert names(managers) == []
+
+
+def test_damage_that_is_found_during_a_move_ends_the_move_and_keeps_the_copy(
+    managers: Managers, manager: LogManager
+) -> None:
+    log = filled(manager)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    future.copy(_MANY_BYTES, 0)
+    manager.fail_log(CorruptLog(log.segments[0].file.path, 0, 0, 5, "bad"), log)
+    assert not manager.futures
+    assert future.log.is_closed
     assert names(managers) == ["a/t-0", "b/t-0*-future"]
     assert manager.delete(KEY, 0, TOPIC_ID)
     manager.remove_deleted(1 << 60)
