@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -215,6 +216,18 @@ def test_a_read_that_a_change_of_the_log_refuses_is_made_again(
     finish(manager)
     start = 4 if change == "deletion" else 0
     assert (log.log_start_offset, log.log_end_offset) == (start, 5 if start else 0)
+
+
+def test_a_read_that_fails_fails_the_copy(
+    managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(manager)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    monkeypatch.setattr(
+        log, "read", Mock(side_effect=LogDirFailure(log.folder, OSError(errno.EIO, "broken")))
+    )
+    with pytest.raises(LogDirFailure):
+        future.copy(_MANY_BYTES, 0)
 
 
 def test_a_move_changes_the_bounds_of_a_log_under_its_lock(managers: Managers, manager: LogManager) -> None:
