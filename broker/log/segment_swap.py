@@ -164,8 +164,8 @@ def _cleaned_files(path: Path) -> Iterator[None]:
 def replace_segments(log: Log, old: Sequence[Segment], cleaned: CleanedSegment, cuts: int) -> bool:
     """Put a finished segment into the place of old ones.
 
-    `cuts`: `bounds.cuts` before the old ones were read. False if the log has changed since; the cleaned files
-    are then discarded. Raises LogDirFailure, CleanedFilesFailed.
+    `cuts`: `bounds.cuts` before the old ones were read. False if the log has changed since, or moves; the
+    cleaned files are then discarded. Raises LogDirFailure, CleanedFilesFailed.
     """
     with closing(cleaned):
         # Records were dropped in favour of later ones, which must be on disk first.
