@@ -30,6 +30,7 @@ from barnabas.cli.arguments import (
     cluster_options,
     describe_topic,
     not_empty,
+    number,
     run_async,
     settings_option,
 )
@@ -41,6 +42,7 @@ from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.client.metadata import TopicInfo
+from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.ids import NO_TOPIC_ID, Offset, TopicPartition
 
 _POLL_MS: Final = 1_000
@@ -52,8 +54,6 @@ Formatter = Callable[[ConsumerRecord], bytes]
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.max is not None and options.max < 0:
-        raise CommandError(f"--max {options.max}: expected at least 0", USAGE)
     if options.group is not None and (options.partition is not None or options.start is not None):
         raise CommandError("--group: the group decides the partitions and the start", USAGE)
     start = parse_start(options.start if options.start is not None else "beginning")
@@ -247,7 +247,7 @@ add_arguments = command(
         help="read_committed leaves out aborted and open transactions (default: read_uncommitted)",
         choices=ISOLATION_LEVELS,
     ),
-    arg("--max", "N", "stop after N records", type=int),
+    arg("--max", "N", "stop after N records", type=number(0, LONG_MAX)),
     flag("--skip-damaged", "go on after a batch that cannot be decoded, and name it"),
     flag("--follow", "wait for more records at the end, until Ctrl-C"),
     arg("--format", help="default: value", choices=_FORMATS, default="value"),

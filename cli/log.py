@@ -7,7 +7,8 @@ from pathlib import Path
 
 from barnabas.cli import log_dump, log_repair, log_verify
 from barnabas.cli.action import Action, actions, arg, flag, repeated
-from barnabas.cli.arguments import bootstrap_option
+from barnabas.cli.arguments import bootstrap_option, number
+from barnabas.common.settings import LONG_MAX
 
 add_arguments = actions(
     Action(
@@ -24,7 +25,7 @@ add_arguments = actions(
             ),
             flag("--deep", "print the records of each batch too"),
             flag("--offsets-decoder", "decode the records as those of __consumer_offsets (implies --deep)"),
-            arg("--max", "N", "at most N entries of each file", type=int),
+            arg("--max", "N", "at most N entries of each file", type=number(0, LONG_MAX)),
             flag("--json", "one JSON object per line"),
         ),
         "exit code: 0 done, 1 a file is damaged, 2 not a file of a log, 4 no such file",
@@ -38,7 +39,7 @@ add_arguments = actions(
             flag("--quick", "check the batches' headers and CRCs, not their records"),
             # The former name of the default.
             flag("--deep", argparse.SUPPRESS),
-            arg("--jobs", "N", "check with N processes (default: one for each processor)", type=int),
+            arg("--jobs", "N", "check with N processes (default: one for each processor)", type=number(1)),
             repeated(
                 "--compare",
                 "DIR",

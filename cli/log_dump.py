@@ -51,8 +51,6 @@ NO_SEQUENCE: Final = -1
 
 def run(options: argparse.Namespace) -> int:
     """Dump each file; returns FAILED when one of them is damaged."""
-    if options.max is not None and options.max < 0:
-        raise CommandError(f"--max {options.max}: expected at least 0", USAGE)
     options.deep = options.deep or options.offsets_decoder
     files = [file for path in options.files for file in _files_at(path)]
     code = OK

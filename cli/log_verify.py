@@ -40,8 +40,6 @@ class VerifiedDir(NamedTuple):
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.jobs is not None and options.jobs < 1:
-        raise CommandError(f"--jobs {options.jobs}: expected at least 1", USAGE)
     named = [log_dir_of(path)[0].resolve() for path in (options.dir, *options.compare)]
     if len(set(named)) < len(named):
         raise CommandError("--compare: expected another log dir than those named before", USAGE)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from barnabas.cli.action import arg, command, flag
-from barnabas.cli.arguments import DIR_OPTION, check_broker, open_cluster
-from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
+from barnabas.cli.arguments import DIR_OPTION, check_broker, number, open_cluster
+from barnabas.cli.exit_codes import NOT_FOUND, CommandError
 from barnabas.deploy.running_cluster import RunningCluster
 
 _FILES: Final = {
@@ -38,8 +38,6 @@ class _Entry(NamedTuple):
 
 
 def _run(options: argparse.Namespace) -> None:
-    if options.lines < 0:
-        raise CommandError(f"--lines {options.lines}: expected at least 0", USAGE)
     files = _chosen_files(open_cluster(options), options.broker, options.file)
     logs = [_LogFile(label, path) for label, path in files.items()]
     try:
@@ -134,7 +132,7 @@ add_arguments = command(
     DIR_OPTION,
     arg("broker", "BROKER", "only this broker", nargs="?", type=int),
     flag("-f --follow", "continue with new lines, until Ctrl-C"),
-    arg("-n --lines", "N", "of each file (default: 50)", type=int, default=50),
+    arg("-n --lines", "N", "of each file (default: 50)", type=number(0), default=50),
     arg(
         "--file",
         help="default: server; `output` has the process's own output: warnings and worse",

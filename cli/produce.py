@@ -31,11 +31,12 @@ from barnabas.cli.arguments import (
     cluster_words,
     describe_topic,
     not_empty,
+    number,
     run_async,
     settings_option,
 )
 from barnabas.cli.cluster_view import silence_explained
-from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE, CommandError, exit_code_of
+from barnabas.cli.exit_codes import NOT_FOUND, OK, CommandError, exit_code_of
 from barnabas.cli.output import count, errors_alone, print_json
 from barnabas.client.config import ProducerConfig
 from barnabas.client.metadata import TopicInfo
@@ -49,10 +50,6 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.key_separator == "":
-        raise CommandError("--key-separator: expected a text that is not empty", USAGE)
-    if options.partition is not None and options.partition < 0:
-        raise CommandError(f"--partition {options.partition}: expected at least 0", USAGE)
     bootstrap = chosen_bootstrap(options)
     if options.file == STDIN:
         return run_async(_produce(options, bootstrap, sys.stdin.buffer))
@@ -251,8 +248,8 @@ add_arguments = command(
     _run,
     arg("topic"),
     arg("file", "FILE", "default: stdin (also -)", nargs="?", type=Path, default=STDIN),
-    arg("--key-separator", "TEXT", "split each line there into key and value; every line needs one"),
-    arg("--partition", "P", "write to this partition alone", type=int),
+    arg("--key-separator", "TEXT", "between key and value; every line needs one", type=not_empty),
+    arg("--partition", "P", "write to this partition alone", type=number(0)),
     arg("--acks", choices=("0", "1", "all"), default="all"),
     arg(
         "--transactional-id",

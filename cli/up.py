@@ -18,7 +18,7 @@ from typing import Final
 
 from barnabas.broker.config.load import load_config
 from barnabas.cli.action import arg, command, flag, repeated
-from barnabas.cli.arguments import DIR_OPTION, chosen_dir, dir_words, exports, key_values
+from barnabas.cli.arguments import DIR_OPTION, chosen_dir, dir_words, exports, key_values, number
 from barnabas.cli.exit_codes import INTERRUPTED, OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import count
 from barnabas.deploy.local import LocalCluster
@@ -27,8 +27,7 @@ from barnabas.deploy.state import ZOOKEEPER, answer_restart, forget_requests, re
 from barnabas.deploy.zookeeper import ZooKeeper
 
 _LOOK_INTERVAL_S: Final = 0.1
-_MOST_BROKERS: Final = 64
-_MOST_LOG_DIRS: Final = 64
+_COUNT: Final = number(1, 64)
 _FIRST_PORT: Final = 9092
 _LAST_PORT: Final = 65535
 _ZOOKEEPER_PORT: Final = 2181
@@ -45,10 +44,6 @@ _EPILOG: Final = (
 
 def _run(options: argparse.Namespace) -> int:
     """Start, announce, and stay until a signal (or return, when detached)."""
-    if options.brokers is not None and not 1 <= options.brokers <= _MOST_BROKERS:
-        raise CommandError(f"--brokers {options.brokers}: expected 1 to {_MOST_BROKERS}", USAGE)
-    if not 1 <= options.log_dirs <= _MOST_LOG_DIRS:
-        raise CommandError(f"--log-dirs {options.log_dirs}: expected 1 to {_MOST_LOG_DIRS}", USAGE)
     last_first_port = _LAST_PORT + 1 - (options.brokers or _BROKERS)
     if options.port is not None and not 0 < options.port <= last_first_port:
         raise CommandError(f"--port {options.port}: expected 1 to {last_first_port}", USAGE)
@@ -112,8 +107,8 @@ def _stop_on_signal(stopping: threading.Event) -> None:
         if _starting.is_set() and not already:
             raise _Stopped(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
+    for stops in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(stops, stop)
 
 
 _starting = threading.Event()
@@ -192,14 +187,14 @@ def _watch(cluster: LocalCluster, options: argparse.Namespace, stopping: threadi
 add_arguments = command(
     _run,
     DIR_OPTION,
-    arg("--brokers", "N", "how many brokers (default: 3, or as many as there were)", type=int),
+    arg("--brokers", "N", "how many brokers (default: 3, or as many as there were)", type=_COUNT),
     arg(
         "--port",
         "PORT",
         "the port of the first broker; the others take the following ones (default: see below)",
         type=int,
     ),
-    arg("--log-dirs", "N", "log dirs of each broker (default 1, or as many as it has)", type=int, default=1),
+    arg("--log-dirs", "N", "of each broker (default 1, or as many as it has)", type=_COUNT, default=1),
     arg(
         "--racks",
         "RACK,…",
