@@ -1,6 +1,6 @@
 """State machines of one partition of an internal topic, while this broker leads it in one leader epoch.
 
-Every event of a machine is handled under that machine's lock: its rules return the effects, the records are
+Every event of a machine is handled under that machine's lock: its rules give the effects, the records are
 queued for the log in that order, and the timer is set. Writing and answering follow without the lock. So
 machines wait neither for each other nor for the disk.
 
@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 from barnabas.broker.base.contained import contained
 from barnabas.broker.base.purgatory import DelayedCall, Reaper
 from barnabas.broker.coordinators.coordinator_log import CoordinatorLog
-from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
+from barnabas.broker.coordinators.state_machine import Append, Moment, Outbox
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicId, TopicPartition
 from barnabas.protocol.invariants import invariant
@@ -54,11 +54,13 @@ class ShardState(Enum):
 class Machine(Protocol):
     """A group or a transactional id, pure: events and time go in; answers, records and deadlines come out.
 
-    It is used under one lock, and blocks, reads a clock and does I/O nowhere. Every event returns `Effects`:
-    the appends are queued in order before the lock is released, the outcome of each numbered one is passed to
-    `appended` exactly once, and answers and requests to others are sent. A request without an answer in the
-    effects waits in the machine; a later event answers it.
+    It is used under one lock, and blocks, reads a clock and does I/O nowhere. Every event puts its effects
+    into the ``outbox``: the appends are queued in order before the lock is released, the outcome of each
+    numbered one is passed to `Outbox.settle` exactly once, and answers and requests to others are sent. A
+    request without an answer in the effects waits in the machine; a later event answers it.
     """
+
+    outbox: Outbox
 
     @property
     def next_deadline_ms(self) -> float:
@@ -68,25 +70,22 @@ class Machine(Protocol):
         """
         ...
 
-    def resume(self, now: Moment) -> Effects:
+    def resume(self, now: Moment) -> None:
         """The first event of a machine that was loaded, before all others."""
         ...
 
-    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
-        """Take the outcome of an append, once, and return the effects."""
-        ...
-
-    def tick(self, now: Moment) -> Effects:
+    def tick(self, now: Moment) -> None:
         """Act on the deadlines that have passed. A tick that is early or repeated has no effect."""
         ...
 
-    def unload(self, now: Moment) -> Effects:
-        """Answer all waiting requests with NOT_COORDINATOR; returned as effects."""
+    def unload(self, now: Moment) -> None:
+        """Answer all waiting requests with NOT_COORDINATOR."""
         ...
 
 
 M = TypeVar("M", bound=Machine)
 T = TypeVar("T")
+Event = Callable[[M, Moment], object]
 
 
 @dataclass(slots=True, eq=False)
@@ -211,7 +210,7 @@ class MachineShard(ABC, Generic[M]):
 
     # ---- events
 
-    def apply(self, key: str, event: Callable[[M, Moment], Effects], *, create: bool = True) -> bool:
+    def apply(self, key: str, event: Event[M], *, create: bool = True) -> bool:
         """Apply an event to a machine; False if the machine does not exist and must not be created.
 
         Raises as `check_serving`, and COORDINATOR_NOT_AVAILABLE for too many machines.
@@ -237,7 +236,7 @@ class MachineShard(ABC, Generic[M]):
         with self._lock:
             return [hosted.machine for hosted in self._hosted.values()]
 
-    def apply_to_all(self, event: Callable[[M, Moment], Effects]) -> None:
+    def apply_to_all(self, event: Event[M]) -> None:
         with self._lock:
             all_hosted = list(self._hosted.values())
         for hosted in all_hosted:
@@ -264,9 +263,7 @@ class MachineShard(ABC, Generic[M]):
         """Work on one of many machines: an unforeseen error must not keep it from the others."""
         contained(f"{self.KIND} {hosted.key!r} failed by an unforeseen error", work, hosted)
 
-    def _apply(
-        self, hosted: Hosted[M], event: Callable[[M, Moment], Effects], flush: Flush | None = None
-    ) -> bool:
+    def _apply(self, hosted: Hosted[M], event: Event[M], flush: Flush | None = None) -> bool:
         """Apply an event, after the first one of a loaded machine; False if the machine is gone.
 
         Without ``flush`` the caller's thread may wait for the disk.
@@ -278,27 +275,22 @@ class MachineShard(ABC, Generic[M]):
     def _start(self, hosted: Hosted[M], flush: Flush | None = None) -> None:
         """Give a loaded machine its first event, unless it has had it."""
 
-        def first(machine: M, now: Moment) -> Effects:
-            if hosted.is_started:
-                return Effects()
-            hosted.is_started = True
-            return machine.resume(now)
+        def first(machine: M, now: Moment) -> None:
+            if not hosted.is_started:
+                hosted.is_started = True
+                machine.resume(now)
 
         self._handle(hosted, first, flush)
 
     def _handle(
-        self,
-        hosted: Hosted[M],
-        event: Callable[[M, Moment], Effects],
-        flush: Flush | None,
-        *,
-        is_outcome: bool = False,
+        self, hosted: Hosted[M], event: Event[M], flush: Flush | None, *, is_outcome: bool = False
     ) -> bool:
         """Apply an event and carry out its effects. A machine that is gone takes only outcomes of appends."""
         with hosted.lock:
             if hosted.is_gone and not is_outcome:
                 return False
-            effects = event(hosted.machine, self._now())
+            event(hosted.machine, self._now())
+            effects = hosted.machine.outbox.take()
             refused = self._enqueue(hosted, effects.appends)
             if not hosted.is_gone:
                 self._set_timer(hosted)
@@ -334,7 +326,7 @@ class MachineShard(ABC, Generic[M]):
         # Usually the batch is still in flight, and what its outcome causes is written after it.
         self._handle(
             hosted,
-            lambda machine, now: machine.appended(number, error, offset, now),
+            lambda machine, now: machine.outbox.settle(number, error, offset, now),
             self._log.flush_aside,
             is_outcome=True,
         )
@@ -367,11 +359,11 @@ class MachineShard(ABC, Generic[M]):
             self._postpone(hosted)
             return
 
-        def tick(machine: M, now: Moment) -> Effects:
+        def tick(machine: M, now: Moment) -> None:
             # A timer that expired before it could be cancelled finds its successor here and leaves it.
             if hosted.timer is not None and hosted.timer.is_completed:
                 hosted.timer = None
-            return machine.tick(now)
+            machine.tick(now)
 
         self._apply(hosted, tick, flush=self._log.flush_aside)
 

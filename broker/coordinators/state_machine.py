@@ -91,7 +91,7 @@ class TransactionalProducer(NamedTuple):
 class Append(NamedTuple):
     """Records to append as one batch, with acks=all, and in the transaction of the ``producer``.
 
-    Pass the outcome with the ``number`` to the machine's ``appended`` exactly once; without a number nobody
+    Pass the outcome with the ``number`` to `Outbox.settle` exactly once; without a number nobody
     waits for it. A removal has the tombstones of state that the machine has already dropped: they must be
     written while this broker leads.
     """

@@ -12,7 +12,7 @@ from typing import Final
 from barnabas.broker.coordinators.groups.group import Group
 from barnabas.broker.coordinators.groups.offsets import Commit, CommitResponse, commit_error
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata
-from barnabas.broker.coordinators.state_machine import Effects, Moment, TransactionalProducer
+from barnabas.broker.coordinators.state_machine import Moment, TransactionalProducer
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.groups import shard_of
 from barnabas.broker.handlers.known_errors import known_error, respond_code
@@ -77,11 +77,11 @@ def handle_commit(services: Services, request: ApiRequest) -> None:
         results = outcomes_per_partition(body.topics, TopicResult, {**outcome, **refused})
         request.respond(wire.OffsetCommitResponse(topics=results))
 
-    def commit(group: Group, now: Moment) -> Effects:
+    def commit(group: Group, now: Moment) -> None:
         expires_ms = _expiry_ms(now.wall_ms, body.retention_time_ms)
         offsets = _offsets_to_commit(services, body.topics, refused, now.wall_ms, expires_ms)
         member = body.member_id, body.group_instance_id, body.generation_id_or_member_epoch
-        return group.commit(Commit(offsets, *member), answer, now)
+        group.commit(Commit(offsets, *member), answer, now)
 
     try:
         shard = services.groups.shard_of(body.group_id)
@@ -229,10 +229,10 @@ def handle_transaction_commit(services: Services, request: ApiRequest) -> None:
         answer(dict.fromkeys(partitions, error))
 
     def commit(producer: TransactionalProducer) -> None:
-        def event(group: Group, now: Moment) -> Effects:
+        def event(group: Group, now: Moment) -> None:
             offsets = _offsets_to_commit(services, body.topics, unknown, now.wall_ms)
             member = body.member_id, body.group_instance_id, body.generation_id
-            return group.commit(Commit(offsets, *member, producer), answer, now)
+            group.commit(Commit(offsets, *member, producer), answer, now)
 
         try:
             # The coordinator of the group may have moved meanwhile.

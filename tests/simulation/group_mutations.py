@@ -13,7 +13,6 @@ from barnabas.broker.coordinators.groups.offsets import GroupOffsets, Transactio
 from barnabas.broker.coordinators.groups.rebalance import Rebalance
 from barnabas.broker.coordinators.loading import last_records
 from barnabas.broker.coordinators.machine_shard import ShardState
-from barnabas.broker.coordinators.state_machine import Effects
 from barnabas.broker.coordinators.topic_coordinator import TopicCoordinator
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.record_batch import iter_batches
@@ -26,15 +25,11 @@ from tests.simulation.promises import Promise
 def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None:
     sync = Group.sync
 
-    def hasty(self: Group, request: Any, token: Any, now: Any) -> Effects:
-        effects = sync(self, request, token, now)
-        if self._rebalance.is_assigned:
-            number = effects.appends[-1].number if effects.appends else None
-            if number is not None:
-                settled = self._outbox._unsettled[number]
-                settled(ErrorCode.NONE, 0, now)
-                effects.answers += self._outbox.take().answers
-        return effects
+    def hasty(self: Group, request: Any, token: Any, now: Any) -> None:
+        sync(self, request, token, now)
+        effects = self.outbox._effects
+        if self._rebalance.is_assigned and effects is not None and effects.appends:
+            self.outbox._unsettled[effects.appends[-1].number](ErrorCode.NONE, 0, now)
 
     setattr_(Group, "sync", hasty)
 
@@ -43,9 +38,9 @@ def assignments_are_handed_out_before_they_are_stored(setattr_: SetAttr) -> None
 def a_leader_that_asks_again_may_assign_again(setattr_: SetAttr) -> None:
     sync = Group.sync
 
-    def forgetful(self: Group, request: Any, token: Any, now: Any) -> Effects:
+    def forgetful(self: Group, request: Any, token: Any, now: Any) -> None:
         self._rebalance.is_assigned = False
-        return sync(self, request, token, now)
+        sync(self, request, token, now)
 
     setattr_(Group, "sync", forgetful)
 

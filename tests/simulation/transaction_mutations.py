@@ -60,7 +60,7 @@ def a_loaded_decision_is_taken_for_replicated(setattr_: SetAttr) -> None:
             return resume(self, now)
         self._request_markers(self.stored)
         self._complete_if_all_have_markers(now)
-        return self._take(now)
+        return None
 
     setattr_(Transaction, "resume", trusting)
 
@@ -117,7 +117,7 @@ def partitions_are_added_before_they_are_stored(setattr_: SetAttr) -> None:
         append(self, change)
         if change.askers and change.target.state is TransactionState.ONGOING:
             for asker in change.askers:
-                self._outbox.answer(asker.token, asker.response)
+                self.outbox.answer(asker.token, asker.response)
             change.askers = []
 
     setattr_(Transaction, "_append", hasty)
@@ -131,7 +131,7 @@ def ends_are_answered_before_they_are_stored(setattr_: SetAttr) -> None:
         append(self, change)
         if change.askers and change.target.state in DECIDED:
             for asker in change.askers:
-                self._outbox.answer(asker.token, asker.response)
+                self.outbox.answer(asker.token, asker.response)
             change.askers = []
 
     setattr_(Transaction, "_append", hasty)

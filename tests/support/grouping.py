@@ -6,6 +6,7 @@ A test names members by short names: ``rig.join("m")`` sends the member id that 
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from barnabas.broker.coordinators.groups.group import Group, JoinOptions
@@ -13,7 +14,7 @@ from barnabas.broker.coordinators.groups.members import Client
 from barnabas.broker.coordinators.groups.offsets import Commit
 from barnabas.broker.coordinators.groups.rebalance import GroupState
 from barnabas.broker.coordinators.groups.records import GroupMetadataValue, GroupRecord, OffsetAndMetadata
-from barnabas.broker.coordinators.state_machine import Append, Clock, Effects
+from barnabas.broker.coordinators.state_machine import Append, Clock, Moment
 from barnabas.broker.coordinators.topic_coordinator import TopicCoordinator
 from barnabas.protocol.consumer_protocol import Subscription, encode_subscription
 from barnabas.protocol.errors import ErrorCode
@@ -69,7 +70,10 @@ class GroupRig:
     def state(self) -> GroupState:
         return self.group.state
 
-    def do(self, effects: Effects) -> None:
+    def apply(self, event: Callable[[Group, Moment], None]) -> None:
+        """Apply an event as a shard does."""
+        event(self.group, self.moment())
+        effects = self.group.outbox.take()
         self.appends += effects.appends
         for token, response in effects.answers:
             assert token not in self.answers, f"{token} is answered twice"
@@ -92,9 +96,9 @@ class GroupRig:
 
     def settle(self, error: ErrorCode = ErrorCode.NONE, base_offset: int = 1) -> None:
         """Report the outcome of the oldest append."""
-        append = self.appends.pop(0)
-        assert append.number is not None
-        self.do(self.group.appended(append.number, error, base_offset, self.moment()))
+        number = self.appends.pop(0).number
+        assert number is not None
+        self.apply(lambda group, now: group.outbox.settle(number, error, base_offset, now))
 
     def stored(self) -> GroupMetadataValue:
         """The generation in the last append."""
@@ -108,7 +112,7 @@ class GroupRig:
         end_ms = self.now_ms + ms
         while self.group.next_deadline_ms <= end_ms:
             self.now_ms = max(self.group.next_deadline_ms, self.now_ms)
-            self.do(self.group.tick(self.moment()))
+            self.apply(lambda group, now: group.tick(now))
         self.now_ms = end_ms
 
     # ---- requests; keyword arguments replace their fields
@@ -125,7 +129,7 @@ class GroupRig:
         }
         client = Client(f"client-{name}", "/10.0.0.1")
         request = JoinGroupRequest(**{**fields, **values})
-        self.do(self.group.join(request, client, token or name, self.moment(), options))
+        self.apply(lambda group, now: group.join(request, client, token or name, now, options))
 
     def _caller(self, name: str) -> dict[str, Any]:
         return {
@@ -141,7 +145,7 @@ class GroupRig:
             for member, assignment in values.pop("given", {}).items()
         ]
         request = SyncGroupRequest(**{**self._caller(name), "assignments": assignments, **values})
-        self.do(self.group.sync(request, token or name, self.moment()))
+        self.apply(lambda group, now: group.sync(request, token or name, now))
 
     def heartbeat(self, name: str, **values: Any) -> ErrorCode:
         request = HeartbeatRequest(**{**self._caller(name), **values})
@@ -149,7 +153,7 @@ class GroupRig:
 
     def leave(self, *names: str) -> list[ErrorCode]:
         leaving = [MemberIdentity(member_id=self.ids.get(name, name)) for name in names]
-        self.do(self.group.leave(leaving, "leave", self.moment()))
+        self.apply(lambda group, now: group.leave(leaving, "leave", now))
         return [ErrorCode(member.error_code) for member in self.answers.pop("leave").members]
 
     def offset(self, number: int, metadata: str = "") -> OffsetAndMetadata:
@@ -161,7 +165,7 @@ class GroupRig:
             "member_id": self.ids.get(name, name),
             "generation_id": self.group.generation_id,
         }
-        self.do(self.group.commit(Commit(**{**fields, **values}), token, self.moment()))
+        self.apply(lambda group, now: group.commit(Commit(**{**fields, **values}), token, now))
 
     def commit_from_outside(self, token: str = "commit", **values: Any) -> None:
         self.commit("", token, **{"member_id": "", "generation_id": -1, **values})

@@ -1,10 +1,10 @@
 """One transactional id under test: manual time, answers by token, appends that the test settles."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from barnabas.broker.coordinators.state_machine import Append, Clock, Effects, Moment
+from barnabas.broker.coordinators.state_machine import Append, Clock, Moment
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
 from barnabas.broker.coordinators.transactions.requests import (
     WAIT_MS,
@@ -55,7 +55,7 @@ class TransactionRig:
     def load(self, stored: TransactionMetadata) -> None:
         self._clock = self._make_clock()
         self.machine = Transaction("id", LeaderEpoch(7), self.limits, stored)
-        self.do(self.machine.resume(self.now))
+        self.apply(lambda machine, now: machine.resume(now))
 
     def _make_clock(self) -> Clock:
         return Clock(lambda: self.now_ms, lambda: WALL_MS + int(self.now_ms) + self.wall_ahead_ms)
@@ -72,7 +72,10 @@ class TransactionRig:
     def stored(self) -> TransactionMetadata:
         return self.machine.stored
 
-    def do(self, effects: Effects) -> None:
+    def apply(self, event: Callable[[Transaction, Moment], None]) -> None:
+        """Apply an event as a shard does."""
+        event(self.machine, self.now)
+        effects = self.machine.outbox.take()
         self.appends += effects.appends
         for token, response in effects.answers:
             assert token not in self.answers, f"{token} is answered twice"
@@ -88,11 +91,11 @@ class TransactionRig:
 
     def give_id(self, error: ErrorCode = ErrorCode.NONE) -> None:
         self.ids_wanted -= 1
-        self.do(self.machine.producer_id_given(ProducerId(next(self._ids)), error, self.now))
+        self.apply(lambda machine, now: machine.producer_id_given(ProducerId(next(self._ids)), error, now))
 
     def send(self, request: Request, token: str = "r", wait_ms: float = WAIT_MS) -> Any:
         """The answer, or None while the request waits."""
-        self.do(self.machine.handle(request, token, self.now, wait_ms))
+        self.apply(lambda machine, now: machine.handle(request, token, now, wait_ms))
         return self.answer(token)
 
     def answer(self, token: str = "r") -> Any:
@@ -100,19 +103,19 @@ class TransactionRig:
 
     def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
         """Report the outcome of the oldest append."""
-        append = self.appends.pop(0)
-        assert append.number is not None
-        self.do(self.machine.appended(append.number, error, 1, self.now))
+        number = self.appends.pop(0).number
+        assert number is not None
+        self.apply(lambda machine, now: machine.outbox.settle(number, error, 1, now))
 
     def write_markers(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Report markers of the last request as written; all, unless some are named."""
         markers = self.markers[-1]
         written = markers.marker.partitions if partitions is None else partitions
-        self.do(self.machine.markers_written(markers.number, written, self.now))
+        self.apply(lambda machine, now: machine.markers_written(markers.number, written, now))
 
     def do_all(self, request: Request) -> Any:
         """Send a request, settle all appends and write all markers; returns the answer."""
-        self.do(self.machine.handle(request, "r", self.now, WAIT_MS))
+        self.apply(lambda machine, now: machine.handle(request, "r", now, WAIT_MS))
         self.finish()
         return self.answer()
 
@@ -129,7 +132,7 @@ class TransactionRig:
         end_ms = self.now_ms + ms
         while self.machine.next_deadline_ms <= end_ms:
             self.now_ms = max(self.machine.next_deadline_ms, self.now_ms)
-            self.do(self.machine.tick(self.now))
+            self.apply(lambda machine, now: machine.tick(now))
         self.now_ms = end_ms
 
 

@@ -36,7 +36,7 @@ from barnabas.broker.coordinators.groups.records import (
 )
 from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
 from barnabas.broker.coordinators.machine_shard import Leadership, MachineShard, ShardState
-from barnabas.broker.coordinators.state_machine import Effects, Moment
+from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.coordinators.topic_coordinator import Host, TopicCoordinator
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, api_error
@@ -283,8 +283,8 @@ class GroupCoordinator(TopicCoordinator[GroupShard]):
         current = self._metadata.current.topics
         topic_ids = {name: current[name].topic_id for name in names if name in current}
 
-        def remove(group: Group, now: Moment) -> Effects:
-            return group.remove_offsets(group.offsets.of_former_topics(frozenset(), topic_ids), now)
+        def remove(group: Group, now: Moment) -> None:
+            group.remove_offsets(group.offsets.of_former_topics(frozenset(), topic_ids), now)
 
         for shard in shards:
             shard.apply_to_all(remove)
@@ -295,12 +295,12 @@ class GroupCoordinator(TopicCoordinator[GroupShard]):
             end = ends.get(shard.partition.partition, 0)
             shard.apply_to_all(partial(self._remove_deleted, topics, end))
 
-    def _remove_deleted(self, topics: frozenset[str], end: int, group: Group, now: Moment) -> Effects:
+    def _remove_deleted(self, topics: frozenset[str], end: int, group: Group, now: Moment) -> None:
         # Under the group's lock: no client can commit for an unknown topic, so all its offsets are old.
         existing = self._metadata.current.topics
         recreated = {name: existing[name].topic_id for name in topics if name in existing}
         deleted = topics - recreated.keys()
-        return group.remove_offsets(group.offsets.of_former_topics(deleted, recreated, end), now)
+        group.remove_offsets(group.offsets.of_former_topics(deleted, recreated, end), now)
 
     def _up_to_date_shards(self) -> list[GroupShard]:
         """The serving shards whose former coordinator knew no newer topics than this broker."""

@@ -30,7 +30,7 @@ from barnabas.broker.coordinators.groups.offsets import (
 )
 from barnabas.broker.coordinators.groups.rebalance import GroupState, Rebalance, join_refused
 from barnabas.broker.coordinators.groups.records import GroupMetadataValue, GroupRecord, Record
-from barnabas.broker.coordinators.state_machine import Effects, Moment, Outbox, Settled, Token, append_error
+from barnabas.broker.coordinators.state_machine import Moment, Outbox, Settled, Token, append_error
 from barnabas.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -116,13 +116,13 @@ class Group:
         self._memory = memory or GroupMemory()
         self._config = config
         self._new_id = new_id
-        self._outbox = Outbox(group_id)
+        self.outbox = Outbox(group_id)
         self._members = Members()
-        self._rebalance = Rebalance(group_id, config, self._members, self._outbox, now)
+        self._rebalance = Rebalance(group_id, config, self._members, self.outbox, now)
         self.offsets = GroupOffsets(
             group_id,
             config.offset_metadata_max_bytes,
-            self._outbox,
+            self.outbox,
             OpenTransactions() if transactions is None else transactions,
         )
 
@@ -205,7 +205,7 @@ class Group:
         token: Token,
         now: Moment,
         options: JoinOptions = _LATEST,
-    ) -> Effects:
+    ) -> None:
         """Answered by a JoinGroupResponse; older versions send its ``protocol_name`` None as empty."""
         candidate = Member(
             member_id=request.member_id,
@@ -222,9 +222,9 @@ class Group:
         error = self._join_error(candidate, request.protocol_type)
         if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
             self._turn_away(candidate.member_id, now)
-            self._outbox.answer(token, join_refused(error, wire.NO_MEMBER))
+            self.outbox.answer(token, join_refused(error, wire.NO_MEMBER))
         elif error is not ErrorCode.NONE:
-            self._outbox.answer(token, join_refused(error, candidate.member_id))
+            self.outbox.answer(token, join_refused(error, candidate.member_id))
         elif candidate.member_id != wire.NO_MEMBER:
             self._join_again(candidate, request.protocol_type, now)
         elif candidate.instance_id is not None:
@@ -232,11 +232,10 @@ class Group:
         elif options.requires_known_member_id:
             member_id = self._make_member_id(client.client_id)
             self._members.add_pending(member_id, now.monotonic_ms + candidate.session_timeout_ms)
-            self._outbox.answer(token, join_refused(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            self.outbox.answer(token, join_refused(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._admit(candidate, self._make_member_id(client.client_id), request.protocol_type, now)
         self._rebalance.complete_join_if_all_have(now)
-        return self._outbox.take()
 
     def _make_member_id(self, name: str) -> str:
         """People recognise it by the name. The whole name might make it longer than a string may be."""
@@ -304,7 +303,7 @@ class Group:
             return
         error = self._members.error_of(member_id, candidate.instance_id)
         if error is not ErrorCode.NONE:
-            self._outbox.answer(candidate.join_token, join_refused(error, member_id))
+            self.outbox.answer(candidate.join_token, join_refused(error, member_id))
             return
         member = self._members[member_id]
         # A member with the same protocols may have missed the answer to its last JoinGroup. But the leader of
@@ -315,7 +314,7 @@ class Group:
             or (self.state is GroupState.STABLE and not is_leader)
         ):
             self._rebalance.keep_alive(member, now)
-            self._outbox.answer(candidate.join_token, self._rebalance.joined(member))
+            self.outbox.answer(candidate.join_token, self._rebalance.joined(member))
             return
         self._members.update(member, candidate)
         self._rebalance.wait_for_join(member, candidate.join_token)
@@ -343,14 +342,13 @@ class Group:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 
-    def sync(self, request: wire.SyncGroupRequest, token: Token, now: Moment) -> Effects:
+    def sync(self, request: wire.SyncGroupRequest, token: Token, now: Moment) -> None:
         error = self._sync_error(request)
         if error is not ErrorCode.NONE:
-            self._outbox.answer(token, wire.SyncGroupResponse(error_code=error))
+            self.outbox.answer(token, wire.SyncGroupResponse(error_code=error))
         else:
             assignments = {entry.member_id: entry.assignment for entry in request.assignments}
             self._rebalance.sync(self._members[request.member_id], assignments, token, now)
-        return self._outbox.take()
 
     def _sync_error(self, request: wire.SyncGroupRequest) -> ErrorCode:
         rebalance = self._rebalance
@@ -380,14 +378,13 @@ class Group:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def resume(self, now: Moment) -> Effects:
+    def resume(self, now: Moment) -> None:
         """Restart all sessions after a time without heartbeats, as while groups are loaded."""
         for member in self._members:
             self._rebalance.keep_alive(member, now)
         self._members.find_deadline()
-        return self._outbox.take()
 
-    def leave(self, leaving: Sequence[wire.MemberIdentity], token: Token, now: Moment) -> Effects:
+    def leave(self, leaving: Sequence[wire.MemberIdentity], token: Token, now: Moment) -> None:
         """Answered by a LeaveGroupResponse with one entry for each leaving member."""
         if self.is_dead:
             response = wire.LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -401,8 +398,7 @@ class Group:
                 for identity in leaving
             ]
             response = wire.LeaveGroupResponse(error_code=ErrorCode.NONE, members=members)
-        self._outbox.answer(token, response)
-        return self._outbox.take()
+        self.outbox.answer(token, response)
 
     def _leave(self, identity: wire.MemberIdentity, now: Moment) -> ErrorCode:
         member_id, instance_id = identity.member_id, identity.group_instance_id
@@ -420,32 +416,25 @@ class Group:
 
     # ---- time, outcomes, the end
 
-    def tick(self, now: Moment) -> Effects:
+    def tick(self, now: Moment) -> None:
         self._rebalance.tick(now)
-        return self._outbox.take()
 
-    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
-        self._outbox.settle(number, error, base_offset, now)
-        return self._outbox.take()
-
-    def unload(self, now: Moment) -> Effects:
+    def unload(self, now: Moment) -> None:
         """The group has moved to another coordinator: refuse the waiting requests."""
         self._rebalance.die(ErrorCode.NOT_COORDINATOR, now)
-        return self._outbox.take()
 
     # ---- offsets
 
-    def commit(self, commit: Commit, token: Token, now: Moment) -> Effects:
+    def commit(self, commit: Commit, token: Token, now: Moment) -> None:
         """Answered by a `CommitResponse`: at once if all is refused, else when the log has it."""
         error = self._commit_error(commit)
         if error is not ErrorCode.NONE:
-            self._outbox.answer(token, dict.fromkeys(commit.offsets, error))
+            self.outbox.answer(token, dict.fromkeys(commit.offsets, error))
         else:
             # The producer of a transaction does not show that the member is alive.
             if self.state is not GroupState.EMPTY and commit.producer is None:
                 self._rebalance.keep_alive(self._members[commit.member_id], now)
             self.offsets.commit(commit.offsets, token, commit.producer)
-        return self._outbox.take()
 
     def _commit_error(self, commit: Commit) -> ErrorCode:
         in_transaction = commit.producer is not None
@@ -460,10 +449,9 @@ class Group:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
-    def transaction_ended(self, end: TransactionEnd) -> Effects:
+    def transaction_ended(self, end: TransactionEnd) -> None:
         """The marker of a producer's transaction is replicated in the partition of the offsets topic."""
         self.offsets.transaction_ended(end)
-        return self._outbox.take()
 
     def fetch(
         self, partitions: Iterable[TopicPartition] | None, require_stable: bool = False
@@ -472,18 +460,20 @@ class Group:
         names = self.offsets if partitions is None else partitions
         return {partition: self.offsets.fetch(partition, require_stable) for partition in names}
 
-    def delete_offsets(self, partitions: Sequence[TopicPartition], token: Token, now: Moment) -> Effects:
+    def delete_offsets(self, partitions: Sequence[TopicPartition], token: Token, now: Moment) -> None:
         """OffsetDelete: not of topics that consumers of the group are subscribed to.
 
         Answered by an error, or by one for each partition when the tombstones are replicated or have failed.
         """
         rebalance = self._rebalance
         if self.is_dead:
-            return self._answered(token, ErrorCode.GROUP_ID_NOT_FOUND)
+            self.outbox.answer(token, ErrorCode.GROUP_ID_NOT_FOUND)
+            return
         outcome = dict.fromkeys(partitions, ErrorCode.NONE)
         if rebalance.state is not GroupState.EMPTY:
             if rebalance.protocol_type != CONSUMER_PROTOCOL_TYPE:
-                return self._answered(token, ErrorCode.NON_EMPTY_GROUP)
+                self.outbox.answer(token, ErrorCode.NON_EMPTY_GROUP)
+                return
             subscribed = rebalance.subscribed_topics
             for partition in partitions:
                 if subscribed is None or partition.topic in subscribed:
@@ -491,27 +481,22 @@ class Group:
         deleted = [partition for partition, error in outcome.items() if error is ErrorCode.NONE]
 
         def removed(error: ErrorCode, base_offset: int, now: Moment) -> None:
-            self._outbox.answer(token, {**outcome, **dict.fromkeys(deleted, append_error(error))})
+            self.outbox.answer(token, {**outcome, **dict.fromkeys(deleted, append_error(error))})
 
-        return self.remove_offsets(deleted, now, removed)
-
-    def _answered(self, token: Token, error: ErrorCode) -> Effects:
-        self._outbox.answer(token, error)
-        return self._outbox.take()
+        self.remove_offsets(deleted, now, removed)
 
     def remove_offsets(
         self, partitions: Iterable[TopicPartition], now: Moment, removed: Settled | None = None
-    ) -> Effects:
+    ) -> None:
         """Remove offsets, as of deleted topics; a group without members and offsets dies."""
         if self.is_dead:
-            return Effects()
+            return
         tombstones = self.offsets.remove(partitions)
         if self.state is GroupState.EMPTY and self.offsets.is_empty and not self._members.pending:
             tombstones += self._die(now)
-        self._outbox.append_tombstones(tombstones, now, removed)
-        return self._outbox.take()
+        self.outbox.append_tombstones(tombstones, now, removed)
 
-    def expire_offsets(self, now: Moment, retention_ms: int) -> Effects:
+    def expire_offsets(self, now: Moment, retention_ms: int) -> None:
         """Remove offsets that have exceeded their retention; call it periodically.
 
         The retention of a group without members counts since it became Empty; of a group that only stores
@@ -524,23 +509,21 @@ class Group:
         elif rebalance.state is GroupState.STABLE and rebalance.subscribed_topics is not None:
             still_read = rebalance.subscribed_topics
         else:
-            return Effects()
-        expired = self.offsets.expired(now, retention_ms, since_ms, still_read)
-        return self.remove_offsets(expired, now)
+            return
+        self.remove_offsets(self.offsets.expired(now, retention_ms, since_ms, still_read), now)
 
-    def delete(self, token: Token, now: Moment) -> Effects:
+    def delete(self, token: Token, now: Moment) -> None:
         """Answered by an error when the tombstones are replicated or have failed, or at once."""
-        if self.is_dead:
-            return self._answered(token, ErrorCode.GROUP_ID_NOT_FOUND)
-        if self.state is not GroupState.EMPTY:
-            return self._answered(token, ErrorCode.NON_EMPTY_GROUP)
+        if self.is_dead or self.state is not GroupState.EMPTY:
+            error = ErrorCode.GROUP_ID_NOT_FOUND if self.is_dead else ErrorCode.NON_EMPTY_GROUP
+            self.outbox.answer(token, error)
+            return
 
         def removed(error: ErrorCode, base_offset: int, now: Moment) -> None:
-            self._outbox.answer(token, append_error(error))
+            self.outbox.answer(token, append_error(error))
 
         tombstones = self.offsets.remove(self.offsets.all_partitions()) + self._die(now)
-        self._outbox.append_tombstones(tombstones, now, removed)
-        return self._outbox.take()
+        self.outbox.append_tombstones(tombstones, now, removed)
 
     def _die(self, now: Moment) -> list[Record]:
         """Returns the group's own tombstone, unless it only stored offsets and has no record."""

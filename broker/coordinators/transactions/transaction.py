@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from barnabas.broker.coordinators.state_machine import TOO_LARGE, Effects, Moment, Outbox, Token, append_error
+from barnabas.broker.coordinators.state_machine import TOO_LARGE, Moment, Outbox, Token, append_error
 from barnabas.broker.coordinators.transactions import rules
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord
 from barnabas.broker.coordinators.transactions.requests import (
@@ -89,8 +89,7 @@ class Transaction:
     """The leader epoch of the partition of the transaction topic."""
     _limits: TransactionLimits
     _stored: TransactionMetadata = rules.BLANK
-    next_deadline_ms: float = field(init=False, default=math.inf)
-    _outbox: Outbox = field(init=False)
+    outbox: Outbox = field(init=False)
     _is_confirmed: bool = field(init=False)
     """False after loading: the record may be above the high watermark."""
     # Invariant: at most one of these two is set.
@@ -107,11 +106,11 @@ class Transaction:
     """The last change, by the wall clock of this broker."""
 
     def __post_init__(self) -> None:
-        self._outbox = Outbox(self.transactional_id)
+        self.outbox = Outbox(self.transactional_id)
         self._is_confirmed = self._stored is rules.BLANK
         self._used_ms = self._stored.last_update_timestamp_ms
 
-    def resume(self, now: Moment) -> Effects:
+    def resume(self, now: Moment) -> None:
         """Restart the time-out of an ongoing transaction, and complete a decided transaction.
 
         The record of the decision is appended again first: without the high watermark above it, the next
@@ -125,9 +124,15 @@ class Transaction:
             self._append(_Change(rules.fenced(ongoing, now), must_succeed=True))
         self._used_ms = now.latest(stored.last_update_timestamp_ms)
         self._set_timeout(now, now.latest(stored.start_timestamp_ms))
-        return self._take(now)
 
     # ---- views
+
+    @property
+    def next_deadline_ms(self) -> float:
+        deadline_ms = self._timeout_ms if self._change is None else self._change.retry_at_ms
+        for waiting in self._waiting or ():
+            deadline_ms = min(deadline_ms, waiting.deadline_ms)
+        return deadline_ms
 
     @property
     def stored(self) -> TransactionMetadata:
@@ -179,12 +184,11 @@ class Transaction:
 
     # ---- events
 
-    def handle(self, request: Request, token: Token, now: Moment, wait_ms: float = WAIT_MS) -> Effects:
+    def handle(self, request: Request, token: Token, now: Moment, wait_ms: float = WAIT_MS) -> None:
         """A request of a producer or a broker; answered with the type that the request documents."""
         self._handle(_Waiting(request, token, now.monotonic_ms + wait_ms), now)
-        return self._take(now)
 
-    def producer_id_given(self, producer_id: ProducerId, error: ErrorCode, now: Moment) -> Effects:
+    def producer_id_given(self, producer_id: ProducerId, error: ErrorCode, now: Moment) -> None:
         self._wants_producer_id = False
         if error is ErrorCode.NONE:
             self._new_producer_id = producer_id
@@ -196,20 +200,14 @@ class Transaction:
                     self._refuse(waiting, error)
                 else:
                     self._handle(waiting, now)
-        return self._take(now)
 
-    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
-        self._outbox.settle(number, error, base_offset, now)
-        return self._take(now)
-
-    def markers_written(self, number: int, partitions: Iterable[TopicPartition], now: Moment) -> Effects:
+    def markers_written(self, number: int, partitions: Iterable[TopicPartition], now: Moment) -> None:
         """These partitions have the markers. A late or repeated report does no harm."""
         if self._missing_markers is not None and self._markers_number == number:
             self._missing_markers.difference_update(partitions)
             self._complete_if_all_have_markers(now)
-        return self._take(now)
 
-    def tick(self, now: Moment) -> Effects:
+    def tick(self, now: Moment) -> None:
         change = self._change
         if change is not None and change.retry_at_ms <= now.monotonic_ms:
             self._append(change)
@@ -228,18 +226,16 @@ class Transaction:
                 self._stored.timeout_ms,
             )
             self._fence(rules.fenced(self._stored, now, self._stored.producer_epoch))
-        return self._take(now)
 
-    def expire(self, now: Moment) -> Effects:
+    def expire(self, now: Moment) -> None:
         """Remove the id from the log if it has not been used for transactional.id.expiration.ms."""
         is_busy = self._change is not None or self._missing_markers is not None or self._waiting is not None
         if is_busy or self._stored is rules.BLANK:
-            return Effects()
+            return
         if rules.has_expired(self._stored, self._limits, self._used_ms, now):
             self._append(_Change(None))
-        return self._take(now)
 
-    def unload(self, now: Moment) -> Effects:
+    def unload(self, now: Moment) -> None:
         """This broker is no longer the coordinator: all that wait get NOT_COORDINATOR."""
         change, self._change, self._missing_markers = self._change, None, None
         if change is not None:
@@ -248,7 +244,6 @@ class Transaction:
         for waiting in self._take_waiting():
             self._refuse(waiting, ErrorCode.NOT_COORDINATOR)
         self._timeout_ms = math.inf
-        return self._take(now)
 
     # ---- requests
 
@@ -262,7 +257,7 @@ class Transaction:
             if error is not ErrorCode.NONE:
                 self._refuse(waiting, error)
             elif self._is_verified(request, self._change):
-                self._outbox.answer(token, refused(request, ErrorCode.NONE))
+                self.outbox.answer(token, refused(request, ErrorCode.NONE))
             else:
                 self._wait(waiting)
             return
@@ -272,7 +267,7 @@ class Transaction:
                     self._wait(waiting)
                     self._append(_Change(self._stored))
                 else:
-                    self._outbox.answer(token, response)
+                    self.outbox.answer(token, response)
             case rules.Move(target, response):
                 self._append(_Change(target, [_Asker(request, token, response)]))
             case rules.Fence(target):
@@ -284,7 +279,7 @@ class Transaction:
                 self._wait(waiting)
                 if not self._wants_producer_id:
                     self._wants_producer_id = True
-                    self._outbox.request(ProducerIdWanted())
+                    self.outbox.request(ProducerIdWanted())
 
     def _wait(self, waiting: _Waiting) -> None:
         if self._waiting is None:
@@ -295,12 +290,12 @@ class Transaction:
             self._waiting.append(waiting)
 
     def _refuse(self, waiting: _Waiting, error: ErrorCode) -> None:
-        self._outbox.answer(waiting.token, refused(waiting.request, error))
+        self.outbox.answer(waiting.token, refused(waiting.request, error))
 
     def _refuse_askers(self, change: _Change, error: ErrorCode) -> None:
         askers, change.askers = change.askers, []
         for asker in askers:
-            self._outbox.answer(asker.token, refused(asker.request, error))
+            self.outbox.answer(asker.token, refused(asker.request, error))
 
     def _take_waiting(self) -> list[_Waiting]:
         waiting, self._waiting = self._waiting, None
@@ -370,7 +365,7 @@ class Transaction:
             if self._change is change:
                 self._settled(change, error, now)
 
-        self._outbox.append([TransactionRecord(self.transactional_id, each) for each in stored], settled)
+        self.outbox.append([TransactionRecord(self.transactional_id, each) for each in stored], settled)
 
     def _settled(self, change: _Change, error: ErrorCode, now: Moment) -> None:
         if error is ErrorCode.NONE:
@@ -413,7 +408,7 @@ class Transaction:
             self._new_producer_id = None
         former, self._stored = self._stored, target
         for asker in change.askers:
-            self._outbox.answer(asker.token, asker.response)
+            self.outbox.answer(asker.token, asker.response)
         if target.last_update_timestamp_ms != former.last_update_timestamp_ms:
             self._used_ms = target.last_update_timestamp_ms
         timeout_at = rules.timeout_at_ms(target)
@@ -438,7 +433,7 @@ class Transaction:
             tuple(decision.partitions),
             decision.client_transaction_version,
         )
-        self._outbox.request(MarkersToWrite(self._markers_number, marker))
+        self.outbox.request(MarkersToWrite(self._markers_number, marker))
 
     def _complete_if_all_have_markers(self, now: Moment) -> None:
         if self._missing_markers is None or self._missing_markers:
@@ -459,14 +454,3 @@ class Transaction:
         # Another broker's clock may have been ahead when the transaction began.
         passed_ms = max(0, now.wall_ms - start_ms)
         self._timeout_ms = now.monotonic_ms + max(0, self._stored.timeout_ms - passed_ms)
-
-    def _take(self, now: Moment) -> Effects:
-        change, deadline_ms = self._change, math.inf
-        if change is None:
-            deadline_ms = self._timeout_ms
-        else:
-            deadline_ms = change.retry_at_ms
-        for waiting in self._waiting or ():
-            deadline_ms = min(deadline_ms, waiting.deadline_ms)
-        self.next_deadline_ms = deadline_ms
-        return self._outbox.take()

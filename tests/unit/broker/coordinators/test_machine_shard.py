@@ -14,11 +14,24 @@ from barnabas.broker.coordinators.machine_shard import (
     MachineShard,
     ShardState,
 )
-from barnabas.broker.coordinators.state_machine import Append, Effects, Moment
+from barnabas.broker.coordinators.state_machine import Append, Effects, Moment, Outbox
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
 
 RECORD = ("record",)
+
+
+class FakeOutbox(Outbox):
+    def __init__(self, events: list[Any]) -> None:
+        self.events = events
+        self.appends: list[Append] = []
+
+    def take(self) -> Effects:
+        appends, self.appends = self.appends, []
+        return Effects(appends=appends)
+
+    def settle(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> None:
+        self.events.append((number, error))
 
 
 class FakeMachine:
@@ -26,25 +39,17 @@ class FakeMachine:
         self.next_deadline_ms = math.inf
         self.events: list[Any] = []
         self.is_done = False
-        self.next_appends: list[Append] = []
+        self.outbox = FakeOutbox(self.events)
 
-    def _took(self, event: object) -> Effects:
-        self.events.append(event)
-        appends, self.next_appends = self.next_appends, []
-        return Effects(appends=appends)
+    def resume(self, now: Moment) -> None:
+        self.events.append("started")
 
-    def appended(self, number: int, error: ErrorCode, base_offset: int, now: Moment) -> Effects:
-        return self._took((number, error))
-
-    def resume(self, now: Moment) -> Effects:
-        return self._took("started")
-
-    def tick(self, now: Moment) -> Effects:
+    def tick(self, now: Moment) -> None:
         self.next_deadline_ms = math.inf
-        return self._took("tick")
+        self.events.append("tick")
 
-    def unload(self, now: Moment) -> Effects:
-        return self._took("unload")
+    def unload(self, now: Moment) -> None:
+        self.events.append("unload")
 
 
 class FakeLog:
@@ -120,9 +125,9 @@ class Rig:
         assert self.shard.serve(machines or {})
 
     def apply(self, key: str = "a", *appends: Append, deadline_ms: float = math.inf, **options: Any) -> bool:
-        def event(machine: FakeMachine, now: Moment) -> Effects:
+        def event(machine: FakeMachine, now: Moment) -> None:
             machine.next_deadline_ms = deadline_ms
-            return Effects(appends=list(appends))
+            machine.outbox.appends += appends
 
         return self.shard.apply(key, event, **options)
 
@@ -170,7 +175,7 @@ def test_close_fences_too() -> None:
 def test_a_loaded_machine_gets_its_first_event_once_before_all_others() -> None:
     rig = Rig({"a": FakeMachine(), "b": FakeMachine()})
     rig.machine("b").is_done = True
-    rig.machine("a").next_appends = [Append(1, RECORD)]
+    rig.machine("a").outbox.appends = [Append(1, RECORD)]
     rig.apply("a")
     rig.shard.start_loaded()
     assert rig.machine("a").events == ["started"]
@@ -282,15 +287,15 @@ def test_the_thread_of_all_deadlines_writes_no_record() -> None:
     append = Append(1, ())
     rig = Rig()
     rig.apply("a", append, deadline_ms=2_000.0)
-    rig.machine().next_appends = [append]
+    rig.machine().outbox.appends = [append]
     rig.expire()
-    rig.machine().next_appends = [append]
+    rig.machine().outbox.appends = [append]
     rig.log.queued[0](ErrorCode.NONE, 0)
     assert rig.log.flushed == ["here", "aside", "aside"]
     assert len(rig.log.queued) == 3
 
     loaded = FakeMachine()
     rig = Rig({"a": loaded})
-    loaded.next_appends = [append]
+    loaded.outbox.appends = [append]
     rig.shard._timer_expired(rig.shard._hosted["a"])
     assert (loaded.events, rig.log.flushed) == (["started", "tick"], ["aside"]), "its first event too"

@@ -40,7 +40,7 @@ def test_a_snapshot_has_the_committed_offsets_of_a_group() -> None:
 def test_a_dead_group_has_no_metrics() -> None:
     rig, dead = GroupRig(), GroupRig()
     rig.stable("m")
-    dead.do(dead.group.unload(dead.moment()))
+    dead.apply(lambda group, now: group.unload(now))
     replicas = cast(ReplicaManager, SimpleNamespace(partitions=list, broker_id=1))
     metrics = all_group_metrics([rig.group, dead.group], replicas, ClusterMetadata(), max_series=100)
     values = {metric.name: [sample.value for sample in metric.samples] for metric in metrics}

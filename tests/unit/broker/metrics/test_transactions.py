@@ -99,7 +99,7 @@ def test_an_id_whose_record_is_appended_again_is_counted_until_the_log_has_it() 
     rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
     assert collect([rig.machine])[name] == 1
     rig.now_ms += 1_000
-    rig.do(rig.machine.tick(rig.now))
+    rig.apply(lambda machine, now: machine.tick(now))
     rig.settle()
     assert collect([rig.machine])[name] == 0
 

@@ -30,7 +30,7 @@ def rig_in(state: GroupState) -> GroupRig:
     else:
         rig.stable("m", "n", "s", s=STATIC)
         if state is S.DEAD:
-            rig.do(rig.group.unload(rig.moment()))
+            rig.apply(lambda group, now: group.unload(now))
     assert rig.state is state
     return rig
 
@@ -47,7 +47,7 @@ def test_a_dead_group_answers_coordinator_not_available() -> None:
     assert rig.join_error("m") is E.COORDINATOR_NOT_AVAILABLE
     assert rig.sync_error("m") is E.COORDINATOR_NOT_AVAILABLE
     assert rig.heartbeat("m") is E.COORDINATOR_NOT_AVAILABLE
-    rig.do(rig.group.leave([MemberIdentity(member_id="m")], "leave", rig.moment()))
+    rig.apply(lambda group, now: group.leave([MemberIdentity(member_id="m")], "leave", now))
     response = rig.answer("leave")
     assert (response.error_code, response.members) == (E.COORDINATOR_NOT_AVAILABLE, [])
     assert rig.commit_error("m") is E.COORDINATOR_NOT_AVAILABLE
@@ -66,7 +66,7 @@ def test_an_instance_id_fences_every_other_member(state: GroupState) -> None:
         MemberIdentity(member_id=rig.ids["m"], group_instance_id="i"),
         MemberIdentity(member_id=rig.ids["m"], group_instance_id="nobody's"),
     ]
-    rig.do(rig.group.leave(leaving, "leave", rig.moment()))
+    rig.apply(lambda group, now: group.leave(leaving, "leave", now))
     result = [(m.group_instance_id, m.error_code) for m in rig.answer("leave").members]
     assert result == [("i", E.FENCED_INSTANCE_ID), ("nobody's", E.UNKNOWN_MEMBER_ID)]
 
@@ -244,7 +244,7 @@ def test_a_rebalance_waits_for_static_members_until_their_sessions_expire() -> N
 def test_a_static_member_can_be_removed_by_its_instance_id() -> None:
     rig = rig_in(S.STABLE)
     leaving = [MemberIdentity(member_id="", group_instance_id=i) for i in ("i", "nobody's", None)]
-    rig.do(rig.group.leave(leaving, "leave", rig.moment()))
+    rig.apply(lambda group, now: group.leave(leaving, "leave", now))
     response = rig.answer("leave")
     assert [m.error_code for m in response.members] == [E.NONE, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID]
     assert rig.heartbeat("s") is E.UNKNOWN_MEMBER_ID
@@ -270,7 +270,7 @@ def loaded(rig: GroupRig, epoch: int = 0, **settings: Any) -> GroupRig:
     again = GroupRig(**settings)
     again.ids = rig.ids
     again.group.load(LoadedGroup(rig.stored()), epoch, again.moment())
-    again.do(again.group.resume(again.moment()))
+    again.apply(lambda group, now: group.resume(now))
     return again
 
 

@@ -49,7 +49,7 @@ def tombstones(rig: GroupRig) -> set[TopicPartition | str]:
 def deleted(rig: GroupRig, *partitions: TopicPartition) -> Any:
     """The answer to the deletion of these offsets, or of the group, when its tombstones are written."""
     delete = partial(rig.group.delete_offsets, partitions) if partitions else rig.group.delete
-    rig.do(delete("delete", rig.moment()))
+    rig.apply(lambda group, now: delete("delete", now))
     if rig.appends:
         rig.settle()
     return rig.answer("delete")
@@ -94,7 +94,7 @@ def test_metadata_that_is_too_large_is_refused_and_the_rest_is_taken() -> None:
 def test_offsets_of_subscribed_topics_cannot_be_deleted(rig: GroupRig) -> None:
     store(rig, T0, U0)
     rig.stable("m")
-    rig.do(rig.group.delete_offsets([T0, T1, U0], "delete", rig.moment()))
+    rig.apply(lambda group, now: group.delete_offsets([T0, T1, U0], "delete", now))
     assert rig.answer("delete") is None
     rig.settle(E.NOT_ENOUGH_REPLICAS)
     assert rig.answer("delete") == {
@@ -118,7 +118,7 @@ def test_offsets_of_other_groups_are_deleted_only_while_they_are_empty(rig: Grou
 
 def test_the_deletion_of_no_offset_is_answered_at_once(rig: GroupRig) -> None:
     rig.stable("m")
-    rig.do(rig.group.delete_offsets([U0], "delete", rig.moment()))
+    rig.apply(lambda group, now: group.delete_offsets([U0], "delete", now))
     assert (rig.answer("delete"), rig.appends) == ({U0: E.NONE}, [])
 
 
@@ -131,11 +131,13 @@ def test_a_deleted_group_leaves_only_tombstones(had_members: bool, rig: GroupRig
         rig.settle()
     store(rig, T0, U0)
     rig.commit_from_outside(offsets={T1: rig.offset(1)})
-    rig.do(rig.group.delete("delete", rig.moment()))
+    rig.apply(lambda group, now: group.delete("delete", now))
     assert (rig.answer("delete"), rig.group.is_dead) == (None, True)
     rig.settle()
     assert rig.answer("commit") == {T1: E.NONE}
-    rig.do(rig.group.appended(rig.appends[0].number or 0, E.REQUEST_TIMED_OUT, -1, rig.moment()))
+    rig.apply(
+        lambda group, now: group.outbox.settle(rig.appends[0].number or 0, E.REQUEST_TIMED_OUT, -1, now)
+    )
     assert rig.answer("delete") is E.COORDINATOR_NOT_AVAILABLE
     # A group that only stored offsets has no record of its own.
     assert tombstones(rig) == {T0, T1, U0} | ({"group"} if had_members else set())
@@ -147,7 +149,7 @@ def test_a_deleted_group_leaves_only_tombstones(had_members: bool, rig: GroupRig
 
 def expire(rig: GroupRig, after_ms: float) -> set[TopicPartition | str]:
     rig.now_ms += after_ms
-    rig.do(rig.group.expire_offsets(rig.moment(), RETENTION_MS))
+    rig.apply(lambda group, now: group.expire_offsets(now, RETENTION_MS))
     return tombstones(rig) if rig.appends else set()
 
 
@@ -250,7 +252,7 @@ def test_an_offset_with_a_commit_in_flight_does_not_expire(rig: GroupRig) -> Non
     store(rig, T0)
     rig.now_ms += 2 * RETENTION_MS
     rig.commit_from_outside(offsets={T0: rig.offset(9)})
-    rig.do(rig.group.expire_offsets(rig.moment(), RETENTION_MS))
+    rig.apply(lambda group, now: group.expire_offsets(now, RETENTION_MS))
     rig.settle()
     assert committed(rig) == (9, E.NONE)
     assert rig.appends == []
@@ -265,6 +267,8 @@ def test_offsets_of_deleted_topics_are_removed(rig: GroupRig) -> None:
         [T0],
     ]
     rig.stable("m")
-    rig.do(rig.group.remove_offsets([T0, T1], rig.moment()))
+    rig.apply(lambda group, now: group.remove_offsets([T0, T1], now))
     assert tombstones(rig) == {T0}
-    assert rig.group.remove_offsets([T1], rig.moment()).appends == []
+    rig.appends.clear()
+    rig.apply(lambda group, now: group.remove_offsets([T1], now))
+    assert rig.appends == []

@@ -130,8 +130,8 @@ def test_a_dead_group_has_no_deadline(state: GroupState) -> None:
     else:
         rig.complete("m", "n")
     rig.join("x", NEW_CLIENT)
-    rig.do(rig.group.unload(rig.moment()))
-    rig.do(rig.group.tick(rig.moment()))
+    rig.apply(lambda group, now: group.unload(now))
+    rig.apply(lambda group, now: group.tick(now))
     assert rig.group.next_deadline_ms == math.inf
 
 

@@ -52,7 +52,9 @@ class OffsetsRig(GroupRig):
         assert self.committed_error() is E.NONE
 
     def end(self, marker_offset: int = 20, *, commit: bool = True, producer_id: int = 5) -> None:
-        self.do(self.group.transaction_ended(TransactionEnd(producer_id, marker_offset, commit)))
+        self.apply(
+            lambda group, now: group.transaction_ended(TransactionEnd(producer_id, marker_offset, commit))
+        )
 
     def read(self, partition: TopicPartition = T0) -> tuple[int, ErrorCode]:
         result = self.group.fetch([partition], require_stable=True)[partition]
@@ -245,7 +247,7 @@ class History:
 
     def remove(self) -> None:
         names = self.random.sample(self.partitions, self.random.randint(1, 2))
-        self.rig.do(self.rig.group.remove_offsets(names, self.rig.moment()))
+        self.rig.apply(lambda group, now: group.remove_offsets(names, now))
         self.take_appends()
 
     def take_appends(self) -> None:
@@ -274,7 +276,7 @@ class History:
     def settle(self) -> None:
         if self.written:
             number, error, offset = self.written.pop(self.random.randrange(len(self.written)))
-            self.rig.do(self.rig.group.appended(number, error, offset, self.rig.moment()))
+            self.rig.apply(lambda group, now: group.outbox.settle(number, error, offset, now))
 
     def mark(self) -> None:
         producer_id = self.random.choice(self.producers)
@@ -296,7 +298,7 @@ class History:
             end = self.random.choice(self.reported)
         else:
             return
-        self.rig.do(self.rig.group.transaction_ended(end))
+        self.rig.apply(lambda group, now: group.transaction_ended(end))
 
     def calm(self) -> None:
         """All outcomes and markers are reported: the group agrees with its log."""

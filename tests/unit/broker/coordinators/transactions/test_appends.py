@@ -145,12 +145,20 @@ def test_a_request_survives_the_refusal_of_an_id_that_it_does_not_need_yet() -> 
     rig = TransactionRig(LAST, gives_ids=False)
     assert rig.send(init(), "init") is None
     rig.send(add(LAST_EPOCH, producer_id=7))
-    rig.do(rig.machine.producer_id_given(NO_PRODUCER_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE, rig.now))
+    rig.apply(
+        lambda machine, now: machine.producer_id_given(
+            NO_PRODUCER_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE, now
+        )
+    )
     assert rig.answer("init") is None, "while the addition is appended"
     rig.settle()
     rig.settle()
     assert rig.state is S.PREPARE_ABORT
-    rig.do(rig.machine.producer_id_given(NO_PRODUCER_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE, rig.now))
+    rig.apply(
+        lambda machine, now: machine.producer_id_given(
+            NO_PRODUCER_ID, ErrorCode.COORDINATOR_NOT_AVAILABLE, now
+        )
+    )
     assert rig.answer("init") is None, "while the former transaction ends"
     rig.finish()
     rig.give_id()
@@ -162,10 +170,10 @@ def test_an_id_in_use_does_not_expire_and_a_failed_expiry_is_not_repeated() -> N
     rig = TransactionRig(LAST, gives_ids=False)
     rig.now_ms = rig.limits.expiration_ms
     rig.send(init())
-    rig.do(rig.machine.expire(rig.now))
+    rig.apply(lambda machine, now: machine.expire(now))
     assert not rig.appends
     rig.give_id(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    rig.do(rig.machine.expire(rig.now))
+    rig.apply(lambda machine, now: machine.expire(now))
     rig.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
     assert (rig.machine.next_deadline_ms, rig.state) == (math.inf, S.EMPTY)
 
@@ -222,7 +230,7 @@ def test_unloading_answers_all_that_wait() -> None:
     rig = ongoing()
     rig.send(commit(0), "end")
     rig.send(init(), "init")
-    rig.do(rig.machine.unload(rig.now))
+    rig.apply(lambda machine, now: machine.unload(now))
     assert rig.answer("end") == EndTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
     assert rig.answer("init") == InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR)
     assert rig.machine.next_deadline_ms == math.inf

@@ -154,7 +154,7 @@ def test_a_late_report_says_nothing_about_the_present_markers() -> None:
     assert rig.do_all(add(1, P0)) is OK
     rig.send(commit(1, 2))
     rig.settle()
-    rig.do(rig.machine.markers_written(rig.markers[-1].number - 1, [P0], rig.now))
+    rig.apply(lambda machine, now: machine.markers_written(rig.markers[-1].number - 1, [P0], now))
     assert not rig.appends
     rig.write_markers()
     assert rig.appends
@@ -381,10 +381,10 @@ def test_a_clock_that_differs_expires_no_id_early(ahead_ms: int) -> None:
     rig.do_all(init())
     move_coordinator(rig, ahead_ms)
     rig.now_ms += rig.limits.expiration_ms - 1
-    rig.do(rig.machine.expire(rig.now))
+    rig.apply(lambda machine, now: machine.expire(now))
     assert not rig.appends
     rig.now_ms += 1
-    rig.do(rig.machine.expire(rig.now))
+    rig.apply(lambda machine, now: machine.expire(now))
     assert rig.appends
 
 
@@ -393,7 +393,7 @@ def test_a_clock_that_is_set_forward_expires_no_id_early() -> None:
     rig.do_all(init())
     rig.wall_ahead_ms = MAX_CLOCK_SKEW_MS
     rig.now_ms += rig.limits.expiration_ms - 1
-    rig.do(rig.machine.expire(rig.now))
+    rig.apply(lambda machine, now: machine.expire(now))
     assert not rig.appends
 
 
@@ -401,10 +401,10 @@ def test_an_unused_id_expires() -> None:
     rig = TransactionRig()
     rig.do_all(init())
     rig.now_ms += rig.limits.expiration_ms - 1
-    rig.do(rig.machine.expire(rig.now))
+    rig.apply(lambda machine, now: machine.expire(now))
     assert not rig.appends
     rig.now_ms += 1
-    rig.do(rig.machine.expire(rig.now))
+    rig.apply(lambda machine, now: machine.expire(now))
     assert rig.appends[0].records[0].value is None
     assert rig.send(init()) is None
     rig.settle()
