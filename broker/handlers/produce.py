@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD, MAX_PRODUCED_BATCHES
-from barnabas.broker.coordinators.transactions.verification import Outcome, Question
+from barnabas.broker.coordinators.transactions.requests import AddPartitions
+from barnabas.broker.coordinators.transactions.verification import Outcome
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
@@ -161,7 +162,7 @@ def _confirm(
     if not guards or not services.verification.asks(adds):
         append(_NO_REFUSALS, guards | unasked)
         return
-    question = Question(request.body.transactional_id, producer_id, epoch, frozenset(guards), adds)
+    addition = AddPartitions(producer_id, epoch, frozenset(guards), verify_only=not adds)
     outcomes: list[Outcome] = []
 
     def confirmed() -> None:
@@ -180,7 +181,7 @@ def _confirm(
 
     def ask() -> None:
         raw.pause(confirmed)
-        services.verification.confirm(question, answered)
+        services.verification.confirm(request.body.transactional_id, addition, answered)
 
     # A coordinator in this process appends to its own log.
     request.raw.continue_in(Lane.GENERAL, ask)

@@ -54,23 +54,14 @@ _MAX_BATCH_LENGTH: Final = MAX_INNER_ELEMENTS // 2
 _RETRIABLE: Final = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-class Question(NamedTuple):
-    """Are these partitions in the producer's ongoing transaction? With ``adds``, put them into it."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    partitions: frozenset[TopicPartition]
-    adds: bool
-
-
 Outcome = Mapping[TopicPartition, ErrorCode]
 """An error or NONE for each partition of a question."""
 Answer = Callable[[Outcome], None]
 
 
-class _Asked(NamedTuple):
-    question: Question
+class _Question(NamedTuple):
+    transactional_id: str
+    request: AddPartitions
     answer: Answer
 
 
@@ -105,17 +96,21 @@ class TransactionVerification:
             timeout_ms=TIMEOUT_MS,
         )
 
-    def confirm(self, question: Question, answer: Answer) -> None:
+    def confirm(self, transactional_id: str, request: AddPartitions, answer: Answer) -> None:
         """Ask the coordinator. If it is not available, that is the outcome of all partitions."""
+
+        def answered(outcome: ErrorCode | Outcome) -> None:
+            answer(dict.fromkeys(request.partitions, outcome) if isinstance(outcome, ErrorCode) else outcome)
+
         try:
-            coordinator = self._coordinator_of(question.transactional_id)
+            coordinator = self._coordinator_of(transactional_id)
         except ApiError as error:
-            answer(dict.fromkeys(question.partitions, error.code))
+            answered(error.code)
             return
         if coordinator == self._broker_id:
-            self._confirm_here(question, answer)
-        elif not self._window.put(coordinator, _Asked(question, answer)):
-            answer(dict.fromkeys(question.partitions, _RETRIABLE))
+            self._ask_own(transactional_id, request, answered)
+        elif not self._window.put(coordinator, _Question(transactional_id, request, answer)):
+            answered(_RETRIABLE)
 
     def confirm_append(
         self,
@@ -136,66 +131,54 @@ class TransactionVerification:
         if guard is None or not self.asks(adds):
             answer(ErrorCode.NONE, guarded)
             return
-        question = Question(
-            transactional_id, producer.producer_id, producer.epoch, frozenset([partition]), adds
-        )
-        self.confirm(question, lambda outcome: answer(outcome[partition], guarded))
+        request = AddPartitions(producer.producer_id, producer.epoch, frozenset([partition]), not adds)
+        self.confirm(transactional_id, request, lambda outcome: answer(outcome[partition], guarded))
 
     def asks(self, adds: bool) -> bool:
         """Whether coordinators are asked at all."""
         return adds or self.is_enabled
 
-    def _confirm_here(self, question: Question, answer: Answer) -> None:
-        transactional_id, producer_id, epoch, partitions, adds = question
 
-        def answered(outcome: ErrorCode | Outcome) -> None:
-            answer(dict.fromkeys(partitions, outcome) if isinstance(outcome, ErrorCode) else outcome)
-
-        request = AddPartitions(producer_id, epoch, partitions, verify_only=not adds)
-        self._ask_own(transactional_id, request, answered)
-
-
-def _next_batch(waiting: deque[_Asked]) -> list[_Asked]:
+def _next_batch(waiting: deque[_Question]) -> list[_Question]:
     """All that waits, up to the second question about one transactional id: the answers go by the id.
 
     A batch that could not be encoded would fail the questions of others. One question came in a request, so
     it fits alone.
     """
-    batch: list[_Asked] = []
+    batch: list[_Question] = []
     ids: set[str] = set()
     length = 0
-    while waiting and waiting[0].question.transactional_id not in ids:
-        length += _length(waiting[0].question)
+    while waiting and waiting[0].transactional_id not in ids:
+        length += _length(waiting[0])
         if batch and length > _MAX_BATCH_LENGTH:
             break
-        asked = waiting.popleft()
-        ids.add(asked.question.transactional_id)
-        batch.append(asked)
+        batch.append(waiting.popleft())
+        ids.add(batch[-1].transactional_id)
     return batch
 
 
-def _length(question: Question) -> int:
+def _length(question: _Question) -> int:
     """At least the characters of its names and the number of its partitions."""
-    return len(question.transactional_id) + sum(len(name.topic) + 1 for name in question.partitions)
+    return len(question.transactional_id) + sum(len(name.topic) + 1 for name in question.request.partitions)
 
 
-def _make_request(batch: Sequence[_Asked]) -> wire.AddPartitionsToTxnRequest:
+def _make_request(batch: Sequence[_Question]) -> wire.AddPartitionsToTxnRequest:
     return wire.AddPartitionsToTxnRequest(
         transactions=[
             wire.AddPartitionsToTxnTransaction(
-                transactional_id=question.transactional_id,
-                producer_id=question.producer_id,
-                producer_epoch=question.producer_epoch,
-                verify_only=not question.adds,
-                topics=numbers_in_topics(wire.AddPartitionsToTxnTopic, sorted(question.partitions)),
+                transactional_id=transactional_id,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+                verify_only=request.verify_only,
+                topics=numbers_in_topics(wire.AddPartitionsToTxnTopic, sorted(request.partitions)),
             )
-            for question, _ in batch
+            for transactional_id, request, _ in batch
         ]
     )
 
 
 def _answered(
-    broker_id: BrokerId, batch: Sequence[_Asked], response: wire.AddPartitionsToTxnResponse | LocalError
+    broker_id: BrokerId, batch: Sequence[_Question], response: wire.AddPartitionsToTxnResponse | LocalError
 ) -> None:
     """Give each question its outcome; a partition without a result counts as not confirmed."""
     codes: dict[str, dict[TopicPartition, ErrorCode]] = {}
@@ -211,7 +194,8 @@ def _answered(
             }
             for result in response.results_by_transaction
         }
-    for question, answer in batch:
-        by_partition = codes.get(question.transactional_id, {})
-        outcome = {name: by_partition.get(name, missing) for name in question.partitions}
-        contained(f"{question} was answered, but its request failed", answer, outcome)
+    for transactional_id, request, answer in batch:
+        by_partition = codes.get(transactional_id, {})
+        outcome = {name: by_partition.get(name, missing) for name in request.partitions}
+        failure = f"{request} of {transactional_id!r} was answered, but its request failed"
+        contained(failure, answer, outcome)

@@ -8,7 +8,6 @@ from barnabas.broker.coordinators.transactions.requests import AddPartitions
 from barnabas.broker.coordinators.transactions.verification import (
     MAX_IN_FLIGHT,
     Outcome,
-    Question,
     TransactionVerification,
 )
 from barnabas.protocol import codec_msgpack
@@ -52,14 +51,16 @@ def verification(leading: Serving, coordinators: Coordinators) -> TransactionVer
     return make_verification(leading, coordinators)
 
 
-def question(name: str, *partitions: TopicPartition, adds: bool = False, epoch: int = 3) -> Question:
-    return Question(name, 7, epoch, frozenset(partitions or [T0]), adds)
+def question(
+    name: str, *partitions: TopicPartition, adds: bool = False, epoch: int = 3
+) -> tuple[str, AddPartitions]:
+    return name, AddPartitions(7, epoch, frozenset(partitions or [T0]), verify_only=not adds)
 
 
-def ask(verification: TransactionVerification, asked: Question) -> list[Outcome]:
+def ask(verification: TransactionVerification, asked: tuple[str, AddPartitions]) -> list[Outcome]:
     """The answers, now or later."""
     answers: list[Outcome] = []
-    verification.confirm(asked, answers.append)
+    verification.confirm(*asked, answers.append)
     return answers
 
 
