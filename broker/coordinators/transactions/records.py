@@ -34,16 +34,7 @@ _LAST_PRODUCER_EPOCH_TAG: Final = 10_000
 _PREPARED_TIMEOUT_TAG: Final = 10_001
 NO_PARTITIONS: Final[frozenset[TopicPartition]] = frozenset()
 
-_STATES: Final = {
-    0: TransactionState.EMPTY,
-    1: TransactionState.ONGOING,
-    2: TransactionState.PREPARE_COMMIT,
-    3: TransactionState.PREPARE_ABORT,
-    4: TransactionState.COMPLETE_COMMIT,
-    5: TransactionState.COMPLETE_ABORT,
-    6: TransactionState.DEAD,
-    7: TransactionState.PREPARE_EPOCH_FENCE,
-}
+_STATES: Final = dict(enumerate(TransactionState))
 _STATUS_OF: Final = {state: status for status, state in _STATES.items()}
 
 

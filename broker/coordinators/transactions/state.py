@@ -13,7 +13,7 @@ from barnabas.protocol.invariants import InvariantViolation
 
 
 class TransactionState(Enum):
-    """The values are the names that clients see."""
+    """The values are the names that clients see. The place of a state, from 0 on, is its number in logs."""
 
     EMPTY = "Empty"
     """The id has a producer, which has begun nothing."""

@@ -77,6 +77,20 @@ def test_the_flexible_version_is_written_only_where_it_is_needed() -> None:
     assert value_of(ONGOING._replace(client_transaction_version=2), 0)[:2] == b"\0\1"
 
 
+def test_the_numbers_of_the_states_are_kafkas() -> None:
+    numbers = {state.value: value_of(ONGOING._replace(state=state), 0)[16] for state in TransactionState}
+    assert numbers == {
+        "Empty": 0,
+        "Ongoing": 1,
+        "PrepareCommit": 2,
+        "PrepareAbort": 3,
+        "CompleteCommit": 4,
+        "CompleteAbort": 5,
+        "Dead": 6,
+        "PrepareEpochFence": 7,
+    }
+
+
 def test_an_unknown_state_is_refused() -> None:
     value = bytearray(value_of(EMPTY, 0))
     value[16] = 9
