@@ -62,7 +62,6 @@ class Coordination:
             host,
             producer_ids=producer_ids,
             links=self.links,
-            marker_writer=replicas.markers,
             transaction_version=transaction_version,
         )
         listener, topic = config.inter_broker_listener_name, self.transactions.topic

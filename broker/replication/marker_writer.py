@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -58,6 +58,13 @@ class TransactionMarker(NamedTuple):
     transaction_version: int = 0
 
 
+class _Written(NamedTuple):
+    """One batch: the number of its marker, from 0 on, and where it is appended."""
+
+    marker: int
+    partition: TopicPartition
+
+
 class TransactionMarkers:
     """The ``listeners`` are called without any lock, before the answer. A listener that fails makes the
     outcome UNKNOWN_SERVER_ERROR, so that the coordinator writes the marker again.
@@ -67,9 +74,6 @@ class TransactionMarkers:
         self.listeners: list[OffsetsEnded] = []
         self._replicas = replicas
 
-    def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
-        return self._replicas.waits_for_disk(partitions)
-
     def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None:
         """Append the markers, and call ``answer`` once: when all are replicated or refused, or time is up.
 
@@ -77,56 +81,37 @@ class TransactionMarkers:
         TRANSACTION_COORDINATOR_FENCED for a marker of a coordinator that another one has replaced.
         """
         now_ms = wall_clock_ms()
-        writing = _Writing(markers, self.listeners, answer)
+        outcomes: list[MarkerOutcome] = [{} for _ in markers]
+        # The offsets of the markers in partitions of the offsets topic.
+        offsets: list[dict[TopicPartition, int]] = [{} for _ in markers]
         by_origin: dict[AppendOrigin, list[_Written]] = {}
         for number, marker in enumerate(markers):
             written = by_origin.setdefault(_origin(marker), [])
             written += [_Written(number, partition) for partition in marker.partitions]
-        writing.unanswered = len(by_origin) + 1
+        lock, unanswered = threading.Lock(), len(by_origin) + 1
+
+        def answered(written: Sequence[_Written], responses: Sequence[PartitionProduceResponse]) -> None:
+            """One append is answered; the answers may come on several threads."""
+            nonlocal unanswered
+            for (number, partition), response in zip(written, responses, strict=True):
+                outcomes[number][partition] = ErrorCode(response.error_code)
+                if partition.topic == OFFSETS_TOPIC and response.error_code == ErrorCode.NONE:
+                    offsets[number][partition] = response.base_offset
+            with lock:
+                unanswered -= 1
+                is_last = not unanswered
+            if is_last:
+                for marker, outcome, ended in zip(markers, outcomes, offsets, strict=True):
+                    if ended:
+                        self._tell(marker, outcome, ended)
+                answer(outcomes)
+
         for origin, written in by_origin.items():
             batches = [(one.partition, _encode(markers[one.marker], now_ms)) for one in written]
-            answered = partial(writing.answered, written)
-            self._replicas.append(_ACKS_ALL, timeout_ms, batches, answered, origin=origin)
+            self._replicas.append(_ACKS_ALL, timeout_ms, batches, partial(answered, written), origin=origin)
         # The caller may be no worker, which would wake them after its request.
         self._replicas.wake_followers()
-        writing.answered((), ())
-
-
-class _Written(NamedTuple):
-    """One batch: the number of its marker, from 0 on, and where it is appended."""
-
-    marker: int
-    partition: TopicPartition
-
-
-class _Writing:
-    """The markers of one call, until each append is answered; the answers may come on several threads."""
-
-    def __init__(
-        self, markers: Sequence[TransactionMarker], listeners: Sequence[OffsetsEnded], answer: MarkersAnswer
-    ) -> None:
-        self.unanswered = 0
-        self._markers = markers
-        self._listeners = listeners
-        self._answer = answer
-        self._outcomes: list[MarkerOutcome] = [{} for _ in markers]
-        # The offsets of the markers in partitions of the offsets topic.
-        self._offsets: list[dict[TopicPartition, int]] = [{} for _ in markers]
-        self._lock = threading.Lock()
-
-    def answered(self, written: Sequence[_Written], responses: Sequence[PartitionProduceResponse]) -> None:
-        for (number, partition), response in zip(written, responses, strict=True):
-            self._outcomes[number][partition] = ErrorCode(response.error_code)
-            if partition.topic == OFFSETS_TOPIC and response.error_code == ErrorCode.NONE:
-                self._offsets[number][partition] = response.base_offset
-        with self._lock:
-            self.unanswered -= 1
-            is_last = not self.unanswered
-        if is_last:
-            for marker, outcome, offsets in zip(self._markers, self._outcomes, self._offsets, strict=True):
-                if offsets:
-                    self._tell(marker, outcome, offsets)
-            self._answer(self._outcomes)
+        answered((), ())
 
     def _tell(
         self, marker: TransactionMarker, outcome: MarkerOutcome, offsets: Mapping[TopicPartition, int]
@@ -134,7 +119,7 @@ class _Writing:
         """Tell the listeners which transactions with offsets have ended."""
         ended = {partition.partition: offset for partition, offset in offsets.items()}
         try:
-            for listener in self._listeners:
+            for listener in self.listeners:
                 listener(ended, marker.producer_id, marker.committed)
         except InvariantViolation:
             raise

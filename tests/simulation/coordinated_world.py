@@ -166,7 +166,6 @@ class Parts:
             host,
             producer_ids=self.producer_ids,
             links=links,
-            marker_writer=broker.replicas.markers,
             transaction_version=lambda: world.transaction_version,
         )
         self.verification = TransactionVerification(

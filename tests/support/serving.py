@@ -377,7 +377,6 @@ class Serving:
             host,
             producer_ids=self.producer_ids,
             links=links or cast(Any, self.sent),
-            marker_writer=manager.markers,
             transaction_version=lambda: self.transaction_version,
         )
         self.transactions.listen()

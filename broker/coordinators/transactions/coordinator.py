@@ -45,7 +45,6 @@ from barnabas.broker.coordinators.transactions.requests import (
 )
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
-from barnabas.broker.replication.marker_writer import TransactionMarkers
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, Unencodable, api_error
 from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicId, TopicPartition
@@ -57,8 +56,6 @@ APPEND_TIMEOUT_MS: Final = 5_000
 RESERVED_BYTES: Final = 256
 """The room in a batch beside an ongoing transaction's key and value: for the headers (under 100), and for
 what the decision stores in addition (under 100), which must fit or the transaction could never end."""
-MARKER_TIMEOUT_MS: Final = 5_000
-"""The time for the in-sync replicas to get a marker that is appended here; then it is written again."""
 MAX_WAITING_FOR_LOADING: Final = 10_000
 """Requests; more are refused at once."""
 
@@ -192,7 +189,6 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
         *,
         producer_ids: ProducerIds,
         links: BrokerLinks,
-        marker_writer: TransactionMarkers,
         transaction_version: Callable[[], int],
     ) -> None:
         super().__init__(host)
@@ -201,15 +197,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
         self._limits = TransactionLimits(
             host.config.transaction_max_timeout_ms, host.config.transactional_id_expiration_ms
         )
-        self.markers = MarkerQueue(
-            host.config.broker_id,
-            host.metadata,
-            host.reaper,
-            links=links,
-            writer=marker_writer,
-            timeout_ms=MARKER_TIMEOUT_MS,
-            run_aside=host.run_aside,
-        )
+        self.markers = MarkerQueue(host, links)
         self._waiting = Purgatory(
             "transactional ids being loaded", host.reaper, max_operations=MAX_WAITING_FOR_LOADING
         )

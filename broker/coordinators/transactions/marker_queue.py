@@ -23,11 +23,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from barnabas.broker.base.contained import contained
-from barnabas.broker.base.purgatory import DelayedCall, Purgatory, Reaper
-from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.base.purgatory import DelayedCall, Purgatory
 from barnabas.broker.coordinators.broker_links import BrokerLinks, Window
-from barnabas.broker.coordinators.coordinator_log import RunAside
-from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker, TransactionMarkers
+from barnabas.broker.coordinators.topic_coordinator import Host
+from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
 from barnabas.common.backoff import doubled
 from barnabas.protocol.errors import ErrorCode, LocalError, known_code
 from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition
@@ -41,6 +40,8 @@ MAX_IN_FLIGHT: Final = 4
 """Requests to one broker: with one, each transaction would wait for the replication of those before it."""
 MAX_MARKERS: Final = 5_000
 """Partitions in one request, at most; the first transaction of a request may exceed it."""
+APPEND_TIMEOUT_MS: Final = 5_000
+"""The time for the in-sync replicas to get a marker that is appended here; then it is written again."""
 FIRST_PAUSE_MS: Final = 20.0
 LONGEST_PAUSE_MS: Final = 1_000.0
 FENCED_PAUSE_MS: Final = 5_000.0
@@ -86,31 +87,19 @@ class _Part(NamedTuple):
 
 
 class MarkerQueue:
-    """``timeout_ms`` is how long a leader waits for its followers, locally.
+    """Markers for this broker's partitions are appended on the caller's thread.
 
-    Markers for this broker's partitions are appended on the caller's thread, except to slow disks, and again
-    on that of all deadlines: then ``run_aside`` has it done.
+    Those to slow disks, and those that are sent again on the thread of all deadlines, go by ``run_aside``.
     """
 
-    def __init__(
-        self,
-        broker_id: BrokerId,
-        metadata: MetadataCache,
-        reaper: Reaper,
-        *,
-        links: BrokerLinks,
-        writer: TransactionMarkers,
-        timeout_ms: int,
-        run_aside: RunAside,
-    ) -> None:
-        self._broker_id = broker_id
-        self._metadata = metadata
-        self._reaper = reaper
-        self._writer = writer
-        self._timeout_ms = timeout_ms
-        self._run_aside = run_aside
+    def __init__(self, host: Host, links: BrokerLinks) -> None:
+        self._broker_id = host.config.broker_id
+        self._replicas = host.replicas
+        self._metadata = host.metadata
+        self._reaper = host.reaper
+        self._run_aside = host.run_aside
         # As many as there are decided transactions: to drop one would make it hang.
-        self._delayed = Purgatory("transaction markers", reaper, max_operations=sys.maxsize)
+        self._delayed = Purgatory("transaction markers", host.reaper, max_operations=sys.maxsize)
         self._is_stopped = False
         self._window = Window(
             links,
@@ -164,7 +153,7 @@ class MarkerQueue:
                 sending.written(leaders.keys())
             elif broker_id == NO_BROKER:
                 self._retry(part, leaders, _pause_ms(failures))
-            elif broker_id == self._broker_id and self._writer.wait_for_disk(leaders):
+            elif broker_id == self._broker_id and self._replicas.waits_for_disk(leaders):
                 self._run_aside(partial(self._write_here, part))
             elif broker_id == self._broker_id:
                 self._write_here(part)
@@ -184,7 +173,8 @@ class MarkerQueue:
             self._settle(part, outcomes[0])
 
         failure = f"{part.sending}: its markers failed by an unforeseen error"
-        if not contained(failure, self._writer.write, [part.marker()], self._timeout_ms, answer):
+        write = self._replicas.markers.write
+        if not contained(failure, write, [part.marker()], APPEND_TIMEOUT_MS, answer):
             self._settle(part, {})
 
     # ---- outcomes

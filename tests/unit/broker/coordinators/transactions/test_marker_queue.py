@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from barnabas.protocol.errors import ConnectionClosed, ErrorCode, LocalError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.transactions import WriteTxnMarkersRequest
 from tests.support.building import ME, NONE, THREE, Clock, fatal, led_by, metadata
+from tests.support.defaults import CONFIG
 from tests.support.marker_answers import markers_answer
 
 T0, T1, T2 = (TopicPartition("t", index) for index in range(3))
@@ -66,22 +69,22 @@ class Rig:
         self.is_wanted = True
         self.slow: set[TopicPartition] = set()
         self.run_aside: Callable[[Callable[[], None]], None] = lambda work: work()
-        self.queue = MarkerQueue(
-            ME,
-            self.metadata,
-            self.reaper,
-            links=self,
-            writer=self._Writer(self),
-            timeout_ms=1_000,
+        host: Any = SimpleNamespace(
+            config=replace(CONFIG, broker_id=ME),
+            replicas=self._Replicas(self),
+            metadata=self.metadata,
+            reaper=self.reaper,
             run_aside=lambda work: self.run_aside(work),
         )
+        self.queue = MarkerQueue(host, self)
         self.queue.listen()
 
-    class _Writer:
+    class _Replicas:
         def __init__(self, rig: Rig) -> None:
             self._rig = rig
+            self.markers = self
 
-        def wait_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
+        def waits_for_disk(self, partitions: Iterable[TopicPartition]) -> bool:
             return not self._rig.slow.isdisjoint(partitions)
 
         def write(self, markers: Sequence[TransactionMarker], timeout_ms: int, answer: MarkersAnswer) -> None:
@@ -261,7 +264,7 @@ def test_markers_that_fail_here_by_an_unforeseen_error_are_written_again(
         raise ZeroDivisionError
 
     with monkeypatch.context() as broken:
-        broken.setattr(Rig._Writer, "write", fail)
+        broken.setattr(Rig._Replicas, "write", fail)
         rig.end(T0)
     rig.pass_time(FIRST_PAUSE_MS)
     assert len(rig.local) == 1
