@@ -88,17 +88,21 @@ class DelayedOperation(ABC):
 
     def force_complete(self) -> bool:
         """Complete now; False if another thread has completed it, or will after its try."""
-        return self._end()
+        self._must_end = True
+        purgatory = self._purgatory
+        if self._is_completed or (purgatory is not None and purgatory.end_elsewhere(self)):
+            return False
+        return self.check()
 
     def cancel(self) -> bool:
         """End the wait without an answer, because nobody waits for it; False as for `force_complete`."""
         self._is_cancelled = True
-        return self._end()
+        return self.force_complete()
 
     def expire(self) -> bool:
         """Complete as if the deadline had passed; False as for `force_complete`."""
         self._is_late = True
-        return self._end()
+        return self.force_complete()
 
     def check(self) -> bool:
         """Complete if the condition holds; returns whether this call did.
@@ -128,13 +132,6 @@ class DelayedOperation(ABC):
             if not self._try_again:
                 return False
         return False
-
-    def _end(self) -> bool:
-        self._must_end = True
-        purgatory = self._purgatory
-        if self._is_completed or (purgatory is not None and purgatory.end_elsewhere(self)):
-            return False
-        return self.check()
 
     def _ended(self, *, is_late: bool) -> None:
         if self._purgatory is not None:
