@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
-from barnabas.broker.base.purgatory import Cancel, DelayedOperation, Purgatory, Reaper
+from barnabas.broker.base.purgatory import Cancel, DelayedCall, Purgatory, Reaper
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
@@ -48,34 +48,6 @@ class _Deletion:
             return False
         self.outcome.low_watermark = low_watermark
         return True
-
-
-class DelayedDeletion(DelayedOperation):
-    """A DeleteRecords request that waits for the followers of its partitions."""
-
-    def __init__(
-        self,
-        deadline_ms: float,
-        deletions: list[_Deletion],
-        metadata: MetadataCache,
-        answer: Callable[[], None],
-    ) -> None:
-        super().__init__(deadline_ms)
-        self._waiting = deletions
-        self._metadata = metadata
-        self._answer = answer
-
-    def try_complete(self) -> bool:
-        alive = self._metadata.current.brokers
-        self._waiting = [deletion for deletion in self._waiting if not deletion.is_settled(alive)]
-        return not self._waiting
-
-    def on_expiration(self) -> None:
-        for deletion in self._waiting:
-            deletion.outcome.error = ErrorCode.REQUEST_TIMED_OUT
-
-    def on_complete(self) -> None:
-        self._answer()
 
 
 class RecordDeletions:
@@ -121,8 +93,19 @@ class RecordDeletions:
         tps = [deletion.outcome.partition for deletion in deletions]
         for tp in tps:
             self._log_start_moved(tp)
+
+        def are_settled() -> bool:
+            nonlocal deletions
+            alive = self._metadata.current.brokers
+            deletions = [deletion for deletion in deletions if not deletion.is_settled(alive)]
+            return not deletions
+
+        def on_deadline() -> None:
+            for deletion in deletions:
+                deletion.outcome.error = ErrorCode.REQUEST_TIMED_OUT
+
         deadline_ms = self._now_ms() + timeout_ms
-        delayed = DelayedDeletion(deadline_ms, deletions, self._metadata, lambda: answer(outcomes))
+        delayed = DelayedCall(deadline_ms, are_settled, lambda: answer(outcomes), on_deadline)
         self.purgatory.try_complete_else_watch(delayed, tps)
         return delayed.cancel
 
