@@ -15,7 +15,7 @@ from barnabas.client.isolation import IsolationLevel
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset, TopicPartition
-from barnabas.protocol.messages import list_offsets as wire
+from barnabas.protocol.messages import log_offsets as wire
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 from barnabas.protocol.partition_entries import entries, in_topics
 

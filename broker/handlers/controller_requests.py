@@ -26,7 +26,7 @@ from barnabas.broker.handlers.known_errors import known_error
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import NO_BROKER, TopicId, TopicPartition
-from barnabas.protocol.messages import elections, features, reassignments
+from barnabas.protocol.messages import features, placement
 from barnabas.protocol.messages import topics as wire
 from barnabas.protocol.partition_entries import entries, in_topics, outcomes_in_topics, partitions_of
 from barnabas.protocol.schema import APIS, MAX_HEAD_BYTES, ApiKey, wire_fields
@@ -252,21 +252,21 @@ def _is_gone(services: Services, name: str, topic_id: TopicId) -> bool:
 
 
 def handle_elect_leaders(services: Services, request: ApiRequest) -> None:
-    body: elections.ElectLeadersRequest = request.body
+    body: placement.ElectLeadersRequest = request.body
     partitions = None if body.topic_partitions is None else partitions_of(body.topic_partitions)
 
     def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
         if code != ErrorCode.NONE:
             # Version 0 has no error of the whole request.
             outcomes = dict.fromkeys(partitions or (), api_error(code))
-        results = outcomes_in_topics(elections.ReplicaElectionResult, outcomes)
-        request.respond(elections.ElectLeadersResponse(error_code=code, replica_election_results=results))
+        results = outcomes_in_topics(placement.ReplicaElectionResult, outcomes)
+        request.respond(placement.ElectLeadersResponse(error_code=code, replica_election_results=results))
 
-    if body.election_type not in set(elections.ElectionType):
+    if body.election_type not in set(placement.ElectionType):
         answer(ErrorCode.INVALID_REQUEST, {})
         return
     services.controller.elect_leaders(
-        partitions, is_unclean=body.election_type == elections.ElectionType.UNCLEAN, done=answer
+        partitions, is_unclean=body.election_type == placement.ElectionType.UNCLEAN, done=answer
     )
 
 
@@ -274,7 +274,7 @@ def handle_elect_leaders(services: Services, request: ApiRequest) -> None:
 
 
 def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
-    body: reassignments.AlterPartitionReassignmentsRequest = request.body
+    body: placement.AlterPartitionReassignmentsRequest = request.body
     targets: dict[TopicPartition, Sequence[int] | None] = {
         tp: entry.replicas for tp, entry in entries(body.topics)
     }
@@ -285,9 +285,9 @@ def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
         del targets[tp]
 
     def answer(code: ErrorCode, outcomes: Mapping[TopicPartition, ApiError | None]) -> None:
-        results = outcomes_in_topics(reassignments.ReassignableTopicResponse, {**outcomes, **doubled})
+        results = outcomes_in_topics(placement.ReassignableTopicResponse, {**outcomes, **doubled})
         request.respond(
-            reassignments.AlterPartitionReassignmentsResponse(
+            placement.AlterPartitionReassignmentsResponse(
                 allow_replication_factor_change=body.allow_replication_factor_change,
                 error_code=code,
                 error_message=_text(code),
@@ -301,7 +301,7 @@ def handle_alter_reassignments(services: Services, request: ApiRequest) -> None:
 
 
 def handle_list_reassignments(services: Services, request: ApiRequest) -> None:
-    body: reassignments.ListPartitionReassignmentsRequest = request.body
+    body: placement.ListPartitionReassignmentsRequest = request.body
     requested = None if body.topics is None else set(partitions_of(body.topics))
 
     def answer(code: ErrorCode, under_way: Mapping[TopicPartition, ReplicaAssignment]) -> None:
@@ -311,18 +311,18 @@ def handle_list_reassignments(services: Services, request: ApiRequest) -> None:
             if requested is None or tp in requested
         )
         request.respond(
-            reassignments.ListPartitionReassignmentsResponse(
+            placement.ListPartitionReassignmentsResponse(
                 error_code=code,
                 error_message=_text(code),
-                topics=in_topics(reassignments.OngoingTopicReassignment, listed),
+                topics=in_topics(placement.OngoingTopicReassignment, listed),
             )
         )
 
     services.controller.list_reassignments(answer)
 
 
-def _ongoing(tp: TopicPartition, assignment: ReplicaAssignment) -> reassignments.OngoingPartitionReassignment:
-    return reassignments.OngoingPartitionReassignment(
+def _ongoing(tp: TopicPartition, assignment: ReplicaAssignment) -> placement.OngoingPartitionReassignment:
+    return placement.OngoingPartitionReassignment(
         partition_index=tp.partition,
         replicas=list(assignment.replicas),
         adding_replicas=list(assignment.adding),

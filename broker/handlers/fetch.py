@@ -32,7 +32,7 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages import fetch as wire
-from barnabas.protocol.messages.leader_epoch import DEBUGGING_REPLICA_ID
+from barnabas.protocol.messages.log_offsets import DEBUGGING_REPLICA_ID
 from barnabas.protocol.schema import ApiKey
 
 _FIRST_WITH_TOPIC_IDS: Final = 13

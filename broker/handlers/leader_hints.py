@@ -11,7 +11,7 @@ from typing import Final
 
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages.leader_hint import LeaderIdAndEpoch, NodeEndpoint
+from barnabas.protocol.messages.partitions import LeaderIdAndEpoch, NodeEndpoint
 
 NO_HINT: Final = LeaderIdAndEpoch()
 

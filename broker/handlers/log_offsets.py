@@ -19,32 +19,7 @@ from barnabas.broker.replication.delayed_delete import DeletionOutcome
 from barnabas.broker.replication.partition import Isolation
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.ids import LeaderEpoch, TopicPartition
-from barnabas.protocol.messages.delete_records import (
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
-)
-from barnabas.protocol.messages.leader_epoch import (
-    LeaderEpochEndOffset,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopicResult,
-)
-from barnabas.protocol.messages.list_offsets import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
+from barnabas.protocol.messages import log_offsets as wire
 from barnabas.protocol.partition_entries import entries, in_topics, partitions_of, per_partition
 
 logger = logging.getLogger(__name__)
@@ -53,20 +28,22 @@ logger = logging.getLogger(__name__)
 
 
 _SINCE: Final = {
-    LATEST_TIMESTAMP: 0,
-    EARLIEST_TIMESTAMP: 0,
-    MAX_TIMESTAMP: 7,
-    EARLIEST_LOCAL_TIMESTAMP: 8,
-    LATEST_TIERED_TIMESTAMP: 9,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+    wire.LATEST_TIMESTAMP: 0,
+    wire.EARLIEST_TIMESTAMP: 0,
+    wire.MAX_TIMESTAMP: 7,
+    wire.EARLIEST_LOCAL_TIMESTAMP: 8,
+    wire.LATEST_TIERED_TIMESTAMP: 9,
+    wire.EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
 """The first version of each special timestamp."""
 
 
 def handle_list_offsets(services: Services, request: ApiRequest) -> None:
-    body: ListOffsetsRequest = request.body
+    body: wire.ListOffsetsRequest = request.body
     looks_into_records = any(
-        tp.timestamp >= 0 or tp.timestamp == MAX_TIMESTAMP for topic in body.topics for tp in topic.partitions
+        tp.timestamp >= 0 or tp.timestamp == wire.MAX_TIMESTAMP
+        for topic in body.topics
+        for tp in topic.partitions
     )
     if looks_into_records:
         # A lookup by time may decompress a batch; many must not take all workers.
@@ -75,13 +52,13 @@ def handle_list_offsets(services: Services, request: ApiRequest) -> None:
         _list_offsets(services, request, body)
 
 
-def _list_offsets(services: Services, request: ApiRequest, body: ListOffsetsRequest) -> None:
+def _list_offsets(services: Services, request: ApiRequest, body: wire.ListOffsetsRequest) -> None:
     version = request.api_version
     # Whatever replica id a request claims: followers get the offsets of their leader with its records.
     isolation = Isolation.of_consumer(body.isolation_level)
     counts = Counter(partitions_of(body.topics))
 
-    def answer(tp: TopicPartition, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    def answer(tp: TopicPartition, requested: wire.ListOffsetsPartition) -> wire.ListOffsetsPartitionResponse:
         try:
             if counts[tp] > 1:
                 raise api_error(ErrorCode.INVALID_REQUEST, f"{tp} is named {counts[tp]} times")
@@ -94,10 +71,10 @@ def _list_offsets(services: Services, request: ApiRequest, body: ListOffsetsRequ
         except ApiError as error:
             services.replicas.disk_failures.note(error)
             logger.debug("offsets of %s: %s", tp, error)
-            return ListOffsetsPartitionResponse(
+            return wire.ListOffsetsPartitionResponse(
                 partition_index=tp.partition, error_code=known_error(request, error.code)
             )
-        return ListOffsetsPartitionResponse(
+        return wire.ListOffsetsPartitionResponse(
             partition_index=tp.partition,
             error_code=ErrorCode.NONE,
             timestamp=timestamp,
@@ -105,7 +82,9 @@ def _list_offsets(services: Services, request: ApiRequest, body: ListOffsetsRequ
             leader_epoch=epoch,
         )
 
-    request.respond(ListOffsetsResponse(topics=per_partition(body.topics, ListOffsetsTopicResponse, answer)))
+    request.respond(
+        wire.ListOffsetsResponse(topics=per_partition(body.topics, wire.ListOffsetsTopicResponse, answer))
+    )
 
 
 def _has_meaning(timestamp: int, version: int | None) -> bool:
@@ -116,7 +95,7 @@ def _has_meaning(timestamp: int, version: int | None) -> bool:
 
 
 def _look_up(
-    services: Services, tp: TopicPartition, requested: ListOffsetsPartition, isolation: Isolation
+    services: Services, tp: TopicPartition, requested: wire.ListOffsetsPartition, isolation: Isolation
 ) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch of the requested position; -1 each if there is no such record.
 
@@ -126,17 +105,17 @@ def _look_up(
     replica = services.replicas.partition(tp)
     replica.check_leading(requested.current_leader_epoch)
     log = replica.log
-    if requested.timestamp in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
+    if requested.timestamp in (wire.LATEST_TIERED_TIMESTAMP, wire.EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         # As in Kafka without tiered storage.
         return -1, -1, -1
-    if requested.timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+    if requested.timestamp in (wire.EARLIEST_TIMESTAMP, wire.EARLIEST_LOCAL_TIMESTAMP):
         start_offset = log.log_start_offset
         return -1, start_offset, log.epoch_cache.epoch_at(start_offset)
-    if requested.timestamp == LATEST_TIMESTAMP:
+    if requested.timestamp == wire.LATEST_TIMESTAMP:
         end_offset = replica.latest_offset(requested.current_leader_epoch, isolation)
         # Read last: for an epoch that had ended below the offset, a client would take it for truncated.
         return -1, end_offset, replica.leader_epoch
-    if requested.timestamp == MAX_TIMESTAMP:
+    if requested.timestamp == wire.MAX_TIMESTAMP:
         record = log.max_timestamp_offset()
     else:
         record = log.offset_for_timestamp(requested.timestamp)
@@ -151,15 +130,15 @@ def _look_up(
 
 
 def handle_leader_epoch(services: Services, request: ApiRequest) -> None:
-    body: OffsetForLeaderEpochRequest = request.body
+    body: wire.OffsetForLeaderEpochRequest = request.body
 
-    def answer(tp: TopicPartition, requested: OffsetForLeaderPartition) -> LeaderEpochEndOffset:
+    def answer(tp: TopicPartition, requested: wire.OffsetForLeaderPartition) -> wire.LeaderEpochEndOffset:
         try:
             replica = services.replicas.partition(tp)
             end = replica.epoch_end(requested.current_leader_epoch, LeaderEpoch(requested.leader_epoch))
         except ApiError as error:
-            return LeaderEpochEndOffset(error_code=error.code, partition=tp.partition)
-        return LeaderEpochEndOffset(
+            return wire.LeaderEpochEndOffset(error_code=error.code, partition=tp.partition)
+        return wire.LeaderEpochEndOffset(
             error_code=ErrorCode.NONE,
             partition=tp.partition,
             leader_epoch=end.epoch,
@@ -167,7 +146,9 @@ def handle_leader_epoch(services: Services, request: ApiRequest) -> None:
         )
 
     request.respond(
-        OffsetForLeaderEpochResponse(topics=per_partition(body.topics, OffsetForLeaderTopicResult, answer))
+        wire.OffsetForLeaderEpochResponse(
+            topics=per_partition(body.topics, wire.OffsetForLeaderTopicResult, answer)
+        )
     )
 
 
@@ -175,22 +156,22 @@ def handle_leader_epoch(services: Services, request: ApiRequest) -> None:
 
 
 def handle_delete_records(services: Services, request: ApiRequest) -> None:
-    body: DeleteRecordsRequest = request.body
+    body: wire.DeleteRecordsRequest = request.body
     # As in Kafka, the last offset of a partition that is named more than once counts.
     offsets = {tp: entry.offset for tp, entry in entries(body.topics)}
 
     @request.answering
     def answer(outcomes: list[DeletionOutcome]) -> None:
         results = ((outcome.partition, _deletion_result(outcome)) for outcome in outcomes)
-        request.respond(DeleteRecordsResponse(topics=in_topics(DeleteRecordsTopicResult, results)))
+        request.respond(wire.DeleteRecordsResponse(topics=in_topics(wire.DeleteRecordsTopicResult, results)))
 
     request.raw.park(
         services.replicas.deletions.delete(max(0, body.timeout_ms), list(offsets.items()), answer)
     )
 
 
-def _deletion_result(outcome: DeletionOutcome) -> DeleteRecordsPartitionResult:
-    return DeleteRecordsPartitionResult(
+def _deletion_result(outcome: DeletionOutcome) -> wire.DeleteRecordsPartitionResult:
+    return wire.DeleteRecordsPartitionResult(
         partition_index=outcome.partition.partition,
         low_watermark=outcome.low_watermark,
         error_code=outcome.error,

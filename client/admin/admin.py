@@ -35,8 +35,8 @@ from barnabas.common.dialects import SOFTWARE_NAME, SOFTWARE_VERSION
 from barnabas.protocol.errors import raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
-from barnabas.protocol.messages.elections import ElectionType
 from barnabas.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpgradeType
+from barnabas.protocol.messages.placement import ElectionType
 
 __all__ = [
     "Admin",

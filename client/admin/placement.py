@@ -13,8 +13,7 @@ from barnabas.client.arguments import check_mapping, check_member, several
 from barnabas.client.offsets import Partition, partitions_in
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import BrokerId, TopicPartition
-from barnabas.protocol.messages import reassignments as wire
-from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest
+from barnabas.protocol.messages import placement as wire
 from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicPartitions
 from barnabas.protocol.partition_entries import entries, in_topics, numbers_in_topics
 
@@ -39,7 +38,7 @@ class PlacementAdmin(AdminBase):
         self,
         partitions: Iterable[Partition] | None = None,
         *,
-        election_type: ElectionType = ElectionType.PREFERRED,
+        election_type: wire.ElectionType = wire.ElectionType.PREFERRED,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, ApiError | None]:
         """Let the first replicas of these partitions lead, or of all that need it.
@@ -48,8 +47,8 @@ class PlacementAdmin(AdminBase):
         that it lacks. All brokers know the leaders when this returns. By partition: None, or an error such
         as ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE or ELIGIBLE_LEADERS_NOT_AVAILABLE.
         """
-        check_member("election_type", election_type, ElectionType)
-        request = ElectLeadersRequest(
+        check_member("election_type", election_type, wire.ElectionType)
+        request = wire.ElectLeadersRequest(
             election_type=int(election_type),
             topic_partitions=None
             if partitions is None

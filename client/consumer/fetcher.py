@@ -55,7 +55,7 @@ from barnabas.protocol.errors import (
 )
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import CONSUMER_REPLICA_ID, FetchPartitionResponse
-from barnabas.protocol.messages.leader_epoch import (
+from barnabas.protocol.messages.log_offsets import (
     LeaderEpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,

@@ -26,7 +26,7 @@ from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition, by_topic
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages import fetch as wire
-from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
+from barnabas.protocol.messages.log_offsets import LeaderEpochEndOffset
 from barnabas.protocol.record_batch import BatchHeader, TimestampType, check_batch, iter_batches
 from barnabas.protocol.records import Headers, RecordFields, decode_fields
 from barnabas.protocol.schema import RecordsToSend

@@ -7,7 +7,7 @@ from typing import Final
 
 from barnabas.protocol import schema as s
 from barnabas.protocol.ids import NO_TOPIC_ID
-from barnabas.protocol.messages.leader_hint import LeaderIdAndEpoch, NodeEndpoint
+from barnabas.protocol.messages.partitions import LeaderIdAndEpoch, NodeEndpoint
 from barnabas.protocol.schema import RecordsToSend
 
 CONSUMER_REPLICA_ID = -1

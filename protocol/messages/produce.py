@@ -6,7 +6,7 @@ from typing import Final
 
 from barnabas.protocol import schema as s
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages.leader_hint import LeaderIdAndEpoch, NodeEndpoint
+from barnabas.protocol.messages.partitions import LeaderIdAndEpoch, NodeEndpoint
 from barnabas.protocol.schema import RecordsToSend
 
 NOT_YET_CONFIRMED: Final = frozenset(

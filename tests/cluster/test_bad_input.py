@@ -15,7 +15,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.inter_broker import StopReplicaRequest
-from barnabas.protocol.messages.list_offsets import (
+from barnabas.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

@@ -10,7 +10,7 @@ from barnabas.client import ConfigResource
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.list_offsets import (
+from barnabas.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

@@ -15,16 +15,16 @@ from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import LENGTH_BYTES
-from barnabas.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
 from barnabas.protocol.messages.groups import (
     JoinGroupRequest,
     JoinGroupResponse,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
+)
+from barnabas.protocol.messages.log_offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
 )
 from tests.support.building import TP, state
 from tests.support.group_requests import find, join, lead, learn, work

@@ -10,7 +10,7 @@ from barnabas.client.consumer.partition_state import Verdict, judge
 from barnabas.client.errors import ApiError, ErrorCode, LogTruncated
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.fetch import FetchPartitionResponse, FetchResponse, FetchTopicResponse
-from barnabas.protocol.messages.leader_epoch import LeaderEpochEndOffset
+from barnabas.protocol.messages.log_offsets import LeaderEpochEndOffset
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster

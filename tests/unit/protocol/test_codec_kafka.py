@@ -31,7 +31,7 @@ from barnabas.protocol.messages.fetch import (
     ForgottenTopic,
 )
 from barnabas.protocol.messages.groups import ListGroupsRequest
-from barnabas.protocol.messages.list_offsets import (
+from barnabas.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

@@ -2,9 +2,9 @@
 
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.elections import PartitionElectionResult, ReplicaElectionResult
 from barnabas.protocol.messages.offsets import OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from barnabas.protocol.messages.partitions import PartitionResult, TopicPartitions, TopicResult
+from barnabas.protocol.messages.placement import PartitionElectionResult, ReplicaElectionResult
 from barnabas.protocol.partition_entries import (
     entries,
     in_topics,

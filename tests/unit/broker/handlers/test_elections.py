@@ -4,8 +4,8 @@ import pytest
 
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.elections import ElectionType, ElectLeadersRequest
 from barnabas.protocol.messages.partitions import TopicPartitions
+from barnabas.protocol.messages.placement import ElectionType, ElectLeadersRequest
 from tests.support.serving import Serving
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

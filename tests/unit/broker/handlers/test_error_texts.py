@@ -17,10 +17,9 @@ from barnabas.protocol.messages.configs import (
     DescribeConfigsResource,
 )
 from barnabas.protocol.messages.describe_transactions import DescribeProducersRequest
-from barnabas.protocol.messages.elections import ElectLeadersRequest
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.protocol.messages.partitions import TopicPartitionIndexes
-from barnabas.protocol.messages.reassignments import AlterPartitionReassignmentsRequest
+from barnabas.protocol.messages.placement import AlterPartitionReassignmentsRequest, ElectLeadersRequest
 from barnabas.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.protocol.schema import wire_fields
 from tests.support.record_requests import produce_request

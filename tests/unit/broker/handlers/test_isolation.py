@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages.list_offsets import (
+from barnabas.protocol.messages.log_offsets import (
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     ListOffsetsPartition,

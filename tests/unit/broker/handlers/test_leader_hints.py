@@ -9,7 +9,7 @@ from barnabas.broker.handlers.leader_hints import NO_HINT
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.inter_broker import UpdateMetadataPartition
-from barnabas.protocol.messages.leader_hint import LeaderIdAndEpoch, NodeEndpoint
+from barnabas.protocol.messages.partitions import LeaderIdAndEpoch, NodeEndpoint
 from tests.support.building import TP, led_by, state
 from tests.support.record_requests import (
     FETCH_VERSIONS,

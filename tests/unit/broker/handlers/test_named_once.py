@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from barnabas.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
 from barnabas.protocol.messages.describe_transactions import (
     DescribeProducersRequest,
     DescribeTransactionsRequest,
 )
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.protocol.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.protocol.messages.log_offsets import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.partitions import TopicPartitionIndexes
 from barnabas.protocol.messages.transactions import (

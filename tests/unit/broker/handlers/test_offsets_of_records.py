@@ -14,27 +14,23 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.network.request import Lane
 from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.messages.delete_records import (
+from barnabas.protocol.messages.log_offsets import (
     DELETE_TO_HIGH_WATERMARK,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-)
-from barnabas.protocol.messages.leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
-from barnabas.protocol.messages.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 from tests.support.building import TP, state

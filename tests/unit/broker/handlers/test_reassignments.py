@@ -5,7 +5,7 @@ import pytest
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.partitions import TopicPartitionIndexes
-from barnabas.protocol.messages.reassignments import (
+from barnabas.protocol.messages.placement import (
     AlterPartitionReassignmentsRequest,
     ListPartitionReassignmentsRequest,
     ReassignablePartition,

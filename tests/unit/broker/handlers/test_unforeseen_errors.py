@@ -9,13 +9,13 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.invariants import InvariantViolation
-from barnabas.protocol.messages.delete_records import (
+from barnabas.protocol.messages.groups import DescribeGroupsRequest
+from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, LeaderAndIsrTopic
+from barnabas.protocol.messages.log_offsets import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from barnabas.protocol.messages.groups import DescribeGroupsRequest
-from barnabas.protocol.messages.inter_broker import LeaderAndIsrRequest, LeaderAndIsrTopic
 from barnabas.protocol.messages.metadata import MetadataRequest
 from barnabas.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from barnabas.protocol.schema import replace
