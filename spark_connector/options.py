@@ -13,7 +13,7 @@ Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafk
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -205,9 +205,51 @@ class SourceOptions:
         return given | {"bootstrap_servers": self.bootstrap_servers, "wire": self.wire}
 
 
-_BY_NAME: Final = {declared.name: (name, declared) for name, declared in settings_of(SourceOptions).items()}
-_PREFIXED: Final = {KAFKA_PREFIX + name: name for name in (SERVERS, "isolation.level")}
-OPTIONS: Final = (*_PREFIXED, *_BY_NAME)
+class OptionTable:
+    """The options that a class declares, by their names in Spark; the `prefixed` also have Kafka's name."""
+
+    def __init__(self, declaring: type, *prefixed: str) -> None:
+        declared = settings_of(declaring)
+        self._fields = {item.name or field: field for field, item in declared.items()}
+        self._kinds = {item.name or field: item.kind for field, item in declared.items()}
+        self.prefixed = {KAFKA_PREFIX + name: name for name in prefixed}
+        self.names = (*self.prefixed, *self._fields)
+
+    def texts(self, given: Mapping[str, str], other: Callable[[str], None]) -> dict[str, str]:
+        """The given options, by their names here; `other` takes each name that is none and not Kafka's.
+
+        Raises InvalidConfiguration if both names of an option are given and differ, and without servers.
+        """
+        by_lower_name = {name.lower(): name for name in self.names}
+        texts: dict[str, str] = {}
+        for name, value in given.items():
+            if name.lower() in by_lower_name:
+                texts[by_lower_name[name.lower()]] = value
+            elif not name.lower().startswith(KAFKA_PREFIX):
+                other(name)
+        for written, name in self.prefixed.items():
+            if written in texts:
+                value = texts.pop(written)
+                if texts.setdefault(name, value) != value:
+                    raise InvalidConfiguration(f"options {name!r} and {written!r} differ; give one of them")
+        if SERVERS not in texts:
+            raise InvalidConfiguration(
+                f"option {KAFKA_PREFIX + SERVERS!r} is missing; expected {Servers.expected}"
+            )
+        return texts
+
+    def values(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """By field. Raises InvalidConfiguration."""
+        return {self._fields[name]: parsed(name, text, self._kinds[name]) for name, text in texts.items()}
+
+    def refuse(self, name: str, owner: str) -> None:
+        """Raise InvalidConfiguration for an unknown option of the source or of a sink."""
+        hint = suggestion(name, self.names)
+        raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas {owner}{hint}")
+
+
+_TABLE: Final = OptionTable(SourceOptions, SERVERS, "isolation.level")
+OPTIONS: Final = _TABLE.names
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
@@ -216,17 +258,14 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
     Raises InvalidConfiguration for the first invalid one. Options that only streams have are checked in a
     batch, too, and then ignored with a warning, as Spark does.
     """
-    options = _by_known_name(given)
+    options = _TABLE.texts(given, lambda name: _TABLE.refuse(name, "source"))
     selection = [name for name in _SELECTIONS if name in options]
     if len(selection) != 1:
         names = " and ".join(selection) or "none"
         raise InvalidConfiguration(
             f"expected exactly one of the options {', '.join(_SELECTIONS)}; found {names}"
         )
-    values: dict[str, Any] = {}
-    for name, text in options.items():
-        attribute, declared = _BY_NAME[name]
-        values[attribute] = parsed(name, text, declared.kind)
+    values = _TABLE.values(options)
     if streaming:
         values.setdefault("starting_offsets", LATEST)
     parsed_options = SourceOptions(**values, client=client_settings(given, SOURCE_CLIENT, OPTIONS))
@@ -239,35 +278,6 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -
             if name in options:
                 logger.warning("option %r is ignored in a batch query", name)
     return parsed_options
-
-
-def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
-    by_lower_name = {name.lower(): name for name in OPTIONS}
-    options: dict[str, str] = {}
-    for name, value in given.items():
-        if name.lower() in by_lower_name:
-            options[by_lower_name[name.lower()]] = value
-        elif not name.lower().startswith(KAFKA_PREFIX):
-            hint = suggestion(name, OPTIONS)
-            raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas source{hint}")
-    join_prefixed(options, _PREFIXED)
-    return options
-
-
-def join_prefixed(options: dict[str, str], prefixed: Mapping[str, str]) -> None:
-    """Put options that are written with a prefix under their names without it.
-
-    Raises InvalidConfiguration if both are given and differ, and if no servers are given.
-    """
-    for written, name in prefixed.items():
-        if written in options:
-            value = options.pop(written)
-            if options.setdefault(name, value) != value:
-                raise InvalidConfiguration(f"options {name!r} and {written!r} differ; give one of them")
-    if SERVERS not in options:
-        raise InvalidConfiguration(
-            f"option {KAFKA_PREFIX + SERVERS!r} is missing; expected {Servers.expected}"
-        )
 
 
 def _check_limits(options: SourceOptions) -> None:

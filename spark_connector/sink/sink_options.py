@@ -27,13 +27,12 @@ from pyspark.sql.types import (
 
 from barnabas.client.config import ProducerConfig
 from barnabas.client.producer.partitioners import MURMUR2, STICKY
-from barnabas.common.settings import Boolean, Choice, Optional, Text, parsed, setting, settings_of
-from barnabas.common.suggestions import suggestion
+from barnabas.common.settings import Boolean, Choice, Optional, Text, setting
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.spark_connector.client_settings import KAFKA_PREFIX, SINK_CLIENT, client_settings
 from barnabas.spark_connector.option_kinds import Servers
 from barnabas.spark_connector.options import OPTIONS as SOURCE_OPTIONS
-from barnabas.spark_connector.options import SERVERS, join_prefixed
+from barnabas.spark_connector.options import SERVERS, OptionTable
 
 if TYPE_CHECKING:
     from barnabas.spark_connector.columns.encode import EncoderLimits
@@ -85,11 +84,7 @@ class SinkOptions:
         return ProducerConfig.of(self.producer_settings())
 
 
-_BY_NAME: Final = {
-    declared.name or name: (name, declared) for name, declared in settings_of(SinkOptions).items()
-}
-_PREFIXED: Final = {KAFKA_PREFIX + SERVERS: SERVERS}
-OPTIONS: Final = (*_PREFIXED, *_BY_NAME)
+_TABLE: Final = OptionTable(SinkOptions, SERVERS)
 _TRANSACTIONAL_ID: Final = KAFKA_PREFIX + "transactional.id"
 _OF_TRANSACTIONS: Final = ("transactional_id", "keep_prepared")
 """Settings of the producer that the exactly-once sink itself sets."""
@@ -97,12 +92,8 @@ _OF_TRANSACTIONS: Final = ("transactional_id", "keep_prepared")
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Read the options of ``df.write`` or ``df.writeStream``; raises InvalidConfiguration for a wrong one."""
-    options = _by_known_name(given)
-    values: dict[str, Any] = {}
-    for name, text in options.items():
-        attribute, declared = _BY_NAME[name]
-        values[attribute] = parsed(name, text, declared.kind)
-    client = client_settings(given, SINK_CLIENT, handled=tuple(_PREFIXED))
+    values = _TABLE.values(_TABLE.texts(given, _check_other))
+    client = client_settings(given, SINK_CLIENT, handled=tuple(_TABLE.prefixed))
     values["transactional_id"] = client.get("transactional_id")
     values["client"] = {name: value for name, value in client.items() if name not in _OF_TRANSACTIONS}
     parsed_options = SinkOptions(**values)
@@ -119,27 +110,17 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     return parsed_options
 
 
-def _by_known_name(given: Mapping[str, str]) -> dict[str, str]:
-    by_lower_name = {name.lower(): name for name in OPTIONS}
-    of_source = {name.lower() for name in SOURCE_OPTIONS}
-    options: dict[str, str] = {}
-    for name, value in given.items():
-        lower = name.lower()
-        if lower == "exactlyonce":
-            raise InvalidConfiguration(
-                f"option {name!r} is unknown; {_TRANSACTIONAL_ID}=NAME makes the sink write exactly once"
-            )
-        if lower in by_lower_name:
-            options[by_lower_name[lower]] = value
-        elif lower in _OF_SPARK or lower.startswith((KAFKA_PREFIX, *_OF_SPARK_PREFIXES)):
-            continue
-        elif lower in of_source:
-            logger.warning("option %r has no effect in the barnabas sink", name)
-        else:
-            hint = suggestion(name, OPTIONS)
-            raise InvalidConfiguration(f"option {name!r} is unknown to the barnabas sink{hint}")
-    join_prefixed(options, _PREFIXED)
-    return options
+def _check_other(name: str) -> None:
+    """Refuse an option, unless it is one of Spark's or of the source."""
+    lower = name.lower()
+    if lower == "exactlyonce":
+        raise InvalidConfiguration(
+            f"option {name!r} is unknown; {_TRANSACTIONAL_ID}=NAME makes the sink write exactly once"
+        )
+    if lower in {option.lower() for option in SOURCE_OPTIONS}:
+        logger.warning("option %r has no effect in the barnabas sink", name)
+    elif lower not in _OF_SPARK and not lower.startswith(_OF_SPARK_PREFIXES):
+        _TABLE.refuse(name, "sink")
 
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
