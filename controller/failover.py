@@ -38,8 +38,7 @@ def on_controller_failover(term: ControllerTerm) -> None:
 
     # 5. Read the topics: assignments, settings, leaders and ISRs. Now the context is complete.
     term.topics.load(store.topics(term.watch(Signal.TOPIC_CHANGE)))
-    term.writer.delete_isr_changes(isr_changes)
-    term.writer.delete_log_dir_failures(log_dir_failures)
+    term.writer.delete_notifications([*isr_changes, *log_dir_failures])
     _log_loaded(term)
 
     # 6. Connect to the brokers.

@@ -386,7 +386,7 @@ class ControllerTerm:
         # A replica may have caught up just before its disk failed. Without new records it would not lag.
         if rejoined := self.context.failed_members(states):
             self.replicas.leave_isr(rejoined)
-        self.writer.delete_isr_changes(changes)
+        self.writer.delete_notifications(changes)
 
     def _leader_and_isr_answered(self, event: events.LeaderAndIsrAnswered) -> None:
         failed: dict[Replica, None] = {}
@@ -433,7 +433,7 @@ class ControllerTerm:
         if failed:
             self.partitions.trigger_online()
         self.deletion.retry(brokers)
-        self.writer.delete_log_dir_failures(failures)
+        self.writer.delete_notifications(failures)
 
     def on_replicas_become_offline(self, failed: Collection[Replica]) -> None:
         """The disk of these replicas failed, but their broker is alive: others must lead."""

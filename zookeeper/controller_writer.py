@@ -187,11 +187,9 @@ class ControllerWriter:
     def clear_deletion_requests(self, topics: Iterable[str]) -> None:
         self._delete([paths.delete_topic(topic) for topic in topics])
 
-    def delete_isr_changes(self, names: Iterable[str]) -> None:
-        self._delete([f"{paths.ISR_CHANGES}/{name}" for name in names])
-
-    def delete_log_dir_failures(self, names: Iterable[str]) -> None:
-        self._delete([f"{paths.LOG_DIR_EVENTS}/{name}" for name in names])
+    def delete_notifications(self, notifications: Iterable[str]) -> None:
+        """Of changed ISRs or failed log dirs, by their paths."""
+        self._delete(list(notifications))
 
     def check(self) -> None:
         """Raises ControllerMoved if the epoch has moved on, so that later writes would be refused."""

@@ -322,16 +322,16 @@ class ClusterStore:
         self._notify(paths.ISR_CHANGES, paths.ISR_CHANGE_PREFIX, znodes.encode_partitions(partitions))
 
     def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
-        """By notification; an unreadable one names no partition."""
+        """By the notification's path; an unreadable one names no partition."""
         changes = self._notifications(paths.ISR_CHANGES, znodes.decode_partitions, watch)
-        return {name: partitions or [] for name, partitions in changes.items()}
+        return {path: partitions or [] for path, partitions in changes.items()}
 
     def notify_log_dir_failure(self, broker: BrokerId) -> None:
         """Notify the controller that a broker has lost a log dir. May be repeated."""
         self._notify(paths.LOG_DIR_EVENTS, paths.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(broker))
 
     def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
-        """The brokers that have lost a log dir, by notification; None for an unreadable one."""
+        """The brokers that have lost a log dir, likewise; None for an unreadable one."""
         return self._notifications(paths.LOG_DIR_EVENTS, znodes.decode_log_dir_event, watch)
 
     def _notifications(
@@ -340,12 +340,11 @@ class ClusterStore:
         names = list_children(self.session, parent, watch)
         found: dict[str, T | None] = {}
         for path, (data, _) in read(self.session, [f"{parent}/{name}" for name in names]).items():
-            name = path.rpartition("/")[2]
             try:
-                found[name] = decode(path, data)
+                found[path] = decode(path, data)
             except MalformedZnode as error:
                 log.error("ignored: %s", error)
-                found[name] = None
+                found[path] = None
         return found
 
     def _notify(self, parent: str, prefix: str, data: bytes) -> None:
