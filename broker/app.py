@@ -39,7 +39,7 @@ from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership, request_controlled_shutdown
 from barnabas.broker.network.server import CannotBind, SocketServer
-from barnabas.broker.replication.fetcher_state import FetcherSettings, LeaderFetches
+from barnabas.broker.replication.fetcher_state import LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -59,8 +59,6 @@ from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 logger = logging.getLogger(__name__)
 
 _DRAIN_MS: Final = 2_000
-_REFRESHES: Final = 4
-"""The number of times that a follower names an idle partition within ``replica.lag.time.max.ms``."""
 
 
 class Broker:
@@ -255,15 +253,6 @@ class Broker:
     def _make_replicas(self, logs: LogManager) -> ReplicaManager:
         config = self._config
 
-        settings = FetcherSettings(
-            max_wait_ms=config.replica_fetch_wait_max_ms,
-            min_bytes=config.replica_fetch_min_bytes,
-            max_bytes=config.replica_fetch_max_bytes,
-            response_max_bytes=config.replica_fetch_response_max_bytes,
-            backoff_ms=config.replica_fetch_backoff_ms,
-            refresh_ms=config.replica_lag_time_max_ms / _REFRESHES,
-        )
-
         def make_fetchers(manager: ReplicaManager) -> FetcherManager:
             def broker_epoch() -> BrokerEpoch:
                 # The controller removes a stopping broker from the ISRs. If a leader let it into one again,
@@ -272,9 +261,8 @@ class Broker:
 
             def make_fetches(leader: BrokerId) -> LeaderFetches:
                 return LeaderFetches(
-                    config.broker_id,
+                    config,
                     leader,
-                    settings,
                     self.metadata,
                     broker_epoch=broker_epoch,
                     note_error=manager.disk_failures.note,

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from barnabas.broker.base.topic_metrics import Traffic
 from barnabas.broker.cluster.metadata_cache import MetadataCache
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication.partition import FollowerPosition, Partition
@@ -55,6 +55,8 @@ state_change_logger = logging.getLogger("barnabas.state_change")
 
 _FIRST_RETRY_S: Final = 0.01
 _NO_PAUSE: Final = Pause()
+REFRESHES: Final = 4
+"""The number of times that a follower names an idle partition within ``replica.lag.time.max.ms``."""
 _SUSPECTED_S: Final = 1.0
 """How long a leader is suspect after a lost connection, unless it answers or refuses earlier."""
 _SESSION_ERRORS: Final = frozenset(
@@ -268,19 +270,6 @@ class FollowedPartitions:
 # The exchange with the leader
 
 
-@dataclass(frozen=True, slots=True)
-class FetcherSettings:
-    """The ``replica.fetch.*`` settings."""
-
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    response_max_bytes: int
-    backoff_ms: int
-    refresh_ms: float = 1_000.0
-    """A fetch names each partition at least this often, so that its leader sees that it is caught up."""
-
-
 class NextRequest(NamedTuple):
     """The request to send. If None: wait until the followed partitions change, or for ``pause_s``."""
 
@@ -300,9 +289,8 @@ class LeaderFetches:
 
     def __init__(
         self,
-        broker_id: BrokerId,
+        config: BrokerConfig,
         leader: BrokerId,
-        settings: FetcherSettings,
         metadata: MetadataCache,
         *,
         broker_epoch: Callable[[], BrokerEpoch],
@@ -316,9 +304,10 @@ class LeaderFetches:
         ``fail`` puts a follower out of service after an unforeseen error; without it the error is raised.
         """
         self.leader = leader
-        self.followed = FollowedPartitions(settings.refresh_ms, settings.backoff_ms)
-        self.broker_id = broker_id
-        self._settings = settings
+        self._backoff_ms = config.replica_fetch_backoff_ms
+        self.followed = FollowedPartitions(config.replica_lag_time_max_ms / REFRESHES, self._backoff_ms)
+        self.broker_id = config.broker_id
+        self._config = config
         self._metadata = metadata
         self._current_broker_epoch = broker_epoch
         self.note_error = note_error
@@ -344,7 +333,7 @@ class LeaderFetches:
         pause_s = fetch.next_retry - now if fetch.next_retry else None
         if fetch.is_empty:
             return NextRequest(None, pause_s)
-        wait_ms = self._settings.max_wait_ms
+        wait_ms = self._config.replica_fetch_wait_max_ms
         if pause_s is not None:
             wait_ms = max(0, min(wait_ms, int(pause_s * 1000)))
         return NextRequest(self._request(fetch, wait_ms))
@@ -358,11 +347,11 @@ class LeaderFetches:
             replica_id=self.broker_id,
             replica_epoch=self._broker_epoch,
             max_wait_ms=wait_ms,
-            min_bytes=self._settings.min_bytes,
-            max_bytes=self._settings.response_max_bytes,
+            min_bytes=self._config.replica_fetch_min_bytes,
+            max_bytes=self._config.replica_fetch_response_max_bytes,
             session_id=fetch.session_id,
             session_epoch=fetch.epoch,
-            topics=fetch.topics(self._settings.max_bytes),
+            topics=fetch.topics(self._config.replica_fetch_max_bytes),
             forgotten_topics_data=fetch.forgotten_topics(),
         )
 
@@ -377,7 +366,7 @@ class LeaderFetches:
         if response.error_code != ErrorCode.NONE:
             logger.warning("broker %d refuses fetches: error %d", self.leader, response.error_code)
             self.followed.reset()
-            return self._settings.backoff_ms / 1000
+            return self._backoff_ms / 1000
         self.followed.opened(response.session_id)
         for topic in response.responses:
             for data in topic.partitions:
@@ -411,7 +400,7 @@ class LeaderFetches:
             return Failed(_FIRST_RETRY_S)
         if isinstance(error.__cause__, OSError):
             logger.warning("fetching from broker %d: %s", self.leader, error)
-            return Failed(self._settings.backoff_ms / 1000)
+            return Failed(self._backoff_ms / 1000)
         # The connection was lost just now, or the back-off has not passed; the next attempt decides.
         level = logging.DEBUG if self._is_lost else logging.INFO
         logger.log(level, "fetching from broker %d: %s", self.leader, error)
@@ -472,7 +461,7 @@ class LeaderFetches:
         """Omit a partition from the fetches for a while, twice as long each time."""
         pause_ms = self.followed.failed(tp, followed, now)
         # Warn once, before the delay reaches its maximum, because changes of leadership are shorter.
-        is_quiet = code in _QUIET_ERRORS and not pause_ms < self._settings.backoff_ms <= 2 * pause_ms
+        is_quiet = code in _QUIET_ERRORS and not pause_ms < self._backoff_ms <= 2 * pause_ms
         level = logging.DEBUG if is_quiet else logging.WARNING
         logger.log(
             level, "%s from broker %d: %s %s; retry in %.0f ms", tp, self.leader, code.name, why, pause_ms

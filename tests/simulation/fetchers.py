@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.handlers import fetch as fetch_handler
-from barnabas.broker.replication.fetcher_state import FollowedPartition, LeaderFetches
+from barnabas.broker.replication.fetcher_state import REFRESHES, FollowedPartition, LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherTable, FollowedLeader
 from barnabas.protocol.errors import LocalError, RequestTimedOutLocally
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
@@ -28,15 +28,16 @@ _ONE_MEBIBYTE = 1 << 20
 
 
 @dataclass(slots=True)
-class SimFetcherSettings:
-    """Has the attributes of `FetcherSettings`; each step of the world sets them."""
+class SimFetcherConfig:
+    """The settings of a broker that its fetchers read; each step of the world sets them."""
 
-    max_wait_ms: int = 0
-    min_bytes: int = 1
-    max_bytes: int = _ONE_MEBIBYTE
-    response_max_bytes: int = _ONE_MEBIBYTE
-    backoff_ms: int = REFRESH_MS
-    refresh_ms: float = REFRESH_MS
+    broker_id: BrokerId
+    replica_fetch_wait_max_ms: int = 0
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_max_bytes: int = _ONE_MEBIBYTE
+    replica_fetch_response_max_bytes: int = _ONE_MEBIBYTE
+    replica_fetch_backoff_ms: int = REFRESH_MS
+    replica_lag_time_max_ms: int = REFRESHES * REFRESH_MS
 
 
 class SimFetcher:
@@ -45,11 +46,10 @@ class SimFetcher:
     def __init__(self, world: World, broker: SimBroker, leader: BrokerId, endpoint: Endpoint) -> None:
         self.leader = leader
         self.endpoint = endpoint
-        settings: Any = broker.fetchers.settings
+        config: Any = broker.fetchers.config
         self.fetches = LeaderFetches(
-            broker.id,
+            config,
             leader,
-            settings,
             broker.metadata,
             broker_epoch=lambda: broker.replicas.roles.broker_epoch,
             note_error=broker.replicas.disk_failures.note,
@@ -132,7 +132,7 @@ class SimFetchers:
     """The fetchers of one broker, with the interface of `FetcherManager`."""
 
     def __init__(self, world: World, broker: SimBroker) -> None:
-        self.settings = SimFetcherSettings()
+        self.config = SimFetcherConfig(broker.id)
         self.table = FetcherTable(
             lambda name: broker.replicas.roles.partitions.get(name),
             lambda leader, endpoint: SimFetcher(world, broker, leader, endpoint),
@@ -157,7 +157,8 @@ class SimFetchers:
     def step(self, *, max_wait_ms: int, max_bytes: int) -> bool:
         """Send every fetch that is due; returns whether there was one."""
         self.take_orders()
-        self.settings.max_wait_ms, self.settings.max_bytes = max_wait_ms, max_bytes
+        self.config.replica_fetch_wait_max_ms = max_wait_ms
+        self.config.replica_fetch_max_bytes = max_bytes
         sent = [fetcher.step() for fetcher in self.table.fetchers.values()]
         return any(sent)
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication import fetcher_state as following
-from barnabas.broker.replication.fetcher_state import FetcherSettings, LeaderFetches
+from barnabas.broker.replication.fetcher_state import LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherManager, FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.common.channel import Channel
@@ -31,7 +32,7 @@ from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, 
 from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.schema import ApiKey
 from tests.support.building import ME, TP, TWO, fatal, partition_of, state
-from tests.support.defaults import log_config
+from tests.support.defaults import CONFIG, log_config
 from tests.support.serving import INTERNAL, Serving, batch
 from tests.support.slow_disk import SlowDisk
 from tests.support.socket_server import start_server
@@ -116,19 +117,18 @@ class Follower:
         for name in (TP, SECOND):
             log = Log.open(name, LogLoader(folder / str(name), config or log_config(), now_ms=0, files=files))
             self.partitions[name] = partition_of(log, broker=TWO)
-        settings = FetcherSettings(
-            max_wait_ms=LONG_POLL_MS,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            response_max_bytes=1 << 20,
-            backoff_ms=20,
+        broker_config = replace(
+            CONFIG,
+            broker_id=TWO,
+            replica_fetch_wait_max_ms=LONG_POLL_MS,
+            replica_fetch_response_max_bytes=1 << 20,
+            replica_fetch_backoff_ms=20,
         )
 
         def make_fetches(leader: BrokerId) -> LeaderFetches:
             return LeaderFetches(
-                TWO,
+                broker_config,
                 leader,
-                settings,
                 self.metadata,
                 broker_epoch=lambda: BrokerEpoch(5),
                 note_error=lambda error: None,

@@ -1,5 +1,6 @@
 """The fetches of a follower without a socket or a clock: their partitions and times, answers and retries."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ from barnabas.broker.log.recovery import LogLoader
 from barnabas.broker.replication import fetcher_state as following
 from barnabas.broker.replication.fetcher_state import (
     Failed,
-    FetcherSettings,
     FollowedPartition,
     FollowedPartitions,
     LeaderFetches,
@@ -34,7 +34,7 @@ from barnabas.protocol.messages.fetch import (
     FetchTopicResponse,
 )
 from tests.support.building import ME, TP, TWO, follow, follower_of, partition_of, state
-from tests.support.defaults import log_config
+from tests.support.defaults import CONFIG, log_config
 from tests.support.serving import batch
 
 OTHER = TopicPartition(TP.topic, 1)
@@ -143,9 +143,8 @@ class Follower:
         self.partition = partition_of(log, broker=TWO)
         self.partition.make_follower(state(leader=1, isr=(1, 2), replicas=(1, 2)))
         self.fetches = LeaderFetches(
-            TWO,
+            replace(CONFIG, broker_id=TWO, replica_fetch_backoff_ms=BACKOFF_MS),
             ME,
-            FetcherSettings(500, 1, 1 << 20, 1 << 20, BACKOFF_MS),
             self.metadata,
             broker_epoch=lambda: self.epoch,
             note_error=self.noted.append,
