@@ -18,11 +18,11 @@ from typing import Final
 
 import uvloop
 
+from barnabas.broker.config.load import config_from
 from barnabas.broker.coordinators.loading import last_records, without_collection
 from barnabas.broker.coordinators.machine_shard import Hosted
 from barnabas.broker.coordinators.transactions.coordinator import transactions_of
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord, to_bytes
-from barnabas.broker.coordinators.transactions.requests import TransactionLimits
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.broker.log.appending import parse_produced
@@ -84,9 +84,9 @@ def _load(log: Log, ids: int) -> list[Hosted[Transaction]]:
     records = last_records(log, lambda: True)
     if records is None:
         raise RuntimeError("the records were not wanted")
-    limits = TransactionLimits()
+    config = config_from({"broker.id": "1", "zookeeper.connect": "localhost:2181", "log.dirs": "/data"})
     loaded = [
-        Hosted(transactional_id, Transaction(transactional_id, LeaderEpoch(1), limits, stored))
+        Hosted(transactional_id, Transaction(transactional_id, LeaderEpoch(1), config, stored))
         for transactional_id, stored in transactions_of(records, _PARTITION).stored.items()
     ]
     if len(loaded) != ids:

@@ -13,7 +13,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     MarkersToWrite,
     ProducerIdWanted,
     Request,
-    TransactionLimits,
 )
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
@@ -21,6 +20,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, ProducerId, TopicPartition
 from barnabas.protocol.messages.produce import InitProducerIdRequest, InitProducerIdResponse
 from barnabas.protocol.messages.transactions import EndTxnResponse, PrepareTxnRequest
+from tests.support.defaults import CONFIG
 from tests.support.grouping import WALL_MS
 
 TIMEOUT_MS = 60_000
@@ -39,7 +39,6 @@ class TransactionRig:
         self.wall_ahead_ms = 0
         self._clock = self._make_clock()
         """How far the wall clock was set ahead."""
-        self.limits = TransactionLimits()
         self.answers: dict[str, Any] = {}
         """Answers that the test has not looked at, by token."""
         self.appends: list[Append] = []
@@ -48,13 +47,13 @@ class TransactionRig:
         self.ids_wanted = 0
         self._gives_ids = gives_ids
         self._ids = itertools.count(FIRST_ID)
-        self.machine = Transaction("id", LeaderEpoch(7), self.limits)
+        self.machine = Transaction("id", LeaderEpoch(7), CONFIG)
         if stored is not None:
             self.load(stored)
 
     def load(self, stored: TransactionMetadata) -> None:
         self._clock = self._make_clock()
-        self.machine = Transaction("id", LeaderEpoch(7), self.limits, stored)
+        self.machine = Transaction("id", LeaderEpoch(7), CONFIG, stored)
         self.apply(lambda machine, now: machine.resume(now))
 
     def _make_clock(self) -> Clock:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from barnabas.broker.base.purgatory import DelayedCall, Purgatory
 from barnabas.broker.cluster.producer_ids import ProducerIds
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.broker_links import BrokerLinks
 from barnabas.broker.coordinators.coordinator_log import Encoded
 from barnabas.broker.coordinators.loading import LastRecords, UnreadableRecords
@@ -40,7 +41,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     Request,
     Response,
     ToOthers,
-    TransactionLimits,
     refused,
 )
 from barnabas.broker.coordinators.transactions.state import TransactionState
@@ -98,13 +98,13 @@ class TransactionShard(MachineShard[Transaction]):
         self,
         leadership: Leadership,
         *,
-        limits: TransactionLimits,
+        config: BrokerConfig,
         markers: MarkerQueue,
         producer_ids: ProducerIds,
         opened_at: int,
     ) -> None:
         super().__init__(leadership)
-        self._limits = limits
+        self._config = config
         self._markers = markers
         self._producer_ids = producer_ids
         self._opened_at = opened_at
@@ -115,7 +115,7 @@ class TransactionShard(MachineShard[Transaction]):
         self._unreadable = loaded.unreadable
         return self.serve(
             {
-                transactional_id: Transaction(transactional_id, self.since, self._limits, stored)
+                transactional_id: Transaction(transactional_id, self.since, self._config, stored)
                 for transactional_id, stored in loaded.stored.items()
             }
         )
@@ -138,7 +138,7 @@ class TransactionShard(MachineShard[Transaction]):
             answer(response)
 
     def _make(self, key: str, now: Moment) -> Transaction:
-        return Transaction(key, self.since, self._limits)
+        return Transaction(key, self.since, self._config)
 
     def _is_done(self, machine: Transaction) -> bool:
         return machine.is_droppable
@@ -194,9 +194,6 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
         super().__init__(host)
         self._producer_ids = producer_ids
         self._transaction_version = transaction_version
-        self._limits = TransactionLimits(
-            host.config.transaction_max_timeout_ms, host.config.transactional_id_expiration_ms
-        )
         self.markers = MarkerQueue(host, links)
         self._waiting = Purgatory(
             "transactional ids being loaded", host.reaper, max_operations=MAX_WAITING_FOR_LOADING
@@ -276,7 +273,7 @@ class TransactionCoordinator(TopicCoordinator[TransactionShard]):
 
         return TransactionShard(
             self._leadership(partition, topic_id, since, encode=encode, timeout_ms=APPEND_TIMEOUT_MS),
-            limits=self._limits,
+            config=self._config,
             markers=self.markers,
             producer_ids=self._producer_ids,
             opened_at=self._metadata.current.updates,

@@ -1,4 +1,4 @@
-"""The requests, answers and limits of a transactional id, as plain data.
+"""The requests and answers of a transactional id, as plain data.
 
 Messages of the protocol where these have all that the rules need.
 """
@@ -21,13 +21,6 @@ LOADING_WAIT_MS: Final = 1_000
 """The time that a request waits for its id to be loaded."""
 MAX_WAITING: Final = 16
 """The requests of one id that may wait. One producer has one at a time; the others are of zombies."""
-
-
-class TransactionLimits(NamedTuple):
-    """``max_timeout_ms`` is transaction.max.timeout.ms, ``expiration_ms`` transactional.id.expiration.ms."""
-
-    max_timeout_ms: int = 900_000
-    expiration_ms: int = 7 * 24 * 60 * 60 * 1000
 
 
 # ---- requests

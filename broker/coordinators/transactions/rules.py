@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.state_machine import Moment
 from barnabas.broker.coordinators.transactions.records import (
     NO_EPOCH,
@@ -28,7 +29,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     EndTransaction,
     Request,
     Response,
-    TransactionLimits,
     refused,
 )
 from barnabas.broker.coordinators.transactions.state import COMPLETION_OF, DECIDED, IDLE, TransactionState
@@ -97,12 +97,12 @@ Decision = Reply | Move | Fence | Wait | WantProducerId
 def decide(
     stored: TransactionMetadata,
     request: Request,
-    limits: TransactionLimits,
+    config: BrokerConfig,
     now: Moment,
     new_producer_id: ProducerId | None,
 ) -> Decision:
     """``new_producer_id`` is an id that no producer has had, if the caller has one."""
-    error = refusal(stored, request, limits)
+    error = refusal(stored, request, config)
     if error is not ErrorCode.NONE:
         return Reply(refused(request, error))
     match request:
@@ -116,11 +116,11 @@ def decide(
             return _prepare(stored, request, now)
 
 
-def refusal(stored: TransactionMetadata, request: Request, limits: TransactionLimits) -> ErrorCode:
+def refusal(stored: TransactionMetadata, request: Request, config: BrokerConfig) -> ErrorCode:
     """The error of a request that no later state of this id can accept either; NONE for any other."""
     match request:
         case InitProducerIdRequest():
-            return _init_refusal(stored, request, limits)
+            return _init_refusal(stored, request, config)
         case EndTransaction() if _is_repeated_end(stored, request) or _is_end_of_prepared(stored, request):
             return ErrorCode.NONE
         case _:
@@ -176,11 +176,11 @@ def _is_end_of_prepared(stored: TransactionMetadata, request: EndTransaction) ->
 
 
 def _init_refusal(
-    stored: TransactionMetadata, request: InitProducerIdRequest, limits: TransactionLimits
+    stored: TransactionMetadata, request: InitProducerIdRequest, config: BrokerConfig
 ) -> ErrorCode:
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         return ErrorCode.INVALID_REQUEST
-    if not 0 < request.transaction_timeout_ms <= limits.max_timeout_ms:
+    if not 0 < request.transaction_timeout_ms <= config.transaction_max_timeout_ms:
         return ErrorCode.INVALID_TRANSACTION_TIMEOUT
     if request.producer_id == NO_PRODUCER_ID or stored.producer_id == NO_PRODUCER_ID:
         # A producer whose id has expired gets a new one.
@@ -468,9 +468,9 @@ def timeout_at_ms(stored: TransactionMetadata) -> int | None:
     return stored.start_timestamp_ms + stored.timeout_ms
 
 
-def has_expired(stored: TransactionMetadata, limits: TransactionLimits, used_ms: int, now: Moment) -> bool:
+def has_expired(stored: TransactionMetadata, config: BrokerConfig, used_ms: int, now: Moment) -> bool:
     """``used_ms`` is the time of the last change, by the wall clock of ``now``."""
-    return stored.state in IDLE and now.is_past(used_ms + limits.expiration_ms)
+    return stored.state in IDLE and now.is_past(used_ms + config.transactional_id_expiration_ms)
 
 
 def _later(stored: TransactionMetadata, now: Moment) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.state_machine import TOO_LARGE, Moment, Outbox, Token, append_error
 from barnabas.broker.coordinators.transactions import rules
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata, TransactionRecord
@@ -19,7 +20,6 @@ from barnabas.broker.coordinators.transactions.requests import (
     ProducerIdWanted,
     Request,
     Response,
-    TransactionLimits,
     refused,
 )
 from barnabas.broker.coordinators.transactions.state import DECIDED, TransactionState, check_move
@@ -87,7 +87,7 @@ class Transaction:
     transactional_id: str
     _coordinator_epoch: LeaderEpoch
     """The leader epoch of the partition of the transaction topic."""
-    _limits: TransactionLimits
+    _config: BrokerConfig
     _stored: TransactionMetadata = rules.BLANK
     outbox: Outbox = field(init=False)
     _is_confirmed: bool = field(init=False)
@@ -195,7 +195,7 @@ class Transaction:
             self._handle_waiting(now)
         elif self._change is None and self._waiting is not None:
             for waiting in self._take_waiting():
-                decision = rules.decide(self._stored, waiting.request, self._limits, now, None)
+                decision = rules.decide(self._stored, waiting.request, self._config, now, None)
                 if isinstance(decision, rules.WantProducerId):
                     self._refuse(waiting, error)
                 else:
@@ -232,7 +232,7 @@ class Transaction:
         is_busy = self._change is not None or self._missing_markers is not None or self._waiting is not None
         if is_busy or self._stored is rules.BLANK:
             return
-        if rules.has_expired(self._stored, self._limits, self._used_ms, now):
+        if rules.has_expired(self._stored, self._config, self._used_ms, now):
             self._append(_Change(None))
 
     def unload(self, now: Moment) -> None:
@@ -253,7 +253,7 @@ class Transaction:
             self._refuse(waiting, ErrorCode.NOT_COORDINATOR)
             return
         if self._change is not None:
-            error = rules.refusal(self._stored, request, self._limits)
+            error = rules.refusal(self._stored, request, self._config)
             if error is not ErrorCode.NONE:
                 self._refuse(waiting, error)
             elif self._is_verified(request, self._change):
@@ -261,7 +261,7 @@ class Transaction:
             else:
                 self._wait(waiting)
             return
-        match rules.decide(self._stored, request, self._limits, now, self._new_producer_id):
+        match rules.decide(self._stored, request, self._config, now, self._new_producer_id):
             case rules.Reply(response, is_promise):
                 if is_promise and not self._is_confirmed:
                     self._wait(waiting)
@@ -319,7 +319,7 @@ class Transaction:
         for each in waiting:
             if not isinstance(each.request, AddPartitions) or each.request.verify_only:
                 break
-            decision = rules.decide(target, each.request, self._limits, now, None)
+            decision = rules.decide(target, each.request, self._config, now, None)
             if isinstance(decision, rules.Move):
                 target = decision.target
             elif not askers or decision != _ADDED_BEFORE:

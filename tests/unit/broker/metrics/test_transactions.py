@@ -9,7 +9,6 @@ import pytest
 
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transactions.records import TransactionMetadata
-from barnabas.broker.coordinators.transactions.requests import TransactionLimits
 from barnabas.broker.coordinators.transactions.rules import NO_TIMEOUT_MS
 from barnabas.broker.coordinators.transactions.state import TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
@@ -24,7 +23,7 @@ from barnabas.broker.replication.partition import Partition
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
 from barnabas.protocol.records import MarkerType
-from tests.support.defaults import log_config
+from tests.support.defaults import CONFIG, log_config
 from tests.support.transacting import TransactionRig
 from tests.unit.broker.log.test_log_transactions import end, write
 
@@ -45,7 +44,7 @@ def stored(state: TransactionState, age_ms: int, **fields: int) -> TransactionMe
 
 
 def loaded(metadata: TransactionMetadata) -> Transaction:
-    return Transaction("id", LeaderEpoch(0), TransactionLimits(), metadata)
+    return Transaction("id", LeaderEpoch(0), CONFIG, metadata)
 
 
 def collect(

@@ -12,6 +12,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import NO_PRODUCER_ID, ProducerId, TopicPartition
 from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.messages.transactions import EndTxnResponse
+from tests.support.defaults import CONFIG
 from tests.support.transacting import (
     FIRST_ID,
     OK,
@@ -168,7 +169,7 @@ def test_a_request_survives_the_refusal_of_an_id_that_it_does_not_need_yet() -> 
 
 def test_an_id_in_use_does_not_expire_and_a_failed_expiry_is_not_repeated() -> None:
     rig = TransactionRig(LAST, gives_ids=False)
-    rig.now_ms = rig.limits.expiration_ms
+    rig.now_ms = CONFIG.transactional_id_expiration_ms
     rig.send(init())
     rig.apply(lambda machine, now: machine.expire(now))
     assert not rig.appends

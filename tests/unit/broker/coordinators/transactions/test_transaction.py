@@ -13,6 +13,7 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import ProducerId
 from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.messages.transactions import EndTxnResponse
+from tests.support.defaults import CONFIG
 from tests.support.transacting import (
     FIRST_ID,
     OK,
@@ -380,7 +381,7 @@ def test_a_clock_that_differs_expires_no_id_early(ahead_ms: int) -> None:
     rig = TransactionRig()
     rig.do_all(init())
     move_coordinator(rig, ahead_ms)
-    rig.now_ms += rig.limits.expiration_ms - 1
+    rig.now_ms += CONFIG.transactional_id_expiration_ms - 1
     rig.apply(lambda machine, now: machine.expire(now))
     assert not rig.appends
     rig.now_ms += 1
@@ -392,7 +393,7 @@ def test_a_clock_that_is_set_forward_expires_no_id_early() -> None:
     rig = TransactionRig()
     rig.do_all(init())
     rig.wall_ahead_ms = MAX_CLOCK_SKEW_MS
-    rig.now_ms += rig.limits.expiration_ms - 1
+    rig.now_ms += CONFIG.transactional_id_expiration_ms - 1
     rig.apply(lambda machine, now: machine.expire(now))
     assert not rig.appends
 
@@ -400,7 +401,7 @@ def test_a_clock_that_is_set_forward_expires_no_id_early() -> None:
 def test_an_unused_id_expires() -> None:
     rig = TransactionRig()
     rig.do_all(init())
-    rig.now_ms += rig.limits.expiration_ms - 1
+    rig.now_ms += CONFIG.transactional_id_expiration_ms - 1
     rig.apply(lambda machine, now: machine.expire(now))
     assert not rig.appends
     rig.now_ms += 1
