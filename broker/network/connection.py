@@ -47,7 +47,7 @@ class Connection(asyncio.BufferedProtocol):
         is_protected: bool = False,
         on_lost: Callable[[], None],
     ) -> None:
-        self._peer = peer
+        self.peer = peer
         self._thread = thread
         self._handlers = thread.handlers
         self._limits = limits
@@ -89,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
             if is_short:
                 self._set_reading()
             return
-        peer, lane_of, answer = self._peer, self._handlers.lane_of, self.answer
+        peer, lane_of, answer = self.peer, self._handlers.lane_of, self.answer
         resume, give_back = self.resume, memory.give_back
         requests = [
             Request(frame, peer, lane_of(frame.view), now_ns, answer, resume, give_back) for frame in frames
@@ -141,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
             thread.after_run_soon()
         except BaseException as error:
             logger.critical(
-                "a request of %s ended the network thread", self._peer.connection_id, exc_info=True
+                "a request of %s ended the network thread", self.peer.connection_id, exc_info=True
             )
             handlers.on_fatal(error)
         finally:
@@ -164,12 +164,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         with self._lock:
-            self._pipeline.output_is_full()
+            self._pipeline.peer_is_slow = True
         self._set_reading()
 
     def resume_writing(self) -> None:
         with self._lock:
-            self._pipeline.output_has_room()
+            self._pipeline.peer_is_slow = False
             self._queue_up_if_possible()
         self._set_reading()
 
@@ -184,8 +184,8 @@ class Connection(asyncio.BufferedProtocol):
         logger.log(
             level,
             "connection %s on %s closed: %s",
-            self._peer.connection_id,
-            self._peer.listener_name,
+            self.peer.connection_id,
+            self.peer.listener_name,
             reason,
         )
         self._transport = None
@@ -255,10 +255,6 @@ class Connection(asyncio.BufferedProtocol):
         with self._lock:
             self._pipeline.close(reason)
         self.connection_lost(None)
-
-    @property
-    def listener_name(self) -> str:
-        return self._peer.listener_name
 
     def close(self, reason: str) -> None:
         """Close at once; unsent responses are dropped."""

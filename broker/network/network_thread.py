@@ -253,7 +253,7 @@ class NetworkThread:
 
     def _close_listener(self, name: str) -> None:
         for connection in tuple(self._connections):
-            if connection.listener_name == name:
+            if connection.peer.listener_name == name:
                 connection.close(f"listener {name} was removed")
 
     def _begin_stop(self, drain_timeout_ms: int) -> None:

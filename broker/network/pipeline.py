@@ -105,7 +105,8 @@ class Pipeline:
         self.in_flight_bytes = 0
         """The bytes of the frames of requests whose answer is not sent."""
         self._unsent_bytes = 0
-        self._peer_is_slow = False
+        self.peer_is_slow = False
+        """The connection sets it while the peer does not read its responses."""
         self._close_reason = ""
 
     # Reading
@@ -115,7 +116,7 @@ class Pipeline:
         limits = self._limits
         return (
             self.phase is OPEN
-            and not self._peer_is_slow
+            and not self.peer_is_slow
             and len(self._unsent) < limits.max_in_flight
             and self.in_flight_bytes < limits.max_in_flight_bytes
         )
@@ -173,7 +174,7 @@ class Pipeline:
         elif self.phase in _RUNNING:
             ran = len(self._unsent) - len(pending)
             self.is_claimed = (
-                not self._peer_is_slow
+                not self.peer_is_slow
                 and self._unsent_bytes <= self._limits.max_unwritten_bytes
                 and ran < self._limits.max_in_flight
                 and not (ran and self._has_to_wait(pending[0], ran))
@@ -238,13 +239,6 @@ class Pipeline:
     def is_idle(self) -> bool:
         """Whether every request is answered and sent."""
         return not self._unsent
-
-    def output_is_full(self) -> None:
-        """The peer does not read its responses."""
-        self._peer_is_slow = True
-
-    def output_has_room(self) -> None:
-        self._peer_is_slow = False
 
     # Closing
 
