@@ -18,6 +18,7 @@ from barnabas.cli.arguments import client_settings, exports, make_admin
 from barnabas.cli.exit_codes import CommandError, exit_code_of
 from barnabas.cli.main import COMMANDS, build_parser, main
 from barnabas.client.config import ConsumerConfig, ProducerConfig
+from barnabas.client.errors import TopicErrors
 from barnabas.deploy.process import ProcessId
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import BrokerRecord, ClusterRecord, write_record
@@ -143,6 +144,8 @@ def test_the_version_is_printed(capsys: Output) -> None:
         (api_error(ErrorCode.INVALID_PARTITIONS), exit_codes.USAGE),
         (Unencodable("too large"), exit_codes.USAGE),
         (CommandError("other", 4), 4),
+        (TopicErrors({"a": Unencodable("large"), "b": Unencodable("larger")}, {}), exit_codes.USAGE),
+        (TopicErrors({"a": Unencodable("large"), "b": ConnectionClosed("gone")}, {}), exit_codes.FAILED),
     ],
 )
 def test_each_error_has_its_exit_code(error: Exception, code: int) -> None:

@@ -227,6 +227,15 @@ def test_the_remedies_name_the_directory_that_the_command_was_given() -> None:
     ]
 
 
+def test_a_paused_broker_is_one_problem_although_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = _view(error="timed out")
+    view.processes = [_process(1)]
+    monkeypatch.setattr(LocalBroker, "state", "paused")
+    assert view.problems() == ["broker 1 is paused: `barnabas resume 1`"]
+    assert [broker["error"] for broker in view.as_json()["brokers"]] == ["timed out", None]
+    assert [(shown["state"], shown["pid"]) for shown in view.as_json()["processes"]] == [("paused", None)]
+
+
 def _moving(view: ClusterView, replicas: tuple[int, ...], adding: tuple[int, ...], *removing: int) -> str:
     """Let `t-0` be reassigned; returns the page."""
     (partition,) = view.partitions
