@@ -20,7 +20,7 @@ from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescripti
 from barnabas.client.ask import for_each
 from barnabas.client.errors import GroupErrors
 from barnabas.client.offsets import EARLIEST, LATEST, OffsetAndMetadata
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import GroupIdNotFoundError
 from barnabas.protocol.ids import NO_BROKER, TopicPartition
 
 _STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
@@ -219,9 +219,7 @@ async def _check_has_no_members(admin: Admin, group_id: str) -> None:
     """Also before a dry run, which shows the outcome of a real one."""
     try:
         group = (await admin.describe_groups(group_id))[group_id]
-    except ApiError as error:
-        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
-            raise
+    except GroupIdNotFoundError:
         return
     if group.members:
         raise CommandError(

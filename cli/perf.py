@@ -11,6 +11,7 @@ import asyncio
 import os
 import shlex
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from barnabas.cli.action import Action, actions, answer, arg
@@ -34,7 +35,7 @@ from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
 from barnabas.common.settings import LONG_MAX
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
+from barnabas.protocol.errors import BarnabasError, TopicAlreadyExistsError
 from barnabas.protocol.ids import TopicPartition
 
 _SAMPLE_EVERY: Final = 97
@@ -72,11 +73,8 @@ async def _ensure_topic(options: argparse.Namespace, bootstrap: str) -> None:
         topic = NewTopic(
             options.topic, num_partitions=options.partitions, replication_factor=options.replication_factor
         )
-        try:
+        with suppress(TopicAlreadyExistsError):
             await admin.create_topics(topic)
-        except ApiError as error:
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
 
 
 async def _produce(options: argparse.Namespace, bootstrap: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from barnabas.client.config import ProducerConfig
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
+from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
 
 _CHUNK_BYTES: Final = 256 * 1024
 _MAX_CHUNKS: Final = 8
@@ -118,9 +118,7 @@ async def _existing_topic(options: argparse.Namespace, bootstrap: str, settings:
     """Raises an error with similar names for a topic that does not exist: a misspelt one is not created."""
     try:
         return await describe_topic(bootstrap, options.topic, settings)
-    except ApiError as error:
-        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise
+    except UnknownTopicOrPartitionError as error:
         create = f"`barnabas topics create {shlex.quote(options.topic)}{cluster_words(options)}`"
         raise CommandError(f"{error} (this command creates no topic: {create})", NOT_FOUND) from error
 

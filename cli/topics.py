@@ -11,7 +11,7 @@ from barnabas.cli.exit_codes import USAGE, CommandError, check_topics
 from barnabas.cli.output import print_json, print_table
 from barnabas.client.admin.admin import Admin, NewPartitions, NewTopic
 from barnabas.client.metadata import PartitionInfo, TopicInfo
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import TopicAlreadyExistsError
 
 
 def _check_create(options: argparse.Namespace) -> None:
@@ -28,8 +28,8 @@ async def _create(options: argparse.Namespace, admin: Admin) -> None:
     created = True
     try:
         await admin.create_topics(topic)
-    except ApiError as error:
-        if error.code != ErrorCode.TOPIC_ALREADY_EXISTS or not options.if_not_exists:
+    except TopicAlreadyExistsError:
+        if not options.if_not_exists:
             raise
         created = False
     if options.json:

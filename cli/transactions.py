@@ -31,7 +31,7 @@ from barnabas.client.admin.admin import Admin, TransactionDescription
 from barnabas.client.admin.transactions import DEFAULT_MAX_TRANSACTION_TIMEOUT_MS, NO_DURATION, STATES
 from barnabas.client.ask import for_each
 from barnabas.common.settings import LONG_MAX
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import TransactionalIdNotFoundError
 from barnabas.protocol.ids import TopicPartition
 
 _MINUTE_MS: Final = 60_000
@@ -105,10 +105,8 @@ async def _list(options: argparse.Namespace, admin: Admin) -> None:
     async def describe(transactional_id: str) -> TransactionDescription | None:
         try:
             return (await admin.describe_transactions(transactional_id))[transactional_id]
-        except ApiError as error:
-            if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                return None
-            raise
+        except TransactionalIdNotFoundError:
+            return None
 
     # The list itself has no ages; only an open transaction has one.
     open_ones = [listing.transactional_id for listing in listed if listing.state in _WITH_PARTITIONS]

@@ -32,7 +32,7 @@ from barnabas.protocol.compression import (
     framing_fault,
     snappy_blocks,
 )
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, BarnabasError, CorruptMessageError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import (
     COMPRESSION_MASK,
@@ -178,12 +178,10 @@ def _walk(batch: memoryview, header: BatchHeader, max_bytes: int, pause: Callabl
             raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, fault)
     try:
         return walk_produced(batch, header, max_bytes, pause)
-    except ApiError as error:
-        if error.code is ErrorCode.CORRUPT_MESSAGE:
-            # Clients would send the same bytes again and again: they take CORRUPT_MESSAGE for a fault of the
-            # network, which the CRC has ruled out.
-            raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, error.text) from error
-        raise
+    except CorruptMessageError as error:
+        # Clients would send the same bytes again and again: they take CORRUPT_MESSAGE for a fault of the
+        # network, which the CRC has ruled out.
+        raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, error.text) from error
 
 
 def _recompressed(

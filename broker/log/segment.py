@@ -57,7 +57,7 @@ from barnabas.broker.log.retention import SegmentAge
 from barnabas.broker.log.segment_file import SegmentFile, create_segment_file
 from barnabas.broker.log.storage_errors import Gone, Operation, disk_work
 from barnabas.broker.log.transaction_index import AbortedTransaction, TransactionIndex
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import CorruptMessageError
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.record_batch import (
     BATCH_LENGTH,
@@ -425,9 +425,7 @@ class Segment:
         try:
             self._check_max_timestamp()
             timestamp_ms = self.largest.timestamp_ms
-        except ApiError as error:
-            if error.code is not ErrorCode.CORRUPT_MESSAGE:
-                raise
+        except CorruptMessageError as error:
             logger.error("the age of %s is counted from its last write: %s", self.file.path, error)
             timestamp_ms = NO_TIMESTAMP
         if timestamp_ms < 0 < size:

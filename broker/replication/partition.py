@@ -44,7 +44,7 @@ from barnabas.broker.replication.followers import (
 from barnabas.broker.replication.near_replicas import NearConsumer
 from barnabas.broker.replication.rules import EpochEnd
 from barnabas.broker.replication.slow_disks import SLOW_APPEND_S, SLOW_DISK_S, SlowDisks
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, OffsetOutOfRangeError, api_error
 from barnabas.protocol.ids import (
     NO_BROKER,
     NO_CONTROLLER_EPOCH,
@@ -581,10 +581,9 @@ class Partition:
                 min_one_batch=min_one_batch,
                 may_wait=may_wait,
             )
-        except ApiError as error:
-            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                # Perhaps of a log that was truncated because this broker no longer leads.
-                self._check_readable(current_leader_epoch, from_any_replica)
+        except OffsetOutOfRangeError:
+            # Perhaps of a log that was truncated because this broker no longer leads.
+            self._check_readable(current_leader_epoch, from_any_replica)
             raise
 
     def _end_for(self, isolation: Isolation, log_end_offset: Offset) -> Offset:

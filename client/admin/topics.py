@@ -17,7 +17,7 @@ from barnabas.client.admin.configs import ConfigAdmin, ConfigResource
 from barnabas.client.arguments import check_mapping, several
 from barnabas.client.metadata import TopicInfo, topic_info
 from barnabas.common.suggestions import did_you_mean
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, TopicAlreadyExistsError, api_error
 from barnabas.protocol.ids import TopicId
 from barnabas.protocol.messages import topics as wire
 from barnabas.protocol.messages.configs import ConfigSource
@@ -33,7 +33,6 @@ _POLL_TIMEOUT_MS: Final = 2_000
 _DELETION_S: Final = 10.0
 """The longest wait for the end of a deletion. One that needs a dead broker may take for ever."""
 _DELETION_POLL_S: Final = 0.05
-_EXISTS: Final = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class TopicAdmin(ConfigAdmin):
                 outcome = error_of(result, f"topic {result.name!r} was not created") or CreatedTopic(
                     result.name, TopicId(result.topic_id), result.num_partitions, result.replication_factor
                 )
-                if isinstance(outcome, ApiError) and is_doubtful and outcome.code == _EXISTS:
+                if isinstance(outcome, TopicAlreadyExistsError) and is_doubtful:
                     outcome = await self._created_before(by_name[result.name]) or outcome
                 outcomes[result.name] = outcome
             leaving = await self._being_deleted(outcomes) if time.monotonic() < wait_until else set()
@@ -141,9 +140,7 @@ class TopicAdmin(ConfigAdmin):
 
     async def _being_deleted(self, outcomes: Mapping[str, CreatedTopic | ApiError]) -> set[str]:
         """The topics that were refused because they exist, and that the controller's metadata has no more."""
-        names = {
-            name for name, error in outcomes.items() if isinstance(error, ApiError) and error.code == _EXISTS
-        }
+        names = {name for name, error in outcomes.items() if isinstance(error, TopicAlreadyExistsError)}
         if not names:
             return names
         cluster = self._open()

@@ -33,7 +33,12 @@ from barnabas.client.ask import (
 from barnabas.client.coordinators import CoordinatorLink, ProducerIdAndEpoch
 from barnabas.client.offsets import Partition, partition_of, partitions_in
 from barnabas.client.reactions import Api
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, InvalidConfiguration, api_error
+from barnabas.protocol.errors import (
+    BarnabasError,
+    InvalidConfiguration,
+    InvalidTxnStateError,
+    TransactionalIdNotFoundError,
+)
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
     ActiveProducer,
@@ -223,7 +228,7 @@ class TransactionAdmin(TopicAdmin):
             described = await self._describe_transaction(transaction, timeout_ms)
             if not described.is_prepared:
                 text = f"the transaction of {transaction!r} is not prepared, its state is {described.state}"
-                raise api_error(ErrorCode.INVALID_TXN_STATE, text)
+                raise InvalidTxnStateError(text)
             transaction = PreparedTransaction(transaction, described.producer_id, described.producer_epoch)
         elif not isinstance(transaction, PreparedTransaction):
             raise TypeError(
@@ -313,10 +318,8 @@ class TransactionAdmin(TopicAdmin):
         async def describe(transactional_id: str) -> TransactionDescription | None:
             try:
                 return await self._describe_transaction(transactional_id, timeout_ms)
-            except ApiError as error:
-                if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                    return None
-                raise
+            except TransactionalIdNotFoundError:
+                return None
 
         described = await for_each([listing.transactional_id for listing in listed], describe)
         by_producer = {listing.producer_id: listing.transactional_id for listing in listed}
@@ -378,9 +381,8 @@ class TransactionAdmin(TopicAdmin):
             return by_start[start_offset]
         starts = sorted(start for start in by_start if start is not None)
         open_ones = f"those that are open begin at {starts}" if starts else "none is open there"
-        raise api_error(
-            ErrorCode.INVALID_TXN_STATE,
-            f"no open transaction of {tp} begins at offset {start_offset}; {open_ones}",
+        raise InvalidTxnStateError(
+            f"no open transaction of {tp} begins at offset {start_offset}; {open_ones}"
         )
 
 

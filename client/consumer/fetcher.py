@@ -44,12 +44,12 @@ from barnabas.client.metadata import LEADERSHIP_ERRORS, Leader
 from barnabas.client.offsets import ListedOffset, ask_for_offsets
 from barnabas.common.channel import Answer
 from barnabas.protocol.errors import (
-    ApiError,
     BarnabasError,
     ConnectionClosed,
     ErrorCode,
     LocalError,
     RequestTimedOutLocally,
+    UnsupportedVersionError,
     api_error,
     is_retriable,
 )
@@ -444,7 +444,7 @@ class Fetcher:
             response = await self._cluster.request(flight.node_id, request)
         except BarnabasError as error:
             log.debug("broker %d did not return the ends of epochs: %s", flight.node_id, error)
-            if isinstance(error, ApiError) and error.code == ErrorCode.UNSUPPORTED_VERSION:
+            if isinstance(error, UnsupportedVersionError):
                 # Brokers before Kafka 2.1 do not have this request.
                 for item in flight.items:
                     item.state.checked_epoch = item.leader.epoch

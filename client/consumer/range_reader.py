@@ -26,10 +26,10 @@ from barnabas.client.errors import LogTruncated
 from barnabas.client.isolation import IsolationLevel, aborted_batches
 from barnabas.client.metadata import Leader
 from barnabas.protocol.errors import (
-    ApiError,
     BarnabasError,
     ErrorCode,
     RequestTimedOutLocally,
+    UnknownTopicOrPartitionError,
     api_error,
 )
 from barnabas.protocol.frames import Frame
@@ -179,9 +179,9 @@ async def _leader(cluster: Cluster, tp: TopicPartition, timeout_ms: int, *, has_
     if has_existed:
         try:
             await cluster.topic(tp.topic, min(timeout_ms, _MISSING_TOPIC_MS))
+        except UnknownTopicOrPartitionError:
+            raise
         except BarnabasError as error:
-            if isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
             log.debug("whether topic %r exists is unknown: %s", tp.topic, error)
     return await cluster.leader(tp, timeout_ms)
 

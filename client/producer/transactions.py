@@ -31,7 +31,7 @@ from barnabas.client.errors import (
     TransactionAborted,
 )
 from barnabas.client.reactions import Api, Reaction, reaction_to
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
+from barnabas.protocol.errors import BarnabasError, InvalidTxnStateError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.invariants import invariant
 
@@ -232,7 +232,7 @@ class TransactionMachine:
     def reaction_to_refused_end(self, error: BarnabasError, *, committed: bool) -> Reaction | None:
         """The reaction of an error of EndTxn; None if there is nothing left to abort."""
         reaction = reaction_to(Api.END_TXN, error)
-        is_not_ongoing = isinstance(error, ApiError) and error.code == ErrorCode.INVALID_TXN_STATE
+        is_not_ongoing = isinstance(error, InvalidTxnStateError)
         if committed:
             # After its time-out the coordinator has aborted it; an abort gets the epoch that was raised.
             return Reaction.ABORT if is_not_ongoing and self.uses_new_protocol else reaction

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from barnabas.client.config import ProducerConfig
 from barnabas.client.producer.blocking import Producer, RecordFuture
-from barnabas.protocol.errors import ApiError, ErrorCode, api_error
+from barnabas.protocol.errors import UnknownTopicOrPartitionError
 from barnabas.spark_connector.columns.encode import EncodedBatch, TopicLayout
 from barnabas.spark_connector.idle_clients import IdleClients
 from barnabas.spark_connector.sink.sink_options import SinkOptions
@@ -89,11 +89,8 @@ def _check_topic(config: ProducerConfig, topic: str) -> None:
     with Producer(config, max_block_ms=limit_ms, enable_idempotence=False) as producer:
         try:
             producer.partitions_for(topic)
-        except ApiError as error:
-            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            raise api_error(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        except UnknownTopicOrPartitionError:
+            raise UnknownTopicOrPartitionError(
                 f"option 'topic' is {topic!r}, which does not exist, and the brokers did not create it "
                 f"within {limit_ms} ms; create it first",
             ) from None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,13 @@ from barnabas.client.ask import for_each
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ProducerFenced
 from barnabas.client.producer.transactions import PreparedTransaction
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
+from barnabas.protocol.errors import (
+    BarnabasError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    TransactionalIdNotFoundError,
+)
 from barnabas.spark_connector.sink.sink_register import (
     Claim,
     Decision,
@@ -42,7 +49,7 @@ MAX_SLOTS: Final = 32
 _EMPTY: Final = "Empty"
 _OPEN: Final = (_EMPTY, ONGOING)
 """The states of an id whose last producer may still write: an attempt begins one transaction at most."""
-_OTHERS_NOW: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING})
+_OTHERS_NOW: Final = (ProducerFencedError, InvalidProducerIdMappingError)
 """The transaction has ended, and its id was used again or has expired since."""
 
 
@@ -173,17 +180,16 @@ class Coordination:
         async def complete(transaction: PreparedTransaction) -> None:
             try:
                 await self._admin.complete_transaction(transaction, commit=True)
-            except ApiError as error:
-                if error.code == ErrorCode.INVALID_TXN_STATE:
-                    raise DecidedBatchAborted(
-                        f"transaction {transaction} of batch {decision.batch_id} of query "
-                        f"{decision.query_id} was to be committed, but it was aborted by another hand, so "
-                        "records of that batch are lost; write them again, and use another "
-                        "kafka.transactional.id from then on"
-                    ) from error
+            except InvalidTxnStateError as error:
+                raise DecidedBatchAborted(
+                    f"transaction {transaction} of batch {decision.batch_id} of query "
+                    f"{decision.query_id} was to be committed, but it was aborted by another hand, so "
+                    "records of that batch are lost; write them again, and use another "
+                    "kafka.transactional.id from then on"
+                ) from error
+            except _OTHERS_NOW:
                 # Nobody aborts a decided transaction, so it was committed before.
-                if error.code not in _OTHERS_NOW:
-                    raise
+                pass
 
         await for_each(decision.transactions, complete)
 
@@ -212,22 +218,17 @@ class Coordination:
         """The identity under which a transactional id may still write; None if it may not."""
         try:
             described = await self._describe(transactional_id)
-        except ApiError as error:
-            if error.code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                return None
-            raise
+        except TransactionalIdNotFoundError:
+            return None
         if described.state not in _OPEN:
             return None
         return PreparedTransaction(transactional_id, described.producer_id, described.producer_epoch)
 
     async def _end(self, attempt: PreparedTransaction) -> None:
-        # An abort fences also an attempt that has begun nothing.
-        try:
+        # It may have ended, or a later attempt has fenced it.
+        with suppress(InvalidTxnStateError, *_OTHERS_NOW):
+            # An abort fences also an attempt that has begun nothing.
             await self._admin.complete_transaction(attempt, commit=False)
-        except ApiError as error:
-            # It has ended, or a later attempt has fenced it.
-            if error.code not in _OTHERS_NOW and error.code != ErrorCode.INVALID_TXN_STATE:
-                raise
 
 
 async def is_held(

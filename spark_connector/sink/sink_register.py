@@ -22,7 +22,12 @@ from barnabas.client.consumer.range_reader import read_range
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import LogTruncated
 from barnabas.client.producer.transactions import PreparedTransaction
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, RequestTimedOutLocally
+from barnabas.protocol.errors import (
+    BarnabasError,
+    RequestTimedOutLocally,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.records import decode_fields
@@ -209,9 +214,7 @@ class RegisterTopic:
         """What was read of a topic that has been deleted since is forgotten."""
         try:
             topic_id = await self._find_topic()
-        except ApiError as error:
-            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
+        except UnknownTopicOrPartitionError:
             topic_id = await self._create_topic()
         if topic_id != self._topic_id:
             self._read_to.clear()
@@ -234,10 +237,8 @@ class RegisterTopic:
         )
         try:
             return (await self._admin.create_topics(topic))[REGISTER_TOPIC].topic_id
-        except ApiError as error:
+        except TopicAlreadyExistsError:
             # Another driver was faster.
-            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
             return await self._find_topic()
 
     async def _stable_end(self, tp: TopicPartition) -> int:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from barnabas.common.backoff import Backoff
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
+from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.spark_connector.idle_clients import IdleClients
 from barnabas.spark_connector.options import SourceOptions
@@ -160,10 +160,7 @@ class LogView:
                 return call(self._open_admin())
             except BarnabasError as error:
                 pause_s = pauses.failed(time.monotonic())
-                is_missing = (
-                    isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                )
-                if is_missing or not error.retriable:
+                if isinstance(error, UnknownTopicOrPartitionError) or not error.retriable:
                     raise
                 if retries_left == 0 or time.monotonic() + pause_s > deadline:
                     if options.wire == "native" and "closed by the peer" in str(error):

@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, UnknownTopicOrPartitionError, api_error
 from barnabas.protocol.ids import TopicId, TopicPartition
 from barnabas.spark_connector.option_kinds import EARLIEST
 from barnabas.spark_connector.options import SourceOptions
@@ -185,9 +186,7 @@ class StreamPlanner:
             self._look(start)
         try:
             ends = self._ends()
-        except ApiError as error:
-            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
+        except UnknownTopicOrPartitionError:
             # A topic was deleted since the last look.
             self._look(start)
             ends = self._ends()
@@ -283,9 +282,7 @@ class StreamPlanner:
             try:
                 known, partitions = find_partitions(self._options, self._view, warns=not self._has_looked)
             except BarnabasError as error:
-                is_missing = (
-                    isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                )
+                is_missing = isinstance(error, UnknownTopicOrPartitionError)
                 if self._partitions and error.retriable and not is_missing:
                     logger.warning("the topics could not be looked at: %s", error)
                     return
@@ -310,11 +307,8 @@ class StreamPlanner:
         options = self._options
         known: dict[str, Topic] = {}
         for name in options.topics or {tp.topic: None for tp in options.partitions or ()}:
-            try:
+            with suppress(UnknownTopicOrPartitionError):
                 known |= self._view.topics([name])
-            except ApiError as error:
-                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise
         present = [TopicPartition(name, index) for name, topic in known.items() for index in topic.partitions]
         if options.partitions is not None:
             present = [tp for tp in present if tp in options.partitions]

@@ -17,12 +17,11 @@ from typing import Final
 from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin
 from barnabas.deploy.local import LocalCluster
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
 
 WHOLE_TIMEOUT_S: Final = 60.0
 _LEADER_TIMEOUT_S: Final = 30.0
 _UNKNOWN_TIMEOUT_S: Final = 1.0
-_UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _POLL_S: Final = 0.02
 
 
@@ -101,7 +100,7 @@ class Cluster:
             info = self._admin.describe_topics(topic)[topic]
             if partition >= len(info.partitions):
                 text = f"topic {topic!r} has {len(info.partitions)} partitions, there is no {partition}"
-                raise api_error(_UNKNOWN, text)
+                raise UnknownTopicOrPartitionError(text)
             return info.partitions[partition].leader
 
         return self._broker(leader, f"{topic}-{partition} has no leader")
@@ -182,7 +181,7 @@ class Cluster:
             try:
                 broker_id, last = look(), complaint
             except BarnabasError as error:
-                is_unknown = isinstance(error, ApiError) and error.code == _UNKNOWN
+                is_unknown = isinstance(error, UnknownTopicOrPartitionError)
                 if is_unknown and time.monotonic() >= start + _UNKNOWN_TIMEOUT_S:
                     raise
                 broker_id, last = -1, f"{complaint}: {error}"
