@@ -53,8 +53,6 @@ class Assessment(NamedTuple):
     """The base of the first segment that must not be cleaned, or `dirty_start`."""
     clean_bytes: int
     dirty_bytes: int
-    uncleanable_bytes: int
-    """Bytes of sealed segments from the dirty end on."""
     delay_ms: int
     """How long ago the oldest dirty record should have been cleaned, by ``max.compaction.lag.ms``."""
     has_expired_deletes: bool
@@ -101,14 +99,12 @@ def assess(figures: LogFigures, config: TopicConfig, now_ms: int) -> Assessment:
     """How dirty the log of a compacted topic is."""
     dirty_start = figures.first_dirty_offset
     dirty_end = cleanable_end(figures, dirty_start, config, now_ms)
-    clean_bytes = dirty_bytes = uncleanable_bytes = 0
+    clean_bytes = dirty_bytes = 0
     for segment in figures.sealed:
         if segment.next_offset <= dirty_start:
             clean_bytes += segment.size_bytes
         elif segment.next_offset <= dirty_end:
             dirty_bytes += segment.size_bytes
-        else:
-            uncleanable_bytes += segment.size_bytes
     horizon_ms = figures.delete_horizon_ms
     total = clean_bytes + dirty_bytes
     return Assessment(
@@ -116,7 +112,6 @@ def assess(figures: LogFigures, config: TopicConfig, now_ms: int) -> Assessment:
         dirty_end,
         clean_bytes,
         dirty_bytes,
-        uncleanable_bytes,
         compaction_delay_ms(
             (segment for segment in figures.sealed if segment.next_offset > dirty_start), config, now_ms
         ),

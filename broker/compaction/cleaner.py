@@ -110,16 +110,12 @@ class Totals(NamedTuple):
     cleanings: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-    records_read: int = 0
-    records_kept: int = 0
 
     def plus(self, stats: CleaningStats) -> Totals:
         return Totals(
             self.cleanings + 1,
             self.bytes_read + stats.bytes_read,
             self.bytes_written + stats.bytes_written,
-            self.records_read + stats.records_read,
-            self.records_kept + stats.records_kept,
         )
 
 

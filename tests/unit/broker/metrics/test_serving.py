@@ -58,7 +58,7 @@ def test_the_metrics_of_the_cleaner_have_kafkas_names() -> None:
         dead_threads=1,
         uncleanable=[(Path("/a"), 100), (Path("/a"), 20)],
         in_progress=[T0],
-        totals=Totals(3, 1_000, 250, 40, 10),
+        totals=Totals(3, 1_000, 250),
     )
 
     class Cleaner(Collector):
