@@ -480,8 +480,19 @@ class Rebalance:
         # A leader may retry before it gets its answer: its first assignment is in the log already.
         if self._members.leader_id == member.member_id and not self.is_assigned:
             self.is_assigned = True
+            generation_id = self.generation_id
             assignment = {each.member_id: given.get(each.member_id, b"") for each in self._members}
-            self._store(assignment, partial(self._assignment_stored, self.generation_id, assignment))
+
+            def stored(error: ErrorCode, base_offset: int, now: Moment) -> None:
+                if self.state is not GroupState.COMPLETING_REBALANCE or self.generation_id != generation_id:
+                    return
+                if error is ErrorCode.NONE:
+                    self._hand_out(assignment, now)
+                else:
+                    self._refuse_syncs(append_error(error, _GENERATION_ERRORS), now)
+                    self._prepare(f"its assignment was not stored: {error.name}", now)
+
+            self._store(assignment, stored)
 
     def _has_synced(self, member: Member) -> None:
         self.awaited_syncs.discard(member.member_id)
@@ -513,22 +524,6 @@ class Rebalance:
             members=members,
         )
         self._outbox.append([GroupRecord(self._group_id, group)], settled)
-
-    def _assignment_stored(
-        self,
-        generation_id: int,
-        assignment: Mapping[str, bytes],
-        error: ErrorCode,
-        base_offset: int,
-        now: Moment,
-    ) -> None:
-        if self.state is not GroupState.COMPLETING_REBALANCE or self.generation_id != generation_id:
-            return
-        if error is ErrorCode.NONE:
-            self._hand_out(assignment, now)
-        else:
-            self._refuse_syncs(append_error(error, _GENERATION_ERRORS), now)
-            self._prepare(f"its assignment was not stored: {error.name}", now)
 
     def _empty_generation_stored(
         self, generation_id: int, error: ErrorCode, base_offset: int, now: Moment
