@@ -4,7 +4,6 @@ An unknown or invalid setting raises `InvalidConfiguration`, which names it, its
 and the nearest name that exists. Frozen, so any thread may read them.
 """
 
-# Each default is made by setting(...), which is a dataclass field.
 # `setting(...)` makes a dataclass field, which ruff takes for a call in a default.
 # ruff: noqa: RUF009
 

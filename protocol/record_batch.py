@@ -319,10 +319,10 @@ def stamp_producer(
 
 def pack_batch(header: BatchHeader, records: Buffer) -> bytearray:
     """The batch of these packed records, with its length and CRC, and the header's other fields."""
-    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(records)
-    batch = bytearray(HEADER_BYTES + len(records))
-    HEADER.pack_into(batch, 0, *header._replace(batch_length=length))
-    batch[HEADER_BYTES:] = records
+    batch = bytearray(HEADER_BYTES)
+    # Appended, not assigned to a slice, which copies a view twice.
+    batch += records
+    HEADER.pack_into(batch, 0, header.base_offset, len(batch) - LOG_OVERHEAD_BYTES, *header[2:])
     write_crc(batch)
     return batch
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from barnabas.protocol.compression import Compression, compress
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.invariants import invariant
-from barnabas.protocol.record_batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, MAGIC, write_crc
+from barnabas.protocol.record_batch import HEADER_BYTES, MAGIC, BatchHeader, pack_batch
 from barnabas.spark_connector.columns import Longs
 from barnabas.spark_connector.columns import encode_layout as layout
 from barnabas.spark_connector.columns.loops import Engine, Loops, choose_loops
@@ -273,25 +273,7 @@ class CompiledGroup:
 
     def _finished(self, records: memoryview, fields: list[int]) -> bytearray:
         """A batch of its own memory, with its header."""
-        data = bytearray(HEADER_BYTES)
-        data += compress(self._compression, records.toreadonly())
-        record_count = fields[layout.BATCH_RECORD_COUNT]
-        HEADER.pack_into(
-            data,
-            0,
-            0,
-            len(data) - LOG_OVERHEAD_BYTES,
-            -1,
-            MAGIC,
-            0,
-            int(self._compression),
-            record_count - 1,
-            fields[layout.BATCH_BASE_TIMESTAMP],
-            fields[layout.BATCH_MAX_TIMESTAMP],
-            -1,
-            -1,
-            -1,
-            record_count,
-        )
-        write_crc(data)
-        return data
+        count, compression = fields[layout.BATCH_RECORD_COUNT], int(self._compression)
+        times = fields[layout.BATCH_BASE_TIMESTAMP], fields[layout.BATCH_MAX_TIMESTAMP]
+        header = BatchHeader(0, 0, -1, MAGIC, 0, compression, count - 1, *times, -1, -1, -1, count)
+        return pack_batch(header, compress(self._compression, records.toreadonly()))
