@@ -51,17 +51,13 @@ class DelayedOperation(ABC):
         self.deadline_ms = deadline_ms
         # Held during a try, and while the two fields below change.
         self._lock = threading.Lock()
-        self._is_completed = False
+        self.is_completed = False
         self._purgatory: Purgatory | None = None
         # Set by callers without the lock, before they try to take it; the thread that holds it reads them.
         self._try_again = False
         self._must_end = False
         self._is_late = False
         self._is_cancelled = False
-
-    @property
-    def is_completed(self) -> bool:
-        return self._is_completed
 
     @property
     def size(self) -> int:
@@ -90,7 +86,7 @@ class DelayedOperation(ABC):
         """Complete now; False if another thread has completed it, or will after its try."""
         self._must_end = True
         purgatory = self._purgatory
-        if self._is_completed or (purgatory is not None and purgatory.end_elsewhere(self)):
+        if self.is_completed or (purgatory is not None and purgatory.end_elsewhere(self)):
             return False
         return self.check()
 
@@ -110,21 +106,21 @@ class DelayedOperation(ABC):
         If another thread is trying, this call makes it try once more and does not wait. So no event is lost,
         and a caller that holds a lock of its own cannot deadlock here.
         """
-        while not self._is_completed:
+        while not self.is_completed:
             self._try_again = True
             if not self._lock.acquire(blocking=False):
                 return False
             try:
                 self._try_again = False
-                holds = not (self._is_completed or self._must_end) and self.try_complete()
+                holds = not (self.is_completed or self._must_end) and self.try_complete()
             except BaseException:
                 self._lock.release()
                 if self._must_end:
                     # The caller that ends it relies on this thread.
                     self.check()
                 raise
-            ends = not self._is_completed and (holds or self._must_end)
-            self._is_completed = self._is_completed or ends
+            ends = not self.is_completed and (holds or self._must_end)
+            self.is_completed = self.is_completed or ends
             self._lock.release()
             if ends:
                 self._ended(is_late=self._is_late and not holds)
@@ -147,7 +143,7 @@ class DelayedOperation(ABC):
     def _enter(self, purgatory: Purgatory) -> bool:
         with self._lock:
             self._purgatory = purgatory
-            return not self._is_completed
+            return not self.is_completed
 
 
 class DelayedCall(DelayedOperation):

@@ -31,7 +31,7 @@ class GroupOutput:
         self.aborted: list[AbortedTransaction] = []
         """The transactions whose abort markers stay, for the index of the cleaned segment."""
         self.bytes_written = 0
-        self.next_offset = first.base_offset
+        self.base_offset = self.next_offset = first.base_offset
         """The end of the last batch."""
         self._same_bytes = 0
         """While nothing is written: the end of the first segment's batches that stay."""
@@ -43,10 +43,6 @@ class GroupOutput:
         self._has_changed = False
         self._kept_from = -1
         """The start in the chunk of the run of batches that stay; -1: none."""
-
-    @property
-    def base_offset(self) -> int:
-        return self._first.base_offset
 
     @property
     def size(self) -> int:

@@ -212,7 +212,7 @@ class _Fetch:
             topic.partitions.append(answer)
         response = wire.FetchResponse(session_id=session_id, responses=list(topics.values()))
         if hints is not None:
-            response.node_endpoints = hints.endpoints
+            response.node_endpoints = list(hints.endpoints.values())
         return response
 
 

@@ -22,11 +22,7 @@ class LeaderHints:
     def __init__(self, services: Services, listener_name: str) -> None:
         self._services = services
         self._listener_name = listener_name
-        self._endpoints: dict[BrokerId, NodeEndpoint] = {}
-
-    @property
-    def endpoints(self) -> list[NodeEndpoint]:
-        return list(self._endpoints.values())
+        self.endpoints: dict[BrokerId, NodeEndpoint] = {}
 
     def find(self, tp: TopicPartition, client_epoch: int = -1) -> LeaderIdAndEpoch:
         """The hint for a partition that was refused, to a client that knows this leader epoch.
@@ -52,13 +48,13 @@ class LeaderHints:
 
     def _note_endpoint(self, broker_id: BrokerId) -> bool:
         """Whether clients of the listener can reach a broker, whose address the answer then has."""
-        if broker_id in self._endpoints:
+        if broker_id in self.endpoints:
             return True
         metadata = self._services.metadata
         endpoint = metadata.current.endpoint(broker_id, self._listener_name)
         if endpoint is None or broker_id in metadata.suspects:
             return False
-        self._endpoints[broker_id] = NodeEndpoint(
+        self.endpoints[broker_id] = NodeEndpoint(
             node_id=broker_id,
             host=endpoint.host,
             port=endpoint.port,

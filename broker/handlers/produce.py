@@ -317,5 +317,5 @@ def _response(
         for tp, response in zip(tps, responses, strict=True):
             if response.error_code == _NOT_LEADER:
                 response.current_leader = hints.find(tp)
-        answer.node_endpoints = hints.endpoints
+        answer.node_endpoints = list(hints.endpoints.values())
     return answer

@@ -63,7 +63,7 @@ def replica_metrics(manager: ReplicaManager, max_series: int) -> Iterator[Metric
         "kafka_server_replicafetchermanager_maxlag",
         "The most records that a follower lacks below its leader's high watermark.",
         ["clientId"],
-        [(["Replica"], manager.max_follower_lag)],
+        [(["Replica"], manager.fetchers.max_lag)],
     )
     prefix = "kafka_cluster_partition_"
     yield from bounded(

@@ -55,12 +55,8 @@ class ConnectionQuota:
         self._max_connections_per_ip = max_connections_per_ip
         self._lock = threading.Lock()
         self._by_host: Counter[str] = Counter()
-        self._total = 0
-
-    @property
-    def total(self) -> int:
+        self.total = 0
         """The connections that are open now."""
-        return self._total
 
     def set_limits(self, max_connections: int, max_connections_per_ip: int) -> None:
         """Change the limits; open connections stay."""
@@ -74,19 +70,19 @@ class ConnectionQuota:
         A protected connection is counted, but the limits on all connections do not refuse it.
         """
         with self._lock:
-            if self._total >= self._max_connections and not is_protected:
+            if self.total >= self._max_connections and not is_protected:
                 return f"max.connections={self._max_connections} are open"
-            if self._total >= self._descriptors and not is_protected:
-                return f"{self._total} are open, and logs need the remaining open files (ulimit -n)"
+            if self.total >= self._descriptors and not is_protected:
+                return f"{self.total} are open, and logs need the remaining open files (ulimit -n)"
             if self._by_host[host] >= self._max_connections_per_ip:
                 return f"max.connections.per.ip={self._max_connections_per_ip} are open from {host}"
-            self._total += 1
+            self.total += 1
             self._by_host[host] += 1
             return ""
 
     def leave(self, host: str) -> None:
         with self._lock:
-            self._total -= 1
+            self.total -= 1
             self._by_host[host] -= 1
             if not self._by_host[host]:
                 del self._by_host[host]

@@ -205,7 +205,7 @@ class Partition:
         self.broker_id = broker_id
         self._refusal = ErrorCode.NOT_LEADER_OR_FOLLOWER
         """The error of requests that need a leader, while this replica does not lead."""
-        self._replicas: tuple[BrokerId, ...] = ()
+        self.replicas: tuple[BrokerId, ...] = ()
         self.adding: tuple[BrokerId, ...] = ()
         """The replicas that a reassignment adds."""
         self.is_reassigning = False
@@ -218,10 +218,6 @@ class Partition:
         self.min_insync_replicas = min_insync_replicas
         self._is_min_isr_strict = is_min_isr_strict
         self._set_high_watermark(Offset(min(max(high_watermark, log.log_start_offset), log.log_end_offset)))
-
-    @property
-    def replicas(self) -> tuple[BrokerId, ...]:
-        return self._replicas
 
     @property
     def is_leader(self) -> bool:
@@ -248,7 +244,7 @@ class Partition:
     @property
     def effective_min_isr(self) -> int:
         """The in-sync replicas that acks=all demands; as in Kafka, no more than the partition has."""
-        return min(self.min_insync_replicas, len(self._replicas))
+        return min(self.min_insync_replicas, len(self.replicas))
 
     @property
     def is_on_slow_disk(self) -> bool:
@@ -274,7 +270,7 @@ class Partition:
                 self.leader,
                 self.leader_epoch,
                 self._followers.isr,
-                self._replicas,
+                self.replicas,
                 self.log.log_start_offset,
                 self.last_stable_offset,
                 self.high_watermark,
@@ -306,7 +302,7 @@ class Partition:
                 self.leading_since = self.leader_epoch
             in_sync = frozenset(BrokerId(replica) for replica in state.isr)
             self._followers.begin_epoch(
-                self._replicas,
+                self.replicas,
                 CommittedIsr(in_sync, state.partition_epoch),
                 knows_ends=knows_ends,
                 log_end_offset=log_end_offset,
@@ -345,7 +341,7 @@ class Partition:
         self.leader = BrokerId(state.leader)
         self.leader_epoch = self.told_epoch = LeaderEpoch(state.leader_epoch)
         self.controller_epoch = ControllerEpoch(state.controller_epoch)
-        self._replicas = tuple(BrokerId(replica) for replica in state.replicas)
+        self.replicas = tuple(BrokerId(replica) for replica in state.replicas)
         self.adding = tuple(BrokerId(replica) for replica in state.adding_replicas)
         self.is_reassigning = bool(state.adding_replicas or state.removing_replicas)
 
@@ -684,7 +680,7 @@ class Partition:
             if follower not in self._followers:
                 raise api_error(
                     ErrorCode.UNKNOWN_LEADER_EPOCH,
-                    f"broker {follower} is not among the replicas {list(self._replicas)} of {self.partition}",
+                    f"broker {follower} is not among the replicas {list(self.replicas)} of {self.partition}",
                 )
             if registered_broker_epoch is not None and -1 < broker_epoch < registered_broker_epoch:
                 return FollowerProgress(False, None)

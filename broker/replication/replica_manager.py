@@ -105,11 +105,11 @@ class ReplicaManager:
         self.leader_quota = ReplicationQuota(broker_id, lambda topic: of(topic).throttled_leaders)
         self.follower_quota = ReplicationQuota(broker_id, lambda topic: of(topic).throttled_followers)
         self._reader = FetchReader(self.partition, note, self.traffic, self.leader_quota, on_fatal=on_fatal)
-        self.markers, self._fetchers = TransactionMarkers(self), make_fetchers(self)
+        self.markers, self.fetchers = TransactionMarkers(self), make_fetchers(self)
         self.roles = RoleChanges(
             broker_id,
             logs,
-            self._fetchers,
+            self.fetchers,
             self.disk_failures,
             self.fence,
             topic_settings=topic_settings,
@@ -132,11 +132,11 @@ class ReplicaManager:
         self.disk_failures.start()
         self._reader.start()
         self.consumer_wakes.start()
-        self._fetchers.start()
+        self.fetchers.start()
 
     def stop(self) -> None:
         """End the threads and answer the waiting requests; the logs are closed by their manager."""
-        self._fetchers.stop()
+        self.fetchers.stop()
         self.isr_changes.stop()
         self.disk_failures.stop()
         self._reader.stop()
@@ -181,11 +181,6 @@ class ReplicaManager:
         if partition.is_proven(now_ms, self._max_lag_ms):
             return None
         return f"the followers of {tp} do not fetch, and ZooKeeper has not confirmed its leader lately"
-
-    @property
-    def max_follower_lag(self) -> int:
-        """The most records by which a follower on this broker is behind its leader's high watermark."""
-        return self._fetchers.max_lag
 
     def _writable(self, tp: TopicPartition, acks: int = 1) -> Partition:
         """The `partition`; raises NOT_LEADER_OR_FOLLOWER while this broker may not write to it.

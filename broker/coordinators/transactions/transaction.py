@@ -88,7 +88,8 @@ class Transaction:
     _coordinator_epoch: LeaderEpoch
     """The leader epoch of the partition of the transaction topic."""
     _config: BrokerConfig
-    _stored: TransactionMetadata = rules.BLANK
+    stored: TransactionMetadata = rules.BLANK
+    """The state that the log has acknowledged."""
     outbox: Outbox = field(init=False)
     _is_confirmed: bool = field(init=False)
     """False after loading: the record may be above the high watermark."""
@@ -107,8 +108,8 @@ class Transaction:
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(self.transactional_id)
-        self._is_confirmed = self._stored is rules.BLANK
-        self._used_ms = self._stored.last_update_timestamp_ms
+        self._is_confirmed = self.stored is rules.BLANK
+        self._used_ms = self.stored.last_update_timestamp_ms
 
     def resume(self, now: Moment) -> None:
         """Restart the time-out of an ongoing transaction, and complete a decided transaction.
@@ -116,7 +117,7 @@ class Transaction:
         The record of the decision is appended again first: without the high watermark above it, the next
         coordinator might not have it, and decide otherwise after some markers.
         """
-        stored = self._stored
+        stored = self.stored
         if stored.state in DECIDED:
             self._append(_Change(stored, must_succeed=True))
         elif stored.state is TransactionState.PREPARE_EPOCH_FENCE:
@@ -135,13 +136,8 @@ class Transaction:
         return deadline_ms
 
     @property
-    def stored(self) -> TransactionMetadata:
-        """The state that the log has acknowledged."""
-        return self._stored
-
-    @property
     def state(self) -> TransactionState:
-        return self._stored.state
+        return self.stored.state
 
     @property
     def is_retrying_append(self) -> bool:
@@ -154,11 +150,11 @@ class Transaction:
         """The log has no record of this id, and no request waits."""
         if self.state is TransactionState.DEAD:
             return True
-        return self._stored is rules.BLANK and self._change is None and not self._waiting
+        return self.stored is rules.BLANK and self._change is None and not self._waiting
 
     def describe(self) -> wire.DescribedTransaction | None:
         """The answer of DescribeTransactions; None if the log does not have the id."""
-        stored = self._stored
+        stored = self.stored
         if stored.producer_id == NO_PRODUCER_ID or stored.state is TransactionState.DEAD:
             return None
         topics: dict[str, list[int]] = {}
@@ -178,8 +174,8 @@ class Transaction:
     def listed(self) -> wire.ListedTransaction:
         return wire.ListedTransaction(
             transactional_id=self.transactional_id,
-            producer_id=self._stored.producer_id,
-            transaction_state=self._stored.state.value,
+            producer_id=self.stored.producer_id,
+            transaction_state=self.stored.state.value,
         )
 
     # ---- events
@@ -195,7 +191,7 @@ class Transaction:
             self._handle_waiting(now)
         elif self._change is None and self._waiting is not None:
             for waiting in self._take_waiting():
-                decision = rules.decide(self._stored, waiting.request, self._config, now, None)
+                decision = rules.decide(self.stored, waiting.request, self._config, now, None)
                 if isinstance(decision, rules.WantProducerId):
                     self._refuse(waiting, error)
                 else:
@@ -221,18 +217,18 @@ class Transaction:
             logger.info(
                 "transactional id %r: the transaction of producer %d, epoch %d, has exceeded its %d ms",
                 self.transactional_id,
-                self._stored.producer_id,
-                self._stored.producer_epoch,
-                self._stored.timeout_ms,
+                self.stored.producer_id,
+                self.stored.producer_epoch,
+                self.stored.timeout_ms,
             )
-            self._fence(rules.fenced(self._stored, now, self._stored.producer_epoch))
+            self._fence(rules.fenced(self.stored, now, self.stored.producer_epoch))
 
     def expire(self, now: Moment) -> None:
         """Remove the id from the log if it has not been used for transactional.id.expiration.ms."""
         is_busy = self._change is not None or self._missing_markers is not None or self._waiting is not None
-        if is_busy or self._stored is rules.BLANK:
+        if is_busy or self.stored is rules.BLANK:
             return
-        if rules.has_expired(self._stored, self._config, self._used_ms, now):
+        if rules.has_expired(self.stored, self._config, self._used_ms, now):
             self._append(_Change(None))
 
     def unload(self, now: Moment) -> None:
@@ -240,7 +236,7 @@ class Transaction:
         change, self._change, self._missing_markers = self._change, None, None
         if change is not None:
             self._refuse_askers(change, ErrorCode.NOT_COORDINATOR)
-        self._stored = self._stored._replace(state=TransactionState.DEAD)
+        self.stored = self.stored._replace(state=TransactionState.DEAD)
         for waiting in self._take_waiting():
             self._refuse(waiting, ErrorCode.NOT_COORDINATOR)
         self._timeout_ms = math.inf
@@ -253,7 +249,7 @@ class Transaction:
             self._refuse(waiting, ErrorCode.NOT_COORDINATOR)
             return
         if self._change is not None:
-            error = rules.refusal(self._stored, request, self._config)
+            error = rules.refusal(self.stored, request, self._config)
             if error is not ErrorCode.NONE:
                 self._refuse(waiting, error)
             elif self._is_verified(request, self._change):
@@ -261,11 +257,11 @@ class Transaction:
             else:
                 self._wait(waiting)
             return
-        match rules.decide(self._stored, request, self._config, now, self._new_producer_id):
+        match rules.decide(self.stored, request, self._config, now, self._new_producer_id):
             case rules.Reply(response, is_promise):
                 if is_promise and not self._is_confirmed:
                     self._wait(waiting)
-                    self._append(_Change(self._stored))
+                    self._append(_Change(self.stored))
                 else:
                     self.outbox.answer(token, response)
             case rules.Move(target, response):
@@ -303,7 +299,7 @@ class Transaction:
 
     def _handle_waiting(self, now: Moment) -> None:
         if self._change is None and self.state is not TransactionState.DEAD:
-            target, askers = self._with_additions(self._stored, now)
+            target, askers = self._with_additions(self.stored, now)
             if askers:
                 self._append(_Change(target, askers))
         for waiting in self._take_waiting():
@@ -338,7 +334,7 @@ class Transaction:
             and change.target is not None
             and change.target.state is TransactionState.ONGOING
             and not change.target.is_prepared
-            and request.partitions <= self._stored.partitions
+            and request.partitions <= self.stored.partitions
         )
 
     # ---- changes
@@ -346,7 +342,7 @@ class Transaction:
     def _fence(self, target: TransactionMetadata) -> None:
         """Abort the ongoing transaction. From now on it cannot be committed or prepared."""
         check_move(self.transactional_id, self.state, TransactionState.PREPARE_EPOCH_FENCE)
-        self._stored = self._stored._replace(state=TransactionState.PREPARE_EPOCH_FENCE)
+        self.stored = self.stored._replace(state=TransactionState.PREPARE_EPOCH_FENCE)
         self._append(_Change(target, must_succeed=True))
 
     def _append(self, change: _Change) -> None:
@@ -354,7 +350,7 @@ class Transaction:
         state = self.state
         for target in stored:
             next_state = TransactionState.DEAD if target is None else target.state
-            if target is not self._stored:
+            if target is not self.stored:
                 check_move(self.transactional_id, state, next_state)
             state = next_state
         self._change = change
@@ -389,7 +385,7 @@ class Transaction:
             change.retry_ms = min(2 * change.retry_ms, MAX_APPEND_RETRY_MS)
             return
         self._change = None
-        if change.target is self._stored:
+        if change.target is self.stored:
             # The requests wait for a confirmation that failed; deciding again would only try again.
             for waiting in self._take_waiting():
                 self._refuse(waiting, append_error(error))
@@ -399,14 +395,14 @@ class Transaction:
         """The log has the record."""
         target = change.target
         if target is None:
-            self._stored = self._stored._replace(state=TransactionState.DEAD)
+            self.stored = self.stored._replace(state=TransactionState.DEAD)
             for waiting in self._take_waiting():
                 # A repetition finds a new machine.
                 self._refuse(waiting, ErrorCode.CONCURRENT_TRANSACTIONS)
             return
         if self._new_producer_id in (target.producer_id, target.next_producer_id):
             self._new_producer_id = None
-        former, self._stored = self._stored, target
+        former, self.stored = self.stored, target
         for asker in change.askers:
             self.outbox.answer(asker.token, asker.response)
         if target.last_update_timestamp_ms != former.last_update_timestamp_ms:
@@ -439,7 +435,7 @@ class Transaction:
         if self._missing_markers is None or self._missing_markers:
             return
         self._missing_markers = None
-        completion = rules.completed(self._stored, now)
+        completion = rules.completed(self.stored, now)
         target, askers = self._with_additions(completion, now)
         is_followed = target is not completion
         self._append(_Change(target, askers, True, completion if is_followed else None))
@@ -448,9 +444,9 @@ class Transaction:
 
     def _set_timeout(self, now: Moment, start_ms: int) -> None:
         """Convert the end of the ongoing transaction to the monotonic clock, which no operator sets."""
-        if rules.timeout_at_ms(self._stored) is None:
+        if rules.timeout_at_ms(self.stored) is None:
             self._timeout_ms = math.inf
             return
         # Another broker's clock may have been ahead when the transaction began.
         passed_ms = max(0, now.wall_ms - start_ms)
-        self._timeout_ms = now.monotonic_ms + max(0, self._stored.timeout_ms - passed_ms)
+        self._timeout_ms = now.monotonic_ms + max(0, self.stored.timeout_ms - passed_ms)

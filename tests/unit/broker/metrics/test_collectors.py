@@ -59,7 +59,7 @@ def replicas_of(*partitions: Partition, max_series: int = 100) -> Iterator[Metri
         partitions=lambda: partitions,
         isr_changes=SimpleNamespace(shrinks=3, expands=2, failures=1),
         logs=SimpleNamespace(offline_partitions="four"),
-        max_follower_lag=17,
+        fetchers=SimpleNamespace(max_lag=17),
     )
     return replica_metrics(cast(ReplicaManager, manager), max_series)
 

@@ -138,7 +138,7 @@ def test_an_id_is_asked_for_once_and_again_after_a_refusal() -> None:
 def test_an_id_is_given_to_one_producer() -> None:
     rig = TransactionRig(LAST)
     assert rig.do_all(init()) == given(0)
-    rig.machine._stored = rig.stored._replace(producer_epoch=LAST_EPOCH)
+    rig.machine.stored = rig.stored._replace(producer_epoch=LAST_EPOCH)
     assert rig.do_all(init()) == given(0, FIRST_ID + 1)
 
 
