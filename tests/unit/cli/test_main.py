@@ -550,6 +550,17 @@ def test_an_error_of_the_system_is_shown_without_its_number(
     assert capsys.readouterr().err == said
 
 
+def test_an_interrupted_command_ends_with_the_code_of_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def interrupt(options: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("barnabas.cli.cluster.open_cluster", interrupt)
+    assert main(["down"]) == exit_codes.INTERRUPTED
+    assert capsys.readouterr().err == ""
+
+
 INTERRUPTED_AT_IMPORT = """
 import os, signal, sys
 

@@ -80,9 +80,19 @@ def test_deep_shows_the_records(segment: Path, capsys: Output) -> None:
 def test_the_text_form_has_the_same_content(segment: Path, capsys: Output) -> None:
     assert main(["log", "dump", str(segment), "--deep"]) == exit_codes.OK
     said = capsys.readouterr().out
-    assert "offsets 100..102" in said
+    assert said.startswith("offsets 100..102")
     assert "2023-11-14T22:13:20.000Z  key0: value0" in said
-    assert "2 batches, 5 records" in said
+    assert said.endswith("\n2 batches, 5 records\n")
+    assert "sequence" not in said, "no producer has numbered them"
+
+
+def test_several_files_are_named_and_each_ends_with_its_count(segment: Path, capsys: Output) -> None:
+    index = segment.with_suffix(".index")
+    index.write_bytes(struct.pack(">IIII", 2, 80, 4, 160))
+    assert main(["log", "dump", str(segment), str(index), "--max", "1"]) == exit_codes.OK
+    batches, entries = capsys.readouterr().out.removeprefix(f"{segment}:\n").split(f"{index}:\n")
+    assert batches.endswith("\n1 batch, 3 records\n")
+    assert entries == "offset 102  position 80\n1 entry\n"
 
 
 def test_zeros_after_the_last_batch_are_no_damage(segment: Path, capsys: Output) -> None:
