@@ -16,9 +16,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.broker.replication import rules
-from barnabas.broker.replication.near_replicas import NearConsumer, SentConsumers
+from barnabas.broker.replication.near_replicas import NearConsumer, nearest_replica
 from barnabas.broker.replication.rules import FollowerState
-from barnabas.protocol.ids import BrokerEpoch, BrokerId, Offset
+from barnabas.protocol.ids import NO_BROKER, BrokerEpoch, BrokerId, Offset
+
+_READS_ON_MS: Final = 900_000
+"""How long a consumer may read from the replica that it was sent to: ``metadata.max.age.ms`` of librdkafka,
+the longest of the usual clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +94,32 @@ class FollowerStates:
         self._states: dict[BrokerId, FollowerState] = {}
         # When each follower last fetched in the present leader epoch.
         self._fetched_ms: dict[BrokerId, float] = {}
-        self.consumers = SentConsumers()
+        self.consumers_sent_ms: dict[BrokerId, float] = {}
+        """When a consumer was last sent to each follower in the present leader epoch; read without the lock.
+
+        A follower that consumers read is sent each high watermark at once: they would wait for a whole fetch
+        of it.
+        """
         self.proven_ms = rules.NEVER_MS
         """A time at which this replica certainly led, in the present leader epoch."""
 
     def send_consumer(self, consumer: NearConsumer, fetch_offset: Offset) -> BrokerId:
-        """See `SentConsumers.send`."""
-        in_sync = self.isr.in_sync_replicas
-        return self.consumers.send(consumer, self._states, in_sync, self._broker_id, fetch_offset)
+        """The follower from which a consumer should read; `NO_BROKER` means the leader."""
+        in_sync, leader = self.isr.in_sync_replicas, self._broker_id
+        replica = nearest_replica(self._states, in_sync, leader, fetch_offset, consumer.rack, consumer.racks)
+        if replica == leader:
+            return NO_BROKER
+        self.consumers_sent_ms[replica] = consumer.now_ms
+        return replica
+
+    def forget_consumers(self, now_ms: float) -> None:
+        """Forget the followers to which no consumer was sent for a long time."""
+        if self.consumers_sent_ms:
+            self.consumers_sent_ms = {
+                follower: sent_ms
+                for follower, sent_ms in self.consumers_sent_ms.items()
+                if now_ms - sent_ms < _READS_ON_MS
+            }
 
     def __contains__(self, follower: object) -> bool:
         return follower in self._states
@@ -115,7 +137,7 @@ class FollowerStates:
         self.isr = isr
         self.leader_epoch_start_offset = log_end_offset
         self._fetched_ms = {}
-        self.consumers = SentConsumers()
+        self.consumers_sent_ms = {}
         self.proven_ms = now_ms
         self._states = {
             replica: rules.after_election(
@@ -134,7 +156,7 @@ class FollowerStates:
         self.isr = _NO_ISR
         self._states = {}
         self._fetched_ms = {}
-        self.consumers = SentConsumers()
+        self.consumers_sent_ms = {}
 
     def note_fetch(
         self,

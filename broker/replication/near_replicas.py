@@ -1,21 +1,16 @@
-"""Consumers read from the replica on their rack (KIP-392): the rule, and where a leader has sent consumers.
+"""The rule by which consumers read from the replica on their rack (KIP-392).
 
-With `replica.selector.class` a leader sends a consumer to the nearest in-sync replica that has its offset. A
-follower that consumers read is sent each high watermark at once: they would wait for a whole fetch of it.
+With `replica.selector.class` a leader sends a consumer to the nearest in-sync replica that has its offset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.replication.rules import FollowerState
-from barnabas.protocol.ids import NO_BROKER, BrokerId, Offset
-
-_READS_ON_MS: Final = 900_000
-"""How long a consumer may read from the replica that it was sent to: ``metadata.max.age.ms`` of librdkafka,
-the longest of the usual clients."""
+from barnabas.protocol.ids import BrokerId, Offset
 
 
 class NearConsumer(NamedTuple):
@@ -62,40 +57,3 @@ def nearest_replica(
         and state.log_start_offset <= fetch_offset <= state.log_end_offset
     ]
     return max(near)[2] if near else leader
-
-
-class SentConsumers:
-    """When a consumer was last sent to each follower of one partition, in the present leader epoch.
-
-    Guarded by the lock of the `Partition`; ``followers``, from which consumers may be reading, may be read
-    without it.
-    """
-
-    def __init__(self) -> None:
-        self.followers: dict[BrokerId, float] = {}
-
-    def send(
-        self,
-        consumer: NearConsumer,
-        followers: Mapping[BrokerId, FollowerState],
-        in_sync_replicas: frozenset[BrokerId],
-        leader: BrokerId,
-        fetch_offset: Offset,
-    ) -> BrokerId:
-        """The follower from which a consumer should read; `NO_BROKER` means the leader."""
-        replica = nearest_replica(
-            followers, in_sync_replicas, leader, fetch_offset, consumer.rack, consumer.racks
-        )
-        if replica == leader:
-            return NO_BROKER
-        self.followers[replica] = consumer.now_ms
-        return replica
-
-    def forget(self, now_ms: float) -> None:
-        """Forget the followers to which no consumer was sent for a long time."""
-        if self.followers:
-            self.followers = {
-                follower: sent_ms
-                for follower, sent_ms in self.followers.items()
-                if now_ms - sent_ms < _READS_ON_MS
-            }

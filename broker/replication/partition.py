@@ -384,16 +384,16 @@ class Partition:
 
     def is_read_at(self, follower: BrokerId) -> bool:
         """Whether consumers may be reading from this follower, so that it needs the high watermark soon."""
-        return follower in self._followers.consumers.followers
+        return follower in self._followers.consumers_sent_ms
 
     @property
     def is_read_at_followers(self) -> bool:
-        return bool(self._followers.consumers.followers)
+        return bool(self._followers.consumers_sent_ms)
 
     def forget_consumers(self, now_ms: float) -> None:
         """Forget the followers from which consumers do not read any more."""
         with self._lock:
-            self._followers.consumers.forget(now_ms)
+            self._followers.forget_consumers(now_ms)
 
     # Refusals
 

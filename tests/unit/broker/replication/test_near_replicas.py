@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.replication.near_replicas import SentConsumers, nearest_replica
+from barnabas.broker.replication.followers import FollowerStates
+from barnabas.broker.replication.near_replicas import nearest_replica
 from barnabas.broker.replication.rules import FollowerState
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset
@@ -217,9 +218,9 @@ def test_a_leader_on_the_rack_is_chosen_even_if_a_follower_is_there_too() -> Non
 
 
 def test_a_follower_counts_as_read_for_fifteen_minutes_after_a_consumer_was_sent_there() -> None:
-    sent = SentConsumers()
-    sent.followers = {TWO: 1_000.0, THREE: 2_000.0}
-    sent.forget(1_000.0 + 899_999.0)
-    assert sent.followers == {TWO: 1_000.0, THREE: 2_000.0}
-    sent.forget(1_000.0 + 900_000.0)
-    assert sent.followers == {THREE: 2_000.0}
+    followers = FollowerStates(ME, 10_000)
+    followers.consumers_sent_ms = {TWO: 1_000.0, THREE: 2_000.0}
+    followers.forget_consumers(1_000.0 + 899_999.0)
+    assert followers.consumers_sent_ms == {TWO: 1_000.0, THREE: 2_000.0}
+    followers.forget_consumers(1_000.0 + 900_000.0)
+    assert followers.consumers_sent_ms == {THREE: 2_000.0}
