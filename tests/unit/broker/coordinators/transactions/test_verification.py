@@ -170,6 +170,7 @@ def test_an_append_of_this_broker_gets_a_guard(
     answers: list[tuple[ErrorCode, TransactionalProducer]] = []
     producer = TransactionalProducer(7, 3)
     verification.confirm_append(TP, "here", producer, True, lambda *answer: answers.append(answer))
+    assert coordinators.here[0].request == AddPartitions(7, 3, frozenset([TP]), verify_only=False)
     coordinators.here[0].respond(ErrorCode.NONE)
     ((error, guarded),) = answers
     assert (error, guarded.producer_id, guarded.epoch) == (ErrorCode.NONE, 7, 3)
