@@ -69,13 +69,6 @@ Settled = Callable[[ErrorCode, int, Moment], None]
 """Takes the outcome of an append: NONE and the offset of its first record, or the error of the log."""
 
 
-class Answer(NamedTuple):
-    """``response`` has the type that the event documents."""
-
-    token: Token
-    response: Any
-
-
 class TransactionalProducer(NamedTuple):
     """The producer in whose transaction records are written.
 
@@ -106,7 +99,8 @@ class Append(NamedTuple):
 class Effects:
     """The consequences of an event. Each request to others is answered by another event, if at all."""
 
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[tuple[Token, Any]] = field(default_factory=list)
+    """Each with its response, of the type that the event documents."""
     appends: list[Append] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
 
@@ -124,7 +118,7 @@ class Outbox:
     _next_number: int = 1
 
     def answer(self, token: Token, response: Any) -> None:
-        self._pending().answers.append(Answer(token, response))
+        self._pending().answers.append((token, response))
 
     def request(self, request: object) -> None:
         self._pending().requests.append(request)
