@@ -208,7 +208,10 @@ def check_batch(
 
 
 def checked_batches(buffer: Buffer, origin: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """As `iter_batches`, with `check_batch` for each batch."""
+    """Walk over the whole batches of a buffer, as `iter_batches`, with `check_batch` for each.
+
+    A last batch that is cut short is left out, whatever its magic. `origin` is as for `check_batch`.
+    """
     position = 0
     end = len(buffer)
     while end - position >= HEADER_BYTES:

@@ -33,7 +33,7 @@ class Chunk(NamedTuple):
 def read_chunks(segment: Segment, position: int, end: int, read_bytes: int, pause: Pause) -> Iterator[Chunk]:
     """The batches from a position to an end, in chunks of at most `read_bytes`, or of one larger batch.
 
-    Raises CORRUPT_MESSAGE and INVALID_RECORD as `check_batch`, and as `SegmentFile.read_into`.
+    Raises what `check_batch` and `SegmentFile.read_into` raise; CORRUPT_MESSAGE for a batch beyond the end.
     """
     least = length = max(read_bytes, HEADER_BYTES)
     while position < end:
@@ -50,6 +50,8 @@ def read_chunks(segment: Segment, position: int, end: int, read_bytes: int, paus
             yield Chunk(data[:size], batches, position)
             position += size
             length = least
+        elif len(data) < HEADER_BYTES:
+            raise impossible(position, len(data), end)
         else:
             length = parse_header(data).size_bytes
             if position + length > end:

@@ -1,6 +1,7 @@
 """Batch headers and records: golden bytes, round trips, and every way in which bytes can be wrong."""
 
 import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,9 +17,11 @@ from barnabas.protocol.record_batch import (
     HEADER,
     HEADER_BYTES,
     MIN_RECORD_BYTES,
+    BatchHeader,
     TimestampType,
     check_batch,
     check_produced_batch,
+    checked_batches,
     iter_batches,
     parse_header,
     stamp_log_append_time,
@@ -36,6 +39,8 @@ from barnabas.protocol.records import (
     marker_of,
 )
 from tests.support.batches import build_batch, stamp
+
+Walk = Callable[[Any], Iterator[tuple[int, BatchHeader]]]
 
 # One record, key "k", value "v", header h=1, timestamp 1000, base offset 5, leader epoch 3; each field
 # written out by hand from the format's description. The CRC alone is computed (by another implementation).
@@ -306,18 +311,28 @@ def test_a_batch_that_compaction_has_emptied_has_no_records_whatever_its_attribu
     assert refusal(with_records(b"\x00", 0, 5))[0] is ErrorCode.INVALID_RECORD
 
 
-def test_batches_are_walked_and_a_last_one_cut_short_is_left_out() -> None:
+@pytest.mark.parametrize("walk", [iter_batches, checked_batches])
+def test_batches_are_walked_and_a_last_one_cut_short_is_left_out(walk: Walk) -> None:
     first, second = build_batch([(None, b"1")]), build_batch([(None, b"2")] * 5, base_offset=1)
     both = bytes(first + second)
     for end in range(len(both) + 1):
-        found = [position for position, _ in iter_batches(memoryview(both)[:end])]
+        found = [position for position, _ in walk(memoryview(both)[:end])]
         expected = [0] * (end >= len(first)) + [len(first)] * (end >= len(both))
         assert found == expected
 
 
-def test_walking_stops_loudly_at_an_impossible_length() -> None:
+@pytest.mark.parametrize("walk", [iter_batches, checked_batches])
+def test_walking_stops_loudly_at_an_impossible_length(walk: Walk) -> None:
     with pytest.raises(ApiError, match="length 0"):
-        list(iter_batches(bytes(100).replace(b"\x00" * 17, b"\x00" * 16 + b"\x02", 1)))
+        list(walk(bytes(100).replace(b"\x00" * 17, b"\x00" * 16 + b"\x02", 1)))
+
+
+def test_a_checked_walk_names_a_damaged_batch_by_its_position_in_the_file() -> None:
+    first = build_batch([(None, b"1")])
+    walk = checked_batches(bytes(first) + bytes(altered(first, magic=1)), 1_000)
+    assert next(walk) == (0, parse_header(first))
+    with pytest.raises(ApiError, match=f"the batch at byte {1_000 + len(first)} has magic 1"):
+        next(walk)
 
 
 def test_an_unknown_compression_is_refused_when_it_is_asked_for() -> None:

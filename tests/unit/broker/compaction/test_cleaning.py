@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.compaction.batch_chunks import read_chunks
 from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.recovery import LogLoader
 from barnabas.protocol.compression import Compression
-from barnabas.protocol.record_batch import CRC_OFFSET, parse_header
+from barnabas.protocol.errors import CorruptMessageError
+from barnabas.protocol.record_batch import CRC_OFFSET, HEADER_BYTES, parse_header
 from barnabas.protocol.records import MarkerType
 from tests.support.compaction import (
     DAY_MS,
@@ -20,6 +22,7 @@ from tests.support.compaction import (
     compact,
     fields_of,
     keyed_batch,
+    no_pause,
     records_in,
 )
 from tests.support.defaults import log_config
@@ -74,6 +77,16 @@ def test_the_newest_value_of_each_key_stays_at_its_offset(open_log: OpenLog) -> 
     assert (stats.dirty_start, stats.dirty_end, log.first_dirty_offset) == (0, 5, 5)
     assert (stats.records_read, stats.records_kept, stats.passes) == (5, 3, 1)
     assert (stats.segments_before, stats.segments_after) == (3, 1)
+
+
+@pytest.mark.parametrize("left", [1, HEADER_BYTES - 1, HEADER_BYTES])
+def test_a_batch_that_is_cut_short_is_named_by_its_position(open_log: OpenLog, left: int) -> None:
+    batch = keyed_batch([(b"a", b"1")])
+    log = open_log()
+    append_stamped(log, batch, batch)
+    end = len(batch) + left
+    with pytest.raises(CorruptMessageError, match=f"at byte {len(batch)} of {end} in a segment"):
+        list(read_chunks(log.segments[0], 0, end, 1 << 20, no_pause))
 
 
 @pytest.mark.parametrize(
