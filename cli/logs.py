@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from barnabas.cli.action import arg, command, flag
 from barnabas.cli.arguments import DIR_OPTION, check_broker, number, open_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, CommandError
+from barnabas.common.settings import LONG_MAX
 from barnabas.deploy.running_cluster import RunningCluster
 
 _FILES: Final = {
@@ -132,7 +133,7 @@ add_arguments = command(
     DIR_OPTION,
     arg("broker", "BROKER", "only this broker", nargs="?", type=int),
     flag("-f --follow", "continue with new lines, until Ctrl-C"),
-    arg("-n --lines", "N", "of each file (default: 50)", type=number(0), default=50),
+    arg("-n --lines", "N", "of each file (default: 50)", type=number(0, LONG_MAX), default=50),
     arg(
         "--file",
         help="default: server; `output` has the process's own output: warnings and worse",

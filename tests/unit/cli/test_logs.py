@@ -48,6 +48,7 @@ def test_lines_of_all_brokers_come_in_the_order_of_time(directory: Path, capsys:
     ]
     assert shown(directory, capsys, "2", "--lines", "1") == ["broker-2 three"]
     assert shown(directory, capsys, "2", "-n", "0") == []
+    assert shown(directory, capsys, "2", "-n", "9999999999") == ["broker-2 two", "broker-2 three"]
 
 
 def test_a_missing_broker_or_file_is_named(directory: Path, capsys: Output) -> None:
