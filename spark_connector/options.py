@@ -216,7 +216,7 @@ class OptionTable:
         self.names = (*self.prefixed, *self._fields)
 
     def texts(self, given: Mapping[str, str], other: Callable[[str], None]) -> dict[str, str]:
-        """The given options, by their names here; `other` takes each name that is none and not Kafka's.
+        """The given options, by their names here; `other` takes each other name without Kafka's prefix.
 
         Raises InvalidConfiguration if both names of an option are given and differ, and without servers.
         """
@@ -239,7 +239,7 @@ class OptionTable:
         return texts
 
     def values(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """By field. Raises InvalidConfiguration."""
+        """The values of these texts, by field. Raises InvalidConfiguration."""
         return {self._fields[name]: parsed(name, text, self._kinds[name]) for name, text in texts.items()}
 
     def refuse(self, name: str, owner: str) -> None:

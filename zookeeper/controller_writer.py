@@ -188,7 +188,7 @@ class ControllerWriter:
         self._delete([paths.delete_topic(topic) for topic in topics])
 
     def delete_notifications(self, notifications: Iterable[str]) -> None:
-        """Of changed ISRs or failed log dirs, by their paths."""
+        """Delete notifications of changed ISRs or failed log dirs, which are given by their paths."""
         self._delete(list(notifications))
 
     def check(self) -> None:

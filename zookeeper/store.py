@@ -322,7 +322,7 @@ class ClusterStore:
         self._notify(paths.ISR_CHANGES, paths.ISR_CHANGE_PREFIX, znodes.encode_partitions(partitions))
 
     def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
-        """By the notification's path; an unreadable one names no partition."""
+        """The partitions of each notification, by its path; an unreadable one names no partition."""
         changes = self._notifications(paths.ISR_CHANGES, znodes.decode_partitions, watch)
         return {path: partitions or [] for path, partitions in changes.items()}
 
@@ -331,7 +331,7 @@ class ClusterStore:
         self._notify(paths.LOG_DIR_EVENTS, paths.LOG_DIR_EVENT_PREFIX, znodes.encode_log_dir_event(broker))
 
     def log_dir_failures(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
-        """The brokers that have lost a log dir, likewise; None for an unreadable one."""
+        """The broker that each notification names, by its path; None for an unreadable one."""
         return self._notifications(paths.LOG_DIR_EVENTS, znodes.decode_log_dir_event, watch)
 
     def _notifications(

@@ -41,7 +41,7 @@ class ListOffsetsResponse:
 
 @s.message
 class ListOffsetsPartition:
-    """``timestamp`` in ms, or one of the special values of this module."""
+    """``timestamp`` in ms, or one of the special timestamps of this module."""
 
     partition_index: int = s.int32()
     current_leader_epoch: int = s.int32(since=4, default=-1)

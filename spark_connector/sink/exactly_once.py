@@ -225,7 +225,7 @@ class Coordination:
         return PreparedTransaction(transactional_id, described.producer_id, described.producer_epoch)
 
     async def _end(self, attempt: PreparedTransaction) -> None:
-        # It may have ended, or a later attempt has fenced it.
+        # It may have ended, or a later attempt may have fenced it.
         with suppress(InvalidTxnStateError, *_OTHERS_NOW):
             # An abort fences also an attempt that has begun nothing.
             await self._admin.complete_transaction(attempt, commit=False)
