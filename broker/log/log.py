@@ -324,7 +324,7 @@ class Log:
             return segments.read(request, for_consumer)
 
         result = look_up(self, look, may_wait=may_wait)
-        return result or ReadResult(memoryview(b""), start_offset, start_offset, -1, -1)
+        return result or ReadResult(memoryview(b""), start_offset, start_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampAndOffset | None:
         """The first record that is not older than a time; None if all are older."""

@@ -104,17 +104,13 @@ class ReadResult(NamedTuple):
 
     `records` is a view that stays valid as long as it is held. `start_offset` is the base offset of the first
     batch (it may be below the requested offset, or above it after a gap), `next_offset` the offset of the
-    next read. Without records both are the requested offset. `is_copied`: the records are in memory of their
-    own, not in the page cache. `is_without_records`: a consumer has read every record below the upper bound,
-    and these batches hold none for it.
+    next read. Without records both are the requested offset. `is_without_records`: a consumer has read every
+    record below the upper bound, and these batches hold none for it.
     """
 
     records: memoryview
     start_offset: int
     next_offset: int
-    segment_base_offset: int
-    position: int
-    is_copied: bool = False
     is_without_records: bool = False
 
 
@@ -258,7 +254,7 @@ class Segment:
                 # Not beyond the bound, which may lie in a gap before the batch.
                 base_offset = following = request.start_offset
         self._read_hint = (following, end)
-        return ReadResult(memoryview(data)[position:end], base_offset, following, self.base_offset, position)
+        return ReadResult(memoryview(data)[position:end], base_offset, following)
 
     def _read_file(self, position: int, request: ReadRequest, *, is_hint: bool = False) -> ReadResult | None:
         """Read into memory of its own, from a position where a batch begins.
@@ -305,9 +301,7 @@ class Segment:
             # The next read finds it in the page cache.
             self.file.will_need(end, min(max_bytes, size - end))
         self._read_hint = (following, end)
-        return ReadResult(
-            records.toreadonly(), base_offset, following, self.base_offset, position, is_copied=True
-        )
+        return ReadResult(records.toreadonly(), base_offset, following)
 
     def _read_batch(self, position: int, header: BatchHeader, *, may_wait: bool = True) -> memoryview:
         """A whole batch, in memory of its own. Raises as `read`."""
