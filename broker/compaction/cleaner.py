@@ -280,6 +280,9 @@ class LogCleaner:
                 while self._due:
                     # It may be another log of that name by now, or clean.
                     log = self._logs.get(self._due.pop())
+                    if log is not None and log.is_moving:
+                        # The swap would be refused.
+                        continue
                     assessment = None if log is None else self._assess(log)
                     if log is not None and assessment is not None and assessment.is_due:
                         with self._lock:
@@ -316,9 +319,9 @@ class LogCleaner:
         self._last_assessment_ms = now_ms
 
     def _assess(self, log: Log) -> Assessment | None:
-        """None if the log has no role here, moves to another log dir, or cannot be read."""
+        """None if the log has no role here, or if it cannot be read."""
         ends = self._ends_of(log.topic_partition)
-        if ends is None or log.is_closed or log.is_moving:
+        if ends is None or log.is_closed:
             return None
         now_ms = self._now_ms()
         try:

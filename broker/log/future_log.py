@@ -14,6 +14,7 @@ A start finishes a committed swap, see `interrupted_swaps`. A copy runs on one t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,8 +60,14 @@ class FutureLog:
         self.key: TopicPartition = current.topic_partition
         self._cuts = current.bounds.cuts
         """The truncations of the current log when the copy began."""
-        self.log = current.future = Log.open(self.key, loader)
-        self._assign_topic_id()
+        self.log = Log.open(self.key, loader)
+        try:
+            self._assign_topic_id()
+        except ApiError:
+            self.log.abandon()
+            raise
+        # Before the first read, which waits for a swap of cleaned segments that has begun.
+        current.future = weakref.ref(self.log)
 
     def __repr__(self) -> str:
         return f"<FutureLog {self.log!r} of {self.current!r} in {self.path}>"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -83,7 +84,7 @@ class Log:
         self.is_folder_durable = False
         """Whether the folder's own name has been forced to disk."""
         self.is_closed = False
-        self.future: Log | None = None
+        self.future: weakref.ref[Log] | None = None
         """The latest copy of this log in another log dir; open while the log moves there."""
 
     @classmethod
@@ -116,7 +117,8 @@ class Log:
     @property
     def is_moving(self) -> bool:
         """Whether a move copies this log. Nothing is cleaned then: older records may be copied already."""
-        return self.future is not None and not self.future.is_closed
+        future = None if self.future is None else self.future()
+        return future is not None and not future.is_closed
 
     @property
     def size_bytes(self) -> int:

@@ -15,7 +15,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -89,7 +89,7 @@ class LogManager:
         """The moves of logs to other log dirs; a single lookup takes no lock."""
         self._found_futures: list[tuple[TopicPartition, Path]] = []
         """The future logs of moves that the last stop has interrupted; after the start, those that are left
-        because their current log is not open."""
+        because their current log is not open, or was found damaged since."""
         self.offline_partitions: dict[TopicPartition, Exception] = {}
         """The reason for each partition whose log could not be opened, or went offline with its dir."""
         self._kept_out: dict[TopicPartition, ScannedLog] = {}
@@ -227,9 +227,10 @@ class LogManager:
 
         Raises StorageError; the partition is offline then, after StorageCallFailed until it is requested.
         """
-        self.end_move(topic_partition, now_ms)
         with self._lock:
             log = self._pop(topic_partition)
+        # After that, no other move can begin.
+        self.end_move(topic_partition, now_ms)
         if log is None:
             return None
         scanned = _as_found(log)
@@ -270,12 +271,11 @@ class LogManager:
                 self._note_deletion(topic_partition, topic_id, self._unread, is_found=folder is not None)
         if stray is None and not is_of_another:
             self.end_move(topic_partition, now_ms)
-        for key, copy in self._found_futures if kept_out is not None else ():
-            if key == topic_partition:
-                # First: without the current log, the next start would keep it.
-                self._guarded(partial(self._doom, copy, key, now_ms))
         if folder is None:
             return False
+        if stray is None:
+            # First: without the current log, the next start would keep it.
+            self._doom_found(topic_partition, now_ms)
         config = self._config_of(topic_partition.topic) if log is None else log.config
         if log is not None:
             log.abandon()
@@ -340,16 +340,30 @@ class LogManager:
                 return None
             future = None
             if path != here:
-                if (path / str(key)).exists():
+                with disk_work(path, Operation.READ):
+                    is_taken = (path / str(key)).exists()
+                if is_taken:
                     text = f"{key} cannot move to {path}: there is a folder of that name"
                     raise api_error(ErrorCode.KAFKA_STORAGE_ERROR, text)
                 scanned = ScannedLog(key, path / future_name(key), 0, current.log_start_offset, is_clean=True)
-                future = FutureLog(current, self._loader(scanned, now_ms, current.topic_id))
+                try:
+                    future = FutureLog(current, self._loader(scanned, now_ms, current.topic_id))
+                except StorageCallFailed:
+                    with suppress(OSError):
+                        self._files.rmtree(scanned.folder)
+                    raise
                 self.futures[key] = future
             else:
                 del self.futures[key]
-        if ended is not None:
-            self._give_up(ended, now_ms)
+        try:
+            if ended is not None:
+                ended.log.abandon()
+                self._doom(ended.log.folder, key, now_ms)
+        except StorageError:
+            # The next start will begin the ended move again, so this one must not be confirmed.
+            self.end_move(key, now_ms)
+            raise
+        self._doom_found(key, now_ms)
         logger.info("%s is in %s; a move to %s is requested", key, here, path)
         return future
 
@@ -358,11 +372,16 @@ class LogManager:
         with self._lock:
             future = self.futures.pop(key, None)
         if future is not None:
-            self._give_up(future, now_ms)
+            future.log.abandon()
+            self._guarded(partial(self._doom, future.log.folder, key, now_ms))
 
-    def _give_up(self, future: FutureLog, now_ms: int) -> None:
-        future.log.abandon()
-        self._guarded(partial(self._doom, future.log.folder, future.key, now_ms))
+    def _doom_found(self, key: TopicPartition, now_ms: int) -> None:
+        """Remove the copies of earlier moves that wait for the next start."""
+        with self._lock:
+            found = [each for each in self._found_futures if each[0] == key]
+            self._found_futures = [each for each in self._found_futures if each[0] != key]
+        for _, folder in found:
+            self._guarded(partial(self._doom, folder, key, now_ms))
 
     def finish_move(self, future: FutureLog, max_bytes: int, now_ms: int) -> bool:
         """Let a log continue in the log dir of its future log; False if that has not caught up.
@@ -406,7 +425,7 @@ class LogManager:
             with self._dirs_may_fail():
                 folders += log_dir.folders()
         for folder, target in interrupted_swaps(folders):
-            logger.warning("%s takes the place of the log that it was copied from", folder)
+            logger.warning("%s takes the place of the log that it was copied from, as %s", folder, target)
             with self._dirs_may_fail(), disk_work(folder.parent, Operation.CHANGE):
                 self._files.rename(folder, target)
                 self._files.fsync(target.parent)
@@ -421,7 +440,9 @@ class LogManager:
                 self._found_futures.append((key, folder))
                 continue
             try:
-                if _stored_topic_id(folder) == current.topic_id:
+                is_same = _stored_topic_id(folder) == current.topic_id
+                # In the log's own dir, it would be a request to end the move that was begun again.
+                if is_same and folder.parent != current.folder.parent:
                     self.begin_move(key, folder.parent, now_ms)
                 self._doom(folder, key, now_ms)
             except LogDirFailure as failure:

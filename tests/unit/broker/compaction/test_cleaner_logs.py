@@ -273,3 +273,11 @@ def test_a_move_to_another_log_dir_brings_no_deleted_key_back(rig: CleanerRig) -
     assert rig.clean_all() > 0
     values = {b"key-%d" % number: b"value-0" for number in range(2, 4)}
     assert last_values(log) == {b"key-0": None, b"key-1": b"3", **values}
+
+
+def test_the_figures_count_a_log_that_moves(rig: CleanerRig) -> None:
+    log = rig.make_log("t", 1, min_cleanable_dirty_ratio=0.0)
+    target = next(path for path in rig.logs.dirs if path != log.folder.parent)
+    rig.logs.begin_move(log.topic_partition, target, rig.now_ms)
+    assert rig.clean_all() == 0
+    assert rig.cleaner.figures().max_dirty_ratio == 1

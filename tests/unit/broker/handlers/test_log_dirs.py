@@ -241,6 +241,20 @@ def test_damage_in_the_current_log_delays_the_move_and_nothing_else(
     assert produced(produce(leading, batch(b"second"))).error_code == ErrorCode.NONE
 
 
+def test_a_move_that_has_ended_gets_no_further_turn(
+    leading: Serving, dirs: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    produce(leading, batch(b"first"))
+    assert alter(leading, dirs[1]) == ErrorCode.NONE
+    assert alter(leading, dirs[0]) == ErrorCode.NONE
+    work_off(leading)
+    assert alter(leading, dirs[1]) == ErrorCode.NONE
+    work_off(leading)
+    assert folder_of(leading) == dirs[1]
+    assert leading.log_dir_moves._workers._waiting == []
+    assert "tried again" not in caplog.text
+
+
 def test_a_throttled_move_waits_until_the_rate_is_raised(leading: Serving, dirs: list[Path]) -> None:
     set_topic(leading, segment_bytes=100_000)
     for _ in range(8):

@@ -1,11 +1,14 @@
 """Moves of logs between the log dirs of a broker: the copy, the swap, and what a stop leaves."""
 
 import errno
+import gc
 import os
 import re
+import shutil
 import tempfile
 import threading
 import uuid
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.broker.log import recovery
 from barnabas.broker.log.file_system import FileSystem
 from barnabas.broker.log.future_log import interrupted_swaps
 from barnabas.broker.log.log import Log
@@ -22,7 +26,7 @@ from barnabas.broker.log.log_bounds import LogBounds
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.open_files import NotCached
 from barnabas.broker.log.segment import ReadResult
-from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure
+from barnabas.broker.log.storage_errors import CorruptLog, LogDirFailure, StorageCallFailed
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 from barnabas.protocol.invariants import InvariantViolation
@@ -454,6 +458,138 @@ def test_damage_that_is_found_during_a_move_ends_the_move_and_keeps_the_copy(
     assert manager.delete(KEY, 0, TOPIC_ID)
     manager.remove_deleted(1 << 60)
     assert names(managers) == []
+
+
+@pytest.mark.parametrize("change", ["truncation", "deletion"])
+def test_checkpoints_of_an_earlier_state_of_the_log_are_not_left_to_its_copy(
+    managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    log = filled(manager)
+    log.flush(0)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    assert future is not None
+    future.copy(_MANY_BYTES, 0)
+    catch_up = future.catch_up
+
+    def change_first(max_bytes: int, now_ms: int) -> bool:
+        if change == "truncation":
+            log.truncate_to(3)
+            append_batches(log, produced(3), 9)
+        else:
+            log.increment_log_start_offset(2)
+        return catch_up(max_bytes, now_ms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(future, "catch_up", change_first)
+        assert not manager.finish_move(future, _MANY_BYTES, 0)
+    assert dir_of(log) == "a"
+    finish(manager)
+    crash(manager)
+    log = online(managers.open(), KEY)
+    assert (log.log_start_offset, log.log_end_offset) == ((0, 4) if change == "truncation" else (2, 5))
+
+
+@pytest.mark.parametrize("end", ["cancellation", "deletion", "failure"])
+def test_a_move_that_ends_while_it_catches_up_changes_no_folder(
+    managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    log = filled(manager)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    assert future is not None
+    catch_up = future.catch_up
+
+    def catch_up_and_end(max_bytes: int, now_ms: int) -> bool:
+        is_equal = catch_up(max_bytes, now_ms)
+        if end == "cancellation":
+            manager.end_move(KEY, 0)
+        elif end == "deletion":
+            # As far as it comes without the log's lock.
+            with manager._lock:
+                manager._pop(KEY)
+        else:
+            manager.fail_dir(LogDirFailure(managers.paths[1], OSError(errno.EIO, "broken")))
+        return is_equal
+
+    monkeypatch.setattr(future, "catch_up", catch_up_and_end)
+    assert not manager.finish_move(future, _MANY_BYTES, 0)
+    assert dir_of(log) == "a"
+    assert "a/t-0" in names(managers)
+    assert "b/t-0" not in names(managers)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_move_that_cannot_begin_leaves_the_log_to_the_cleaner(
+    managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    log = filled(manager)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "write_atomically", failing(number))
+        with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+            manager.begin_move(KEY, managers.paths[1], 0)
+    assert not manager.futures
+    assert not log.is_moving
+    if number == errno.EMFILE:
+        assert names(managers) == ["a/t-0"]
+
+
+def test_a_cancellation_that_does_not_reach_the_disk_is_not_confirmed(
+    managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start begins the move again."""
+    filled(manager)
+    manager.begin_move(KEY, managers.paths[1], 0)
+    monkeypatch.setattr(FileSystem, "rename", failing(errno.EIO))
+    with refused(ErrorCode.KAFKA_STORAGE_ERROR):
+        manager.begin_move(KEY, managers.paths[0], 0)
+    assert not manager.futures
+
+
+def test_the_copy_of_a_move_that_has_ended_is_freed(managers: Managers, manager: LogManager) -> None:
+    filled(manager)
+    future = manager.begin_move(KEY, managers.paths[1], 0)
+    assert future is not None
+    copy = weakref.ref(future.log)
+    del future
+    finish(manager)
+    gc.collect()
+    assert copy() is None
+
+
+def test_a_request_replaces_the_move_of_a_log_that_was_opened_late(
+    managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(manager)
+    manager.begin_move(KEY, managers.paths[1], 0)
+    crash(manager)
+    read = recovery.read_partition_metadata
+
+    def read_or_fail(folder: Path) -> TopicId | None:
+        if folder == managers.paths[0] / "t-0":
+            raise StorageCallFailed(folder, OSError(errno.EMFILE, "too many"))
+        return read(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "read_partition_metadata", read_or_fail)
+        manager = managers.open()
+    assert manager.get_or_open(KEY, 0)
+    assert names(managers) == ["a/t-0", "b/t-0*-future"]
+    move(manager, managers)
+    manager.remove_deleted(1 << 60)
+    assert names(managers) == ["b/t-0"]
+
+
+def test_a_copy_in_the_dir_of_its_log_ends_no_move_at_a_start(
+    managers: Managers, manager: LogManager
+) -> None:
+    filled(manager)
+    manager.begin_move(KEY, managers.paths[1], 0)
+    crash(manager)
+    (future,) = managers.paths[1].glob("*-future")
+    shutil.copytree(future, managers.paths[0] / f"t-0.{UNRELATED}-future")
+    manager = managers.open(paths=managers.paths[::-1])
+    assert [future.path for future in manager.futures.values()] == [managers.paths[1]]
+    manager.remove_deleted(1 << 60)
+    assert names(managers) == ["a/t-0", "b/t-0*-future"]
 
 
 # Failing disks
