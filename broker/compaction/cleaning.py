@@ -10,7 +10,7 @@ one is only read.
 Guarantees: no offset changes; nothing from the dirty end on and no active segment is touched; the log takes a
 cleaned segment whole or not at all. A cleaning may be stopped between any two batches, by an exception that
 `pause` raises; what it has swapped in stays, and the first dirty offset moves only after a whole pass. It
-ends early and quietly if the log was truncated, deleted, closed or shortened by retention meanwhile.
+ends early and quietly if the log was truncated, deleted, closed, moved or shortened by retention meanwhile.
 
 One thread per log. It takes the log's lock only for moments.
 """
@@ -49,6 +49,7 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.protocol.compression import Buffer, Compression, compress
 from barnabas.protocol.errors import ApiError
 from barnabas.protocol.ids import NO_LEADER_EPOCH
+from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.record_batch import CONTROL_MASK, DELETE_HORIZON_MASK, HEADER_BYTES, BatchHeader
 from barnabas.protocol.records import marker_of
 
@@ -87,7 +88,7 @@ class CleaningStats:
 
 
 class _LogChanged(Exception):
-    """The log was truncated, deleted, closed or shortened by retention since the cleaning began."""
+    """The log was truncated, deleted, closed, moved or shortened by retention since the cleaning began."""
 
 
 def clean(
@@ -114,7 +115,7 @@ def clean(
         cleaning.stats.is_abandoned = True
     except LogDirFailure:
         raise
-    except ApiError as error:
+    except (ApiError, InvariantViolation) as error:
         if cleaning.is_log_unchanged():
             raise
         logger.info("%s has changed during its cleaning: %s", log.topic_partition, error)

@@ -1,10 +1,10 @@
 """A cleaned segment takes the place of adjacent old segments. The rule for all who change a log:
 
     A cleaning reads sealed segments and writes `.cleaned` files without a lock: no reader and no start uses
-    them. It swaps under the log's lock, and only if the log is open and the segments that it read are still
-    the log's: the same objects, adjacent, none of them active, and no truncation since. Otherwise it
-    discards its files and changes nothing. So truncation, deletion, retention and closing need not know
-    about cleaning.
+    them. It swaps under the log's lock, and only if the log is open and does not move to another log dir,
+    and the segments that it read are still the log's: the same objects, adjacent, none of them active, and
+    no truncation since. Otherwise it discards its files and changes nothing. So truncation, deletion,
+    retention, moves and closing need not know about cleaning.
 
 The steps, under the lock: (1) the `.cleaned` files get the suffix `.swap`, the records last, and the folder
 is forced to disk: that is the commit. (2) The old segments are removed; a reader that still uses one gets
@@ -174,9 +174,12 @@ def replace_segments(log: Log, old: Sequence[Segment], cleaned: CleanedSegment, 
         cleaned.keep_time_of(old[-1])
         _held = _opened(old)
         with log.lock:
-            replaced = _with_replaced(log.log_segments, old, cleaned.segment)
             is_unchanged = log.bounds.cuts == cuts and not log.is_closed
-            if replaced is None or not is_unchanged or log.is_moving or log.bounds.recovery_point < newest:
+            if not is_unchanged or log.is_moving or log.bounds.recovery_point < newest:
+                return False
+            # A truncated segment may be the same object with another end.
+            replaced = _with_replaced(log.log_segments, old, cleaned.segment)
+            if replaced is None:
                 return False
             _swap(old, cleaned.segment, log.folder, log.files)
             log.log_segments = replaced

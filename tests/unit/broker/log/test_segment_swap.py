@@ -131,6 +131,14 @@ def truncate_and_append_again(log: Log) -> None:
     fill(log, end - log.log_end_offset)
 
 
+def truncate_and_seal_another_end(log: Log) -> None:
+    """The second segment is the same object, and ends elsewhere."""
+    log.truncate_to(log.segments[1].base_offset + 1)
+    log.roll(0)
+    fill(log, 2)
+    log.flush(0)
+
+
 def delete_the_first_segment(log: Log) -> None:
     log.increment_log_start_offset(log.segments[1].base_offset)
     assert log.delete_old_segments(0, log.log_end_offset)
@@ -143,6 +151,7 @@ def restart_at_zero(log: Log) -> None:
 CHANGES: list[Callable[[Log], object]] = [
     truncate,
     truncate_and_append_again,
+    truncate_and_seal_another_end,
     delete_the_first_segment,
     restart_at_zero,
     lambda log: log.close(0),
