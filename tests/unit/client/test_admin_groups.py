@@ -18,11 +18,13 @@ from barnabas.protocol.messages.groups import (
     ListGroupsResponse,
 )
 from barnabas.protocol.messages.offsets import (
+    OffsetCommitResponse,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from barnabas.protocol.messages.partitions import PartitionResult, TopicResult
 from barnabas.protocol.schema import ApiKey
 from tests.support.admins import quick_admin
 from tests.support.fake_broker import FakeBroker, FakeCluster
@@ -89,6 +91,37 @@ async def test_all_brokers_are_asked_for_their_groups_at_once() -> None:
             for gate in gates:
                 gate.set()
             assert [group.group_id for group in await listing] == ["of-1", "of-2", "of-3"]
+
+
+async def test_a_broker_that_dies_while_groups_are_listed_is_left_out() -> None:
+    async with FakeCluster(3) as cluster:
+        with_groups(cluster)
+        dying = cluster.brokers[3]
+        dying.gate(ApiKey.LIST_GROUPS)
+        async with quick_admin(cluster) as admin:
+            listing = asyncio.create_task(admin.list_groups())
+            await until(lambda: len(cluster.requests(ApiKey.LIST_GROUPS)) == 3)
+            cluster.hide(3)
+            await dying.stop()
+            assert [group.group_id for group in await listing] == ["of-1", "of-2"]
+
+
+async def test_offsets_of_a_group_are_set_unless_it_has_members() -> None:
+    def answer(broker: FakeBroker, body: Any) -> Any:
+        code = ErrorCode.UNKNOWN_MEMBER_ID if body.group_id == "used" else ErrorCode.NONE
+        partition = PartitionResult(partition_index=0, error_code=code)
+        return OffsetCommitResponse(topics=[TopicResult(name="t", partitions=[partition])])
+
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        cluster.intercept[ApiKey.OFFSET_COMMIT] = answer
+        async with quick_admin(cluster) as admin:
+            await admin.alter_group_offsets("g", {("t", 0): 7})
+            with pytest.raises(ApiError, match="group 'used' has members") as caught:
+                await admin.alter_group_offsets("used", {("t", 0): 7})
+        assert caught.value.code == ErrorCode.NON_EMPTY_GROUP
+        first, _ = cluster.requests(ApiKey.OFFSET_COMMIT)
+        assert (first.group_id, first.topics[0].partitions[0].committed_offset) == ("g", 7)
 
 
 async def test_deleting_continues_after_a_group_that_is_in_use() -> None:

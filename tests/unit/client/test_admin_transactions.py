@@ -14,7 +14,7 @@ from barnabas.client.admin.transactions import (
     hanging_transactions,
     silent_transactions,
 )
-from barnabas.client.errors import ApiError, ErrorCode, InvalidConfiguration
+from barnabas.client.errors import ApiError, ConnectionClosed, ErrorCode, InvalidConfiguration
 from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
@@ -133,6 +133,24 @@ async def test_the_producers_of_partitions_come_from_their_leaders(transactions:
             await admin.describe_producers([T0], broker_id=2)
         with pytest.raises(ApiError, match=r"no live broker has the id 9; the live ones are \[1, 2\]"):
             await admin.describe_producers([T0], broker_id=9)
+
+
+async def test_a_leader_that_is_lost_is_asked_again_for_its_producers(transactions: Transactions) -> None:
+    transactions.producers = {T0: [active(9)], T1: [active(8)]}
+    leader = transactions.cluster.brokers[2]
+
+    def lose(body: Any) -> Any:
+        leader.drop_connections()
+        return DescribeProducersResponse(topics=[])
+
+    leader.script(ApiKey.DESCRIBE_PRODUCERS, lose, lose)
+    async with connected(transactions) as admin:
+        with pytest.raises(ConnectionClosed):
+            await admin.describe_producers([T1], broker_id=2)
+        found = await admin.describe_producers([T0, T1])
+    assert [one.producer_id for tp in (T0, T1) for one in found[tp]] == [9, 8]
+    asked = transactions.cluster.requests(ApiKey.DESCRIBE_PRODUCERS)
+    assert len(asked) == 4, "once for one broker, once for T0, twice for T1"
 
 
 async def test_a_transaction_is_aborted_by_its_start_offset(transactions: Transactions) -> None:
