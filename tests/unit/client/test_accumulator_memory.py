@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from barnabas.client.config import ProducerConfig
-from barnabas.client.errors import BufferExhausted, ClientClosed
+from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.client.producer.accumulator import Accumulator, PartitionQueue
 from barnabas.client.producer.batch import ProducerBatch
@@ -89,6 +89,11 @@ async def test_waiters_are_served_in_order_and_no_later_append_overtakes_them(se
         sending.free(batch)
         sending.free(await b)
     assert sending.accumulator.available_bytes == _BUFFER_MEMORY
+
+
+async def test_a_batch_that_never_fits_is_refused_and_does_not_wait(sending: Sending) -> None:
+    with pytest.raises(ApiError, match=r"1100 bytes for t-0 exceed buffer_memory \(1000\)"):
+        await sending.send(1_100, timeout_s=0.0)
 
 
 async def test_a_waiter_cancelled_just_after_its_wake_up_passes_its_memory_on(sending: Sending) -> None:

@@ -438,7 +438,7 @@ async def test_without_an_answer_the_last_error_is_raised_and_a_defect_at_once()
         await running
 
     async def ask(name: str) -> int:
-        raise ZeroDivisionError
+        raise ZeroDivisionError if name == "a" else ConnectionClosed(name)
 
     with pytest.raises(ZeroDivisionError):
-        await first_answer(deque(["a"]), ask, HedgeDelay(0.3))
+        await first_answer(deque(["a", "b"]), ask, HedgeDelay(0.3))
