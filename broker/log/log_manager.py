@@ -489,7 +489,7 @@ class LogManager:
         # Without its recovery point the next start would take the damage for a torn tail.
         self._guarded(partial(self._write_bounds, log_dir), log)
         with self._lock:
-            if self._logs.get(key) is not log:
+            if self._logs.get(key) is not log or not damage.path.is_relative_to(log.folder):
                 # It was deleted or moved, or its dir is offline.
                 return
             self._pop(key)

@@ -460,6 +460,16 @@ def test_damage_that_is_found_during_a_move_ends_the_move_and_keeps_the_copy(
     assert names(managers) == []
 
 
+def test_damage_in_the_files_that_a_log_has_left_is_not_its_own(
+    managers: Managers, manager: LogManager
+) -> None:
+    log = filled(manager)
+    left = log.segments[0].file.path
+    move(manager, managers)
+    manager.fail_log(CorruptLog(left, 0, 0, 5, "bad"), log)
+    assert online(manager, KEY).log_end_offset == 5
+
+
 @pytest.mark.parametrize("change", ["truncation", "deletion"])
 def test_checkpoints_of_an_earlier_state_of_the_log_are_not_left_to_its_copy(
     managers: Managers, manager: LogManager, monkeypatch: pytest.MonkeyPatch, change: str
