@@ -143,7 +143,16 @@ class Follower:
         self.partition = partition_of(log, broker=TWO)
         self.partition.make_follower(state(leader=1, isr=(1, 2), replicas=(1, 2)))
         self.fetches = LeaderFetches(
-            replace(CONFIG, broker_id=TWO, replica_fetch_backoff_ms=BACKOFF_MS),
+            replace(
+                CONFIG,
+                broker_id=TWO,
+                replica_fetch_wait_max_ms=400,
+                replica_fetch_min_bytes=2,
+                replica_fetch_max_bytes=3_000,
+                replica_fetch_response_max_bytes=5_000,
+                replica_fetch_backoff_ms=BACKOFF_MS,
+                replica_lag_time_max_ms=8_000,
+            ),
             ME,
             self.metadata,
             broker_epoch=lambda: self.epoch,
@@ -182,6 +191,24 @@ def log(tmp_path: Path) -> Log:
 @pytest.fixture
 def follower(log: Log) -> Follower:
     return Follower(log)
+
+
+def test_a_fetch_has_the_settings_of_the_broker(follower: Follower) -> None:
+    follower.fetches.followed.add(TP, FollowedPartition(follower.partition, LeaderEpoch(0)))
+    request = follower.fetches.next_request(0.0).request
+    assert request is not None
+    assert (request.replica_id, request.max_wait_ms) == (TWO, 400)
+    assert (request.min_bytes, request.max_bytes) == (2, 5_000)
+    assert request.topics[0].partitions[0].partition_max_bytes == 3_000
+
+
+def test_an_idle_partition_is_named_four_times_within_the_lag_time(follower: Follower) -> None:
+    follower.follow()
+    for now, named in ((1.9, []), (2.0, [TP.topic]), (3.9, []), (4.0, [TP.topic])):
+        follower.fetches.answered(answer(), now, 0)
+        request = follower.fetches.next_request(now).request
+        assert request is not None
+        assert [topic.topic for topic in request.topics] == named
 
 
 def test_an_answer_opens_the_session_of_the_next_fetch(follower: Follower) -> None:

@@ -175,6 +175,12 @@ def test_a_follower_counts_as_read_until_the_next_epoch_or_for_a_quarter_of_an_h
         assert partition.is_read_at_followers is is_read
 
 
+def test_no_consumer_counts_as_sent_by_a_replica_that_leads_no_longer(leading: Serving) -> None:
+    consume(leading, 0)
+    leading.managed.tell(state(leader=2, epoch=1))
+    assert not leading.managed.manager.partition(TP).is_read_at_followers
+
+
 # The rule
 
 
