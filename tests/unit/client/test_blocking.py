@@ -25,7 +25,7 @@ from barnabas.client.config import ClientConfig
 from barnabas.client.consumer import blocking_range_reader
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, ErrorCode, NoBrokerReachable
-from barnabas.client.loop_thread import ClientThread
+from barnabas.client.loop_thread import ClientThread, close_unclosed
 from barnabas.client.producer import blocking as blocking_producer
 from barnabas.client.producer.partitioners import partition_of_key
 from barnabas.client.producer.producer import Producer
@@ -641,6 +641,13 @@ def test_producers_that_are_open_at_the_end_are_closed_side_by_side(
         monkeypatch.setattr(producer._client, "close", closes)
     blocking_producer._close_unclosed_producers()
     assert all(producer._thread.closed_reason for producer in producers)
+
+
+def test_a_producer_that_was_closed_meanwhile_does_not_keep_others_open(cluster: ThreadedCluster) -> None:
+    closed, unclosed = (blocking.Producer(bootstrap_servers=cluster.bootstrap) for _ in range(2))
+    closed.close()
+    close_unclosed((producer._thread, producer._closing()) for producer in (closed, unclosed))
+    assert unclosed._thread.closed_reason
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
