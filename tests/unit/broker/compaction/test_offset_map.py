@@ -52,6 +52,16 @@ def test_no_map_grows_beyond_its_memory() -> None:
         assert len(offset_map) == 1 or offset_map.used_bytes <= max_bytes
 
 
+def test_a_key_counts_as_much_in_a_map_that_is_nearly_full() -> None:
+    keys = [b"%d" % number for number in range(2_000)]
+    full, is_whole = filled(100_000, keys)
+    taken = full.end_offset
+    assert (is_whole, taken > 500) == (False, True)
+    roomy, _ = filled(1 << 30, [])
+    assert roomy.add(keys[:taken], range(taken), len(keys))
+    assert full.used_bytes == roomy.used_bytes
+
+
 def test_a_full_map_takes_newer_records_of_its_keys() -> None:
     offset_map, _ = filled(1, [b"a"])
     assert offset_map.add([b"a"] * 3, [5, 6, 7], 8)

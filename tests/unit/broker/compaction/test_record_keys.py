@@ -82,9 +82,9 @@ def raw(*records: bytes, last_offset_delta: int | None = None) -> bytes:
 
 def test_gaps_between_offsets_are_read() -> None:
     last = record(encode_varint(300), time_delta=encode_varint(64))
-    batch = raw(record(), record(encode_varint(5)), last, last_offset_delta=400)
+    batch = raw(record(), record(encode_varint(5)), record(encode_varint(128)), last, last_offset_delta=400)
     found = read(batch)
-    assert (list(found.offsets), found.keys) == ([0, 5, 300], [b"k"] * 3)
+    assert (list(found.offsets), found.keys) == ([0, 5, 128, 300], [b"k"] * 4)
 
 
 def test_a_short_key_with_a_padded_length_is_the_same_key() -> None:
@@ -114,6 +114,11 @@ def test_malformed_records_are_refused(name: str) -> None:
     with pytest.raises(ApiError) as caught:
         read(raw(MALFORMED[name]))
     assert caught.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_a_key_up_to_the_next_record_is_refused() -> None:
+    with pytest.raises(ApiError, match="key length 1"):
+        read(raw(encode_varint(5) + b"\x00\x00\x00\x02k", record(encode_varint(1))))
 
 
 def test_offsets_that_do_not_rise_are_refused() -> None:
