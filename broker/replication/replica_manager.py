@@ -254,18 +254,24 @@ class ReplicaManager:
                 unacknowledged.append(Unacknowledged(partition, appended, response))
             if partition.high_watermark != high_watermark:
                 moved.append(tp)
-        delayed = None
+        cancel = None
         if unacknowledged:
-            delayed = DelayedProduce(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
-            watched = [append.partition.partition for append in unacknowledged]
-            self.produce_purgatory.try_complete_else_watch(delayed, watched)
+            cancel = self._wait_for_all(now_ms + timeout_ms, unacknowledged, lambda: answer(responses))
         if len(self._to_wake) >= _MAX_TO_WAKE:
             self.wake_followers()
         for tp in moved:
             self._high_watermark_moved(tp)
-        if delayed is None:
+        if cancel is None:
             answer(responses)
-            return None
+        return cancel
+
+    def _wait_for_all(
+        self, deadline_ms: float, unacknowledged: list[Unacknowledged], answer: Callable[[], None]
+    ) -> Cancel:
+        """Call ``answer`` when all in sync have the records, or at the deadline."""
+        delayed = DelayedProduce(deadline_ms, unacknowledged, answer)
+        watched = [append.partition.partition for append in unacknowledged]
+        self.produce_purgatory.try_complete_else_watch(delayed, watched)
         return delayed.cancel
 
     def _refuse(
