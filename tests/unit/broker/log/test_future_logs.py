@@ -428,6 +428,13 @@ def test_a_future_log_of_an_earlier_topic_is_removed_at_the_start(managers: Mana
     assert names(managers) == ["a/t-0"]
 
 
+def check_that_a_deletion_removes_both(managers: Managers, manager: LogManager) -> None:
+    assert names(managers) == ["a/t-0", "b/t-0*-future"]
+    assert manager.delete(KEY, 0, TOPIC_ID)
+    manager.remove_deleted(1 << 60)
+    assert names(managers) == []
+
+
 def test_a_deletion_removes_the_copy_of_a_log_that_could_not_be_opened(
     managers: Managers, manager: LogManager
 ) -> None:
@@ -439,10 +446,7 @@ def test_a_deletion_removes_the_copy_of_a_log_that_could_not_be_opened(
     flip_bits(log.segments[0].file.path, 100)
     manager = managers.open()
     assert isinstance(manager.offline_partitions[KEY], CorruptLog)
-    assert names(managers) == ["a/t-0", "b/t-0*-future"]
-    assert manager.delete(KEY, 0, TOPIC_ID)
-    manager.remove_deleted(1 << 60)
-    assert names(managers) == []
+    check_that_a_deletion_removes_both(managers, manager)
 
 
 def test_damage_that_is_found_during_a_move_ends_the_move_and_keeps_the_copy(
@@ -454,10 +458,7 @@ def test_damage_that_is_found_during_a_move_ends_the_move_and_keeps_the_copy(
     manager.fail_log(CorruptLog(log.segments[0].file.path, 0, 0, 5, "bad"), log)
     assert not manager.futures
     assert future.log.is_closed
-    assert names(managers) == ["a/t-0", "b/t-0*-future"]
-    assert manager.delete(KEY, 0, TOPIC_ID)
-    manager.remove_deleted(1 << 60)
-    assert names(managers) == []
+    check_that_a_deletion_removes_both(managers, manager)
 
 
 def test_damage_in_the_files_that_a_log_has_left_is_not_its_own(
