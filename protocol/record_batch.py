@@ -210,7 +210,7 @@ def check_batch(
 def checked_batches(buffer: Buffer, origin: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """Walk over the whole batches of a buffer, as `iter_batches`, with `check_batch` for each.
 
-    A last batch that is cut short is left out, whatever its magic. `origin` is as for `check_batch`.
+    The walk stops before an incomplete last batch of any magic. `check_batch` explains `origin`.
     """
     position = 0
     end = len(buffer)

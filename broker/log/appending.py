@@ -109,7 +109,7 @@ def fetched_batches(
 ) -> tuple[list[Appendable], int]:
     """The whole batches of a leader's fetch response, checked, and where they end.
 
-    A last batch that is cut short is left out. A compaction leaves gaps, so a batch may begin after the log's
+    An incomplete last batch is left out. A compaction leaves gaps, so a batch may begin after the log's
     end or the end of the batch before. Raises UnexpectedAppendOffset if one begins below it, or ends farther
     away than the indexes of a new segment reach, and INVALID_RECORD for a damaged marker. Raises
     UNKNOWN_LEADER_EPOCH for a batch of a later epoch than the responding leader's: it was deposed meanwhile,

@@ -56,7 +56,8 @@ state_change_logger = logging.getLogger("barnabas.state_change")
 _FIRST_RETRY_S: Final = 0.01
 _NO_PAUSE: Final = Pause()
 REFRESHES: Final = 4
-"""The number of times that a follower names an idle partition within ``replica.lag.time.max.ms``."""
+"""A follower names an idle partition this often within ``replica.lag.time.max.ms``, so that its leader sees
+that it is caught up."""
 _SUSPECTED_S: Final = 1.0
 """How long a leader is suspect after a lost connection, unless it answers or refuses earlier."""
 _SESSION_ERRORS: Final = frozenset(

@@ -59,9 +59,10 @@ class TransactionMarker(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """One batch: the number of its marker, from 0 on, and where it is appended."""
+    """A batch that is appended to one partition."""
 
     marker: int
+    """The index of its marker in the call."""
     partition: TopicPartition
 
 
@@ -91,7 +92,7 @@ class TransactionMarkers:
         lock, unanswered = threading.Lock(), len(by_origin) + 1
 
         def answered(written: Sequence[_Written], responses: Sequence[PartitionProduceResponse]) -> None:
-            """One append is answered; the answers may come on several threads."""
+            """Take the answer of one append; several threads may call it at once."""
             nonlocal unanswered
             for (number, partition), response in zip(written, responses, strict=True):
                 outcomes[number][partition] = ErrorCode(response.error_code)

@@ -217,7 +217,7 @@ class Assignment:
                     await retries.wait_after(error)
         except BarnabasError as error:
             failure = error
-        except Exception as bug:  # noqa: BLE001 - a bug of ours: the next poll must raise it, not wait
+        except Exception as bug:  # noqa: BLE001 - the next poll raises every bug; it would wait otherwise
             failure = report_bug("finding the start offsets failed", bug)
         self._place(generations, offsets, failure)
 

@@ -11,7 +11,11 @@ from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicPa
 
 
 class ElectionType(IntEnum):
-    """What is elected: the first replica of the assignment, or any live replica, with loss."""
+    """The choice of the new leader.
+
+    PREFERRED elects the first replica of the assignment. UNCLEAN elects any live replica, even if that loses
+    acknowledged records.
+    """
 
     PREFERRED = 0
     UNCLEAN = 1
