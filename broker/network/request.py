@@ -8,10 +8,11 @@ connection is gone, or if the request has failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from barnabas.broker.security.session import Session
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.schema import ApiKey
 
@@ -52,6 +53,7 @@ class Peer:
     host: str
     listener_name: str
     opened_ns: int
+    session: Session = field(default_factory=Session, compare=False)
 
 
 _NO_FRAME: Final = Frame(memoryview(b""))

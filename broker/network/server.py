@@ -29,6 +29,7 @@ from barnabas.broker.network.request import Lane, Peer, Request
 from barnabas.broker.network.request_handler_pool import RequestHandlerPool
 from barnabas.broker.network.request_metrics import BusyTime
 from barnabas.broker.network.request_queue import RequestQueue
+from barnabas.broker.security.session import Session
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.frames import BufferPool
@@ -194,7 +195,7 @@ class SocketServer:
         if self._config.socket_send_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.socket_send_buffer_bytes)
         connection = Connection(
-            Peer(f"{host}:{port}#{next(self._numbers)}", host, listener_name, time.monotonic_ns()),
+            Peer(f"{host}:{port}#{next(self._numbers)}", host, listener_name, time.monotonic_ns(), Session()),
             thread,
             pool=self._pool,
             max_frame_bytes=self._config.socket_request_max_bytes,

@@ -29,12 +29,17 @@ MAY_IMPORT_INSIDE_BROKER: dict[str, frozenset[str]] = {
     "base": frozenset(),
     "cluster": frozenset({"base"}),
     "log": frozenset({"base"}),
-    "network": frozenset({"base"}),
+    "security": frozenset({"base"}),
+    "network": frozenset({"base", "security"}),
     "compaction": frozenset({"base", "log"}),
     "replication": frozenset({"base", "cluster", "log"}),
     "coordinators": frozenset({"base", "cluster", "replication", "log"}),
-    "handlers": frozenset({"base", "cluster", "network", "coordinators", "replication", "compaction", "log"}),
-    "metrics": frozenset({"base", "cluster", "network", "coordinators", "replication", "compaction", "log"}),
+    "handlers": frozenset(
+        {"base", "cluster", "security", "network", "coordinators", "replication", "compaction", "log"}
+    ),
+    "metrics": frozenset(
+        {"base", "cluster", "security", "network", "coordinators", "replication", "compaction", "log"}
+    ),
 }
 """Folder of broker/ → the other folders of broker/ that it may import: downward only."""
 
