@@ -1,15 +1,13 @@
-"""The settings of topics and brokers in ZooKeeper, and the notifications of their changes.
+"""The settings of topics, brokers, users, client ids and addresses in ZooKeeper, and their changes.
 
 `ConfigStore` reads and writes them. Any broker may write, by compare-and-set and together with a notification
-under ``/config/changes`` in one transaction, so there is no change without a notification. Apache Kafka in
-ZooKeeper mode has the same layout and formats: ``/config/topics/<topic>``, ``/config/brokers/<id>`` and
-``/config/brokers/<default>``. The calls block, may come from any thread but the client library's, and raise
-`ZooKeeperUnavailable` or `SessionLost` unless they say otherwise.
+under ``/config/changes`` in one transaction, so there is no change without a notification. The layout and the
+formats are those of Apache Kafka in ZooKeeper mode (`Entity.path`). The calls block, may come from any thread
+but the client library's, and raise `ZooKeeperUnavailable` or `SessionLost` unless they say otherwise.
 
-`ConfigChanges` watches ``/config/changes`` on a thread of its own. Each notification names a topic or broker;
-its present settings are read and passed to ``apply``. After a lost session everything is read again, because
-notifications may have come and gone meanwhile. Any broker removes notifications that are older than a quarter
-of an hour, as in Apache Kafka. While ZooKeeper is unreachable the read is retried, so no change is lost.
+`ConfigChanges` watches ``/config/changes`` on a thread of its own, reads the settings of the entity that a
+notification names, and passes them to ``apply``. After a lost session it reads everything again. Any broker
+removes notifications that are older than a quarter of an hour. While ZooKeeper is unreachable it retries.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
@@ -32,6 +31,7 @@ from barnabas.zookeeper.requests import (
     Watch,
     delete,
     first_error,
+    get_children,
     list_children,
     read,
     recreate,
@@ -56,17 +56,62 @@ class EntityKind(Enum):
 
     TOPIC = "topics"
     BROKER = "brokers"
+    USER = "users"
+    """Users, and pairs of a user and a client id; their settings are quotas and SCRAM credentials."""
+    CLIENT = "clients"
+    IP = "ips"
+
+
+_REMOVABLE: Final = (EntityKind.USER, EntityKind.CLIENT, EntityKind.IP)
+"""Kinds whose node goes with its last setting, so that unused names do not fill ZooKeeper, as in Kafka."""
+DEFAULT_NAME: Final = "<default>"
+"""The name in ZooKeeper of the defaults of a kind; a sanitized name cannot be equal to it."""
+
+
+def sanitize(name: str) -> str:
+    """A name of any characters as a part of a path, URL-encoded as by Kafka's ``Sanitizer``."""
+    if name in (".", ".."):
+        # Such a part of a path is illegal in ZooKeeper. Kafka decodes this.
+        return name.replace(".", "%2E")
+    return quote(name, safe="").replace("~", "%7E")
+
+
+def desanitize(name: str) -> str:
+    """The name that was given to `sanitize`, also as Kafka decodes it (``+`` is a space)."""
+    return unquote(name.replace("+", " "))
 
 
 class Entity(NamedTuple):
-    """One topic, one broker, or `ALL_BROKERS`."""
+    """A topic, a broker, a user, a client id, a user with a client id, an address, or the defaults of a kind.
+
+    The names are those in ZooKeeper: sanitized, or `DEFAULT_NAME`.
+    """
 
     kind: EntityKind
     name: str
+    client: str | None = None
+    """The client id of a pair, whose kind is USER."""
+
+    @property
+    def key(self) -> str:
+        """The path below ``/config``, as notifications have it."""
+        pair = "" if self.client is None else f"/{EntityKind.CLIENT.value}/{self.client}"
+        return f"{self.kind.value}/{self.name}{pair}"
 
     @property
     def path(self) -> str:
-        return f"{paths.CONFIG}/{self.kind.value}/{self.name}"
+        return f"{paths.CONFIG}/{self.key}"
+
+    @classmethod
+    def of_key(cls, key: str) -> Entity:
+        """Raises ValueError if it is no key of an entity."""
+        kind, *names = key.split("/")
+        match names:
+            case [name]:
+                return cls(EntityKind(kind), name)
+            case [user, EntityKind.CLIENT.value, client] if kind == EntityKind.USER.value:
+                return cls(EntityKind.USER, user, client)
+        raise ValueError(f"{key!r} names no topic, broker, user, client or ip")
 
     @classmethod
     def topic(cls, name: str) -> Entity:
@@ -76,8 +121,25 @@ class Entity(NamedTuple):
     def broker(cls, broker: BrokerId) -> Entity:
         return cls(EntityKind.BROKER, str(broker))
 
+    @classmethod
+    def user(cls, name: str | None, *clients: str | None) -> Entity:
+        """A user, or a user with one client id; None means the default. The names are not sanitized."""
+        return cls(EntityKind.USER, _in_path(name), *map(_in_path, clients))
 
-ALL_BROKERS: Final = Entity(EntityKind.BROKER, "<default>")
+    @classmethod
+    def client_id(cls, name: str | None) -> Entity:
+        return cls(EntityKind.CLIENT, _in_path(name))
+
+    @classmethod
+    def ip(cls, address: str | None) -> Entity:
+        return cls(EntityKind.IP, _in_path(address))
+
+
+def _in_path(name: str | None) -> str:
+    return DEFAULT_NAME if name is None else sanitize(name)
+
+
+ALL_BROKERS: Final = Entity(EntityKind.BROKER, DEFAULT_NAME)
 """The defaults of all brokers."""
 
 
@@ -125,23 +187,33 @@ class ConfigStore:
 
     def read_all(self, kind: EntityKind) -> dict[Entity, StoredConfig]:
         """Every entity of a kind that has a node."""
-        names = list_children(self.session, f"{paths.CONFIG}/{kind.value}")
-        return self.read(Entity(kind, name) for name in names)
+        entities = [
+            Entity(kind, name) for name in list_children(self.session, f"{paths.CONFIG}/{kind.value}")
+        ]
+        if kind is EntityKind.USER:
+            names = self._children([_clients_folder(user) for user in entities])
+            entities += [
+                Entity(kind, user.name, client)
+                for user, clients in zip(list(entities), names, strict=True)
+                for client in clients
+            ]
+        return self.read(entities)
+
+    def _children(self, parents: Sequence[str]) -> list[list[str]]:
+        """The names under each node; none for a missing node."""
+        outcomes = self.session.run_all([get_children(path) for path in parents])
+        return [[] if isinstance(outcome.error, NoNodeError) else list(outcome.get()) for outcome in outcomes]
 
     def replace(self, entity: Entity, values: Mapping[str, str], former: StoredConfig) -> bool:
         """Write all settings of an entity and the notification; False if they are not ``former`` any more.
 
+        The node of a user, a client id or an address is deleted if it has neither settings nor children.
         Raises UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist.
         """
-        data, notice = znodes.encode_config(values), znodes.encode_config_change(_entity_path(entity))
-        transaction = Transaction()
-        if entity.kind is EntityKind.TOPIC:
-            # The settings of a topic that was just deleted would remain.
-            transaction.check(paths.topic(entity.name))
-        if former.exists:
-            transaction.set(entity.path, data, former.version)
-        else:
-            transaction.create(entity.path, data)
+        if not values and not former.exists and entity.kind in _REMOVABLE:
+            return True
+        transaction = self._writes(entity, values, former)
+        notice = znodes.encode_config_change(entity.key)
         transaction.create(paths.CONFIG_CHANGE_PREFIX, notice, sequence=True)
         outcome = self.session.attempt(transaction)
         results = outcome.get()
@@ -150,16 +222,51 @@ class ConfigStore:
             return True
         if entity.kind is EntityKind.TOPIC and isinstance(results[0], NoNodeError):
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {entity.name!r} does not exist")
-        if not isinstance(error, BadVersionError | NodeExistsError | NoNodeError):
+        if not isinstance(error, BadVersionError | NodeExistsError | NoNodeError | NotEmptyError):
             raise error
         if outcome.retried:
             # It may be our own write: its answer was lost.
             present = self.read([entity])[entity]
-            if present.version == former.version + 1 and dict(present.values) == dict(values):
+            is_written = present.version == former.version + 1 or not present.exists
+            if is_written and dict(present.values) == dict(values):
                 return True
         if isinstance(error, NoNodeError):
             recreate(self.session, [f"{paths.CONFIG}/{entity.kind.value}", paths.CONFIG_CHANGES])
         return False
+
+    def _writes(self, entity: Entity, values: Mapping[str, str], former: StoredConfig) -> Transaction:
+        """A transaction that fails if the settings are not ``former`` any more."""
+        transaction, data = Transaction(), znodes.encode_config(values)
+        if entity.kind is EntityKind.TOPIC:
+            # The settings of a topic that was just deleted would remain.
+            transaction.check(paths.topic(entity.name))
+        if former.exists:
+            if not values and entity.kind in _REMOVABLE and not self._children([entity.path])[0]:
+                transaction.delete(entity.path, former.version)
+                self._delete_empty_parents(entity, transaction)
+                return transaction
+            return transaction.set(entity.path, data, former.version)
+        if entity.client is not None:
+            user = Entity(entity.kind, entity.name)
+            present = read(self.session, [user.path, _clients_folder(user)])
+            if user.path not in present:
+                transaction.create(user.path, znodes.encode_config({}))
+            if _clients_folder(user) not in present:
+                transaction.create(_clients_folder(user), b"")
+        return transaction.create(entity.path, data)
+
+    def _delete_empty_parents(self, entity: Entity, transaction: Transaction) -> None:
+        """Those of the last pair of a user; a child that is created meanwhile fails the transaction."""
+        if entity.client is None:
+            return
+        user = Entity(entity.kind, entity.name)
+        clients, folders = self._children([_clients_folder(user), user.path])
+        if clients != [entity.client]:
+            return
+        transaction.delete(_clients_folder(user))
+        config = self.read([user])[user]
+        if config.is_readable and not config.values and folders == [EntityKind.CLIENT.value]:
+            transaction.delete(user.path, config.version)
 
     def notices(self, watch: Watch | None = None) -> list[str]:
         return sorted(list_children(self.session, paths.CONFIG_CHANGES, watch))
@@ -198,6 +305,8 @@ class ConfigChanges:
         self._now_ms = now_ms
         # When each known notification was made, in ms.
         self._seen: dict[str, int] = {}
+        # Entities that were read and whose nodes may be deleted.
+        self._present: set[Entity] = set()
         self._must_reload = False
         self._pause_s = 0.0
         self._task = Task("config-changes", self._catch_up, on_fatal=on_fatal)
@@ -209,7 +318,18 @@ class ConfigChanges:
         # Listed first, so that a change during the read counts as a change.
         self._remember(self._read_notices())
         for kind in EntityKind:
-            self._apply(self._store.read_all(kind))
+            configs = self._store.read_all(kind)
+            # Deleted while nobody watched.
+            gone = {entity for entity in self._present if entity.kind is kind} - configs.keys()
+            self._pass_on(dict.fromkeys(gone, StoredConfig()) | configs)
+
+    def _pass_on(self, configs: Mapping[Entity, StoredConfig]) -> None:
+        self._apply(configs)
+        for entity, config in configs.items():
+            if config.exists and entity.kind in _REMOVABLE:
+                self._present.add(entity)
+            else:
+                self._present.discard(entity)
 
     def start(self) -> None:
         self._task.start()
@@ -225,7 +345,7 @@ class ConfigChanges:
         changed = {notice.entity for notice in notices.values() if notice.entity is not None}
         if changed:
             log.info("settings changed: %s", ", ".join(sorted(entity.path for entity in changed)))
-            self._apply(self._store.read(changed))
+            self._pass_on(self._store.read(changed))
         self._remember(notices)
         too_old = self._now_ms() - NOTICE_LIFETIME_MS
         self._store.delete_notices([name for name, created_ms in self._seen.items() if created_ms < too_old])
@@ -276,15 +396,13 @@ def _decode(entity: Entity, data: bytes, stat: Any) -> StoredConfig:
         return StoredConfig(kept, 0, stat.version, is_readable=False)
 
 
-def _entity_path(entity: Entity) -> str:
-    return f"{entity.kind.value}/{entity.name}"
+def _clients_folder(user: Entity) -> str:
+    return f"{user.path}/{EntityKind.CLIENT.value}"
 
 
 def _changed_entity(path: str, data: bytes) -> Entity | None:
     try:
-        folder, _, name = znodes.decode_config_change(path, data).partition("/")
-        return Entity(EntityKind(folder), name)
+        return Entity.of_key(znodes.decode_config_change(path, data))
     except (MalformedZnode, ValueError) as error:
-        # Such as changes of users and clients.
         log.info("ignored: %s", error)
         return None

@@ -28,11 +28,15 @@ def reading(path: str, data: bytes, parse: Callable[[bytes], Any] = _object) -> 
         yield parse(data)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         # A node that was created without data has None instead of bytes.
-        shown = (data or b"")[:200]
+        shown, reason = repr((data or b"")[:200]), f": {error}"
+        if path.startswith(_WITH_SECRETS):
+            shown, reason = "unreadable data", ""
         expected = next((text for prefix, text in _EXPECTED if path.startswith(prefix)), "")
-        raise MalformedZnode(f"{path} holds {shown!r}{expected}: {type(error).__name__}: {error}") from None
+        raise MalformedZnode(f"{path} holds {shown}{expected}: {type(error).__name__}{reason}") from None
 
 
+_WITH_SECRETS: Final = "/config/users/"
+"""The nodes whose data must not be in a log: SCRAM credentials."""
 _EXPECTED: Final = tuple(
     (prefix, f", expected {text}")
     for prefix, text in (

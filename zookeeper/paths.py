@@ -37,6 +37,7 @@ PERSISTENT: Final = (
     f"{CONFIG}/brokers",
     f"{CONFIG}/users",
     f"{CONFIG}/clients",
+    f"{CONFIG}/ips",
     CONFIG_CHANGES,
     DELETE_TOPICS,
     ISR_CHANGES,

@@ -26,6 +26,7 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
+from barnabas.zookeeper import paths
 from barnabas.zookeeper.json_nodes import MalformedZnode, dump, int16, int32, int32s, reading
 
 log = logging.getLogger("barnabas.zookeeper")
@@ -187,10 +188,10 @@ class StoredConfig:
     """``/config/<kind>/<name>``: the overridden settings; the defaults describe a missing node.
 
     A later write has a higher `zxid`, also if the node was deleted and created again in between. `version` is
-    for a compare-and-set.
+    for a compare-and-set. The values may be SCRAM credentials, so the repr does not show them.
     """
 
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
     zxid: int = -1
     version: int = -1
     is_readable: bool = True
@@ -358,12 +359,15 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
+    if not data and path.startswith(f"{paths.CONFIG}/users/"):
+        # Kafka creates a user without data as the parent of a pair with a client id.
+        return {}
     with reading(path, data) as body:
         return {str(name): str(value) for name, value in body.get("config", {}).items()}
 
 
 def encode_config_change(entity_path: str) -> bytes:
-    """`entity_path` is ``topics/<topic>`` or ``brokers/<id>``."""
+    """`entity_path` is ``topics/<topic>``, ``brokers/<id>``, ``users/<user>`` and so on."""
     return dump({"version": 2, "entity_path": entity_path})
 
 

@@ -91,12 +91,31 @@ def test_a_change_while_the_session_was_lost_is_read_though_its_notification_is_
     broker.wait_for(TOPIC, {"a": "3"})
 
 
+def test_a_user_whose_node_was_deleted_has_no_settings(
+    store: ClusterStore, watch: Callable[[], Watcher]
+) -> None:
+    users = [Entity.user("alice"), Entity.user("alice", "x"), Entity.user("bob")]
+    change(store.configs, users[0], a="0")
+    broker = watch()
+    for user in users[1:]:
+        change(store.configs, user, a="1")
+        broker.wait_for(user, {"a": "1"})
+    store.configs.change(users[2], lambda _: {})
+    broker.wait_for(users[2], {})
+    # Without a notification, while the session was lost.
+    for path in (users[1].path, f"{users[0].path}/clients", users[0].path):
+        store.session.run(lambda zk, path=path: zk.delete_async(path))
+    expire_session(broker.store.session._client)
+    for user in users:
+        broker.wait_for(user, {})
+
+
 def test_old_notifications_are_removed_and_malformed_ones_ignored(
     store: ClusterStore, watch: Callable[[], Watcher]
 ) -> None:
     broker = watch()
     prefix = paths.CONFIG_CHANGE_PREFIX
-    for data in (b"nonsense", b'{"version":2,"entity_path":"users/somebody"}'):
+    for data in (b"nonsense", b'{"version":2,"entity_path":"client-metrics/all"}'):
         store.session.run(lambda zk, data=data: zk.create_async(prefix, data, sequence=True))
     old = b'{"version":1,"entity_type":"topics","entity_name":"t"}'
     store.session.run(lambda zk: zk.create_async(TOPIC.path, znodes.encode_config({"a": "1"})))

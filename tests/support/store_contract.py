@@ -20,7 +20,14 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.zookeeper import paths, znodes
-from barnabas.zookeeper.configs import ALL_BROKERS, ConfigStore, Entity, EntityKind
+from barnabas.zookeeper.configs import (
+    ALL_BROKERS,
+    ConfigStore,
+    Entity,
+    EntityKind,
+    desanitize,
+    sanitize,
+)
 from barnabas.zookeeper.controller_writer import ControllerWriter
 from barnabas.zookeeper.errors import (
     BrokerIdTaken,
@@ -405,6 +412,82 @@ def test_settings_have_kafkas_paths_and_formats(store: ClusterStore) -> None:
     [first, _] = store.configs.notices()
     assert first == "config_change_0000000000"
     assert data_of(f"/config/changes/{first}") == b'{"version":2,"entity_path":"brokers/<default>"}'
+
+
+def test_users_clients_and_addresses_have_kafkas_paths(store: ClusterStore) -> None:
+    keys = {
+        Entity.user("alice"): "users/alice",
+        Entity.user("CN=a b*c~+/ü,O=%"): "users/CN%3Da%20b%2Ac%7E%2B%2F%C3%BC%2CO%3D%25",
+        Entity.user(None): "users/<default>",
+        Entity.user("<default>"): "users/%3Cdefault%3E",
+        Entity.user(".."): "users/%2E%2E",
+        Entity.user("alice", "x/y"): "users/alice/clients/x%2Fy",
+        Entity.user(None, None): "users/<default>/clients/<default>",
+        Entity.client_id("a.b"): "clients/a.b",
+        Entity.ip("10.0.0.1"): "ips/10.0.0.1",
+        Entity.ip(None): "ips/<default>",
+    }
+    for number, (entity, key) in enumerate(keys.items()):
+        assert Entity.of_key(key) == entity
+        assert entity.path == f"/config/{key}"
+        change(store.configs, entity, number=str(number))
+    read = {kind: store.configs.read_all(kind) for kind in EntityKind}
+    for kind in (EntityKind.USER, EntityKind.CLIENT, EntityKind.IP):
+        assert {entity: config.values for entity, config in read[kind].items() if config.values} == {
+            entity: {"number": str(number)} for number, entity in enumerate(keys) if entity.kind is kind
+        }
+    notices = store.configs.read_notices(store.configs.notices())
+    assert [notice.entity for _, notice in sorted(notices.items())] == list(keys)
+    for odd in ("users", "users/a/b", "users/a/clients/b/c", "clients/a/clients/b", "odd/a"):
+        with pytest.raises(ValueError, match=r"names no topic|not a valid"):
+            Entity.of_key(odd)
+
+
+def test_a_name_of_any_characters_survives_sanitizing() -> None:
+    for name in ("", ".", "..", "<default>", "a+b c", "100%", "ü/\N{SNOWMAN}", "~*"):
+        assert desanitize(sanitize(name)) == name
+    assert desanitize("a+b") == "a b"
+
+
+def test_the_nodes_of_users_go_with_their_last_setting(store: ClusterStore) -> None:
+    alice, pair, other = Entity.user("alice"), Entity.user("alice", "x"), Entity.user("alice", "y")
+
+    def set_to(entity: Entity, **values: str) -> None:
+        store.configs.change(entity, lambda _: values)
+
+    def present() -> set[str]:
+        return {entity.key for entity in store.configs.read_all(EntityKind.USER)}
+
+    set_to(alice, a="1")
+    set_to(pair, b="2")
+    set_to(other, c="3")
+    set_to(alice)
+    # A parent stays for its children.
+    assert present() == {"users/alice", "users/alice/clients/x", "users/alice/clients/y"}
+    set_to(pair)
+    assert present() == {"users/alice", "users/alice/clients/y"}
+    set_to(other)
+    assert present() == set()
+    set_to(pair, b="2")
+    set_to(alice, a="1")
+    set_to(pair)
+    assert present() == {"users/alice"}
+    before = len(store.configs.notices())
+    set_to(Entity.client_id("nobody"))
+    assert len(store.configs.notices()) == before
+
+
+def test_a_user_that_kafka_made_for_its_pairs_has_no_settings(
+    store: ClusterStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    user = Entity.user("alice")
+    store.session.run(lambda zk: zk.create_async(user.path, b""))
+    assert store.configs.read([user])[user].is_readable
+    store.session.run(lambda zk: zk.set_async(user.path, b'{"config":"SCRAM-SHA-256=salt=c2FsdA=="}'))
+    assert not store.configs.read([user])[user].is_readable
+    assert "c2FsdA" not in caplog.text
+    assert "/config/users/alice holds unreadable data" in caplog.text
+    assert "c2FsdA" not in repr(StoredConfig({"SCRAM-SHA-256": "salt=c2FsdA=="}))
 
 
 def test_a_topic_that_does_not_exist_has_no_settings(store: ClusterStore) -> None:
