@@ -22,6 +22,7 @@ from barnabas.broker.handlers.auto_topics import AutoTopicCreation
 from barnabas.broker.replication.fence import RequestOrder
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.authorizer import Authorizer
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     BrokerEpoch,
@@ -103,4 +104,6 @@ class Services:
     log_dir_moves: LogDirMoves
     cleaner: LogCleaner | None = None
     """None if ``log.cleaner.enable`` is false."""
+    authorizer: Authorizer | None = None
+    """None if ``authorizer.class.name`` is empty: everybody may do everything."""
     request_order: RequestOrder = field(default_factory=RequestOrder)

@@ -17,6 +17,7 @@ from barnabas.broker.metrics.families import gauge, gauges, times
 from barnabas.broker.network.request import RequestKind
 from barnabas.broker.network.request_metrics import STAGES, ApiMetrics, BusyTime, RequestMetrics
 from barnabas.broker.network.server import SocketServer
+from barnabas.common.security.acl import pascal_name
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.schema import ApiKey
 
@@ -66,7 +67,7 @@ def _counter(name: str, text: str, labels: Sequence[str], counts: Mapping[tuple[
 def described(kind: RequestKind) -> tuple[list[str], str]:
     """Kafka's names for a kind of request, and its version."""
     api_key, version, is_of_follower = kind
-    names = [api_name(api_key)]
+    names = [pascal_name(api_key)]
     if api_key is ApiKey.FETCH:
         names.append("FetchFollower" if is_of_follower else "FetchConsumer")
     return names, "native" if version is None else str(version)
@@ -74,11 +75,6 @@ def described(kind: RequestKind) -> tuple[list[str], str]:
 
 def error_name(code: int) -> str:
     return ErrorCode(code).name if code in _ERRORS else str(code)
-
-
-def api_name(api_key: ApiKey) -> str:
-    """Such as ``OffsetForLeaderEpoch``."""
-    return "".join(word.capitalize() for word in api_key.name.split("_"))
 
 
 class IdleShare:

@@ -195,7 +195,13 @@ class SocketServer:
         if self._config.socket_send_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.socket_send_buffer_bytes)
         connection = Connection(
-            Peer(f"{host}:{port}#{next(self._numbers)}", host, listener_name, time.monotonic_ns(), Session()),
+            Peer(
+                f"{host}:{port}#{next(self._numbers)}",
+                host,
+                listener_name,
+                time.monotonic_ns(),
+                Session(host),
+            ),
             thread,
             pool=self._pool,
             max_frame_bytes=self._config.socket_request_max_bytes,

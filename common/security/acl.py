@@ -5,6 +5,7 @@ Source: KIP-11, KIP-140, KIP-290; `org.apache.kafka.common.acl` and `…common.r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -81,3 +82,49 @@ class AclEntry(NamedTuple):
 class AclBinding(NamedTuple):
     resource: ResourcePattern
     entry: AclEntry
+
+
+SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, frozenset[Operation]]] = {
+    ResourceType.TOPIC: frozenset(
+        {
+            Operation.READ,
+            Operation.WRITE,
+            Operation.CREATE,
+            Operation.DESCRIBE,
+            Operation.DELETE,
+            Operation.ALTER,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+        }
+    ),
+    ResourceType.GROUP: frozenset({Operation.READ, Operation.DESCRIBE, Operation.DELETE}),
+    ResourceType.CLUSTER: frozenset(
+        {
+            Operation.CREATE,
+            Operation.CLUSTER_ACTION,
+            Operation.DESCRIBE_CONFIGS,
+            Operation.ALTER_CONFIGS,
+            Operation.IDEMPOTENT_WRITE,
+            Operation.ALTER,
+            Operation.DESCRIBE,
+        }
+    ),
+    ResourceType.TRANSACTIONAL_ID: frozenset({Operation.DESCRIBE, Operation.WRITE}),
+    ResourceType.DELEGATION_TOKEN: frozenset({Operation.DESCRIBE}),
+    ResourceType.USER: frozenset({Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS}),
+}
+"""The operations that APIs ask for on each type of resource, as in `AclEntry.supportedOperations`."""
+
+IMPLIES: Final[Mapping[Operation, Operation]] = {
+    Operation.READ: Operation.DESCRIBE,
+    Operation.WRITE: Operation.DESCRIBE,
+    Operation.DELETE: Operation.DESCRIBE,
+    Operation.ALTER: Operation.DESCRIBE,
+    Operation.ALTER_CONFIGS: Operation.DESCRIBE_CONFIGS,
+}
+"""An operation that is allowed, and the one that is therefore allowed too. A denial implies nothing."""
+
+
+def pascal_name(member: IntEnum) -> str:
+    """The name of a number as Kafka writes it in znodes and logs, such as ``DescribeConfigs``."""
+    return "".join(word.capitalize() for word in member.name.split("_"))

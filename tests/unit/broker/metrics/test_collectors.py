@@ -21,7 +21,6 @@ from barnabas.broker.metrics.replicas import replica_metrics, topic_metrics
 from barnabas.broker.metrics.requests import (
     IdleShare,
     NetworkCollector,
-    api_name,
     purgatory_metrics,
     request_metrics,
 )
@@ -30,6 +29,7 @@ from barnabas.broker.network.request_metrics import BusyTime, RequestMetrics
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.common.security.acl import pascal_name
 from barnabas.common.time_histogram import TimeHistogram
 from barnabas.controller.partition_state import ElectionFigures
 from barnabas.protocol.errors import ErrorCode
@@ -246,8 +246,8 @@ def test_requests_have_sizes_and_errors() -> None:
 
 
 def test_apis_have_kafkas_names() -> None:
-    assert api_name(ApiKey.OFFSET_FOR_LEADER_EPOCH) == "OffsetForLeaderEpoch"
-    assert api_name(ApiKey.ADD_PARTITIONS_TO_TXN) == "AddPartitionsToTxn"
+    assert pascal_name(ApiKey.OFFSET_FOR_LEADER_EPOCH) == "OffsetForLeaderEpoch"
+    assert pascal_name(ApiKey.ADD_PARTITIONS_TO_TXN) == "AddPartitionsToTxn"
 
 
 class Busy(BusyTime):

@@ -1,0 +1,175 @@
+"""Authorization: whether the peer of a session may do an operation on a resource.
+
+Super users may do everything. For other peers the ACLs decide: a denial before a permission, and a resource
+without ACLs is closed, or open to all by ``allow.everyone.if.no.acl.found``. Answers are the same as those of
+Apache Kafka's `AclAuthorizer`, and so are the lines of the log `kafka.authorizer.logger`.
+
+Any thread asks; one thread at a time replaces ACLs. What a session may do is remembered with the session, for
+a bounded number of resources, until an ACL changes or the session gets another principal.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from barnabas.broker.security.acl_table import ALL_OPERATIONS, AclTable, Operations, Who, who
+from barnabas.broker.security.session import Session
+from barnabas.common.security.acl import (
+    SUPPORTED_OPERATIONS,
+    AclEntry,
+    Operation,
+    ResourcePattern,
+    ResourceType,
+    pascal_name,
+)
+from barnabas.common.security.principal import Principal
+from barnabas.protocol.schema import ApiKey
+
+AUTHORIZER_LOG: Final = "kafka.authorizer.logger"
+_audit: Final = logging.getLogger(AUTHORIZER_LOG)
+_TRACE: Final = 5
+"""Below DEBUG: decisions that neither grant nor refuse what a request asks for."""
+_MAX_REMEMBERED: Final = 256
+_MAX_NAME_LENGTH: Final = 256
+"""Of a remembered resource; peers choose the names."""
+
+
+class _Grants:
+    """What the peer of one session may do on the resources that it named last."""
+
+    __slots__ = ("by_resource", "principal", "version", "who")
+
+    def __init__(self, session: Session, version: int, is_super_user: bool) -> None:
+        self.principal = session.principal
+        self.version = version
+        self.who: Who | None = None if is_super_user else who(session.principal, session.host)
+        self.by_resource: dict[tuple[ResourceType, str], Operations] = {}
+
+
+class Authorizer:
+    """Starts without ACLs."""
+
+    def __init__(
+        self, *, super_users: Collection[Principal] = (), allow_everyone_if_no_acl_found: bool = False
+    ) -> None:
+        self._super_users = frozenset(super_users)
+        self._without_acls: Operations = ALL_OPERATIONS if allow_everyone_if_no_acl_found else 0
+        self._lock = threading.Lock()
+        # One tuple, so that a reader sees a table with its version.
+        self._current = (0, AclTable())
+
+    @property
+    def table(self) -> AclTable:
+        return self._current[1]
+
+    def replace(self, changes: Mapping[ResourcePattern, Collection[AclEntry]]) -> None:
+        """Give these resource patterns other ACLs; a pattern without entries has none from now on."""
+        with self._lock:
+            version, table = self._current
+            self._current = (version + 1, table.replaced(changes))
+
+    def is_super_user(self, principal: Principal) -> bool:
+        return principal in self._super_users
+
+    def allows(
+        self,
+        session: Session,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        api: ApiKey,
+        *,
+        references: int = 1,
+        logs_allowed: bool = True,
+        logs_denied: bool = True,
+    ) -> bool:
+        """Whether the peer may do the operation on the resource; the decision is logged.
+
+        ``references`` is how often the request refers to the resource. ``logs_denied`` is False where the
+        request did not name the resource, such as in a list of all topics; ``logs_allowed`` where nothing is
+        granted by the answer.
+        """
+        is_allowed = self._operations(session, resource_type, name) >> operation & 1 == 1
+        if is_allowed:
+            level = logging.DEBUG if logs_allowed else _TRACE
+        else:
+            level = logging.INFO if logs_denied else _TRACE
+        if _audit.isEnabledFor(level):
+            resource = f"{pascal_name(resource_type)}:LITERAL:{name}"
+            _log(level, session, operation, resource, api, references, is_allowed=is_allowed)
+        return is_allowed
+
+    def allows_any(
+        self, session: Session, operation: Operation, resource_type: ResourceType, api: ApiKey
+    ) -> bool:
+        """Whether the peer may do the operation on at least one resource of the type (KIP-679).
+
+        Not remembered: it takes time in proportion to the number of ACLs.
+        """
+        is_allowed = self.is_super_user(session.principal) or self.table.allows_any(
+            who(session.principal, session.host),
+            operation,
+            resource_type,
+            by_default=self._without_acls != 0,
+        )
+        level = logging.DEBUG if is_allowed else logging.INFO
+        if _audit.isEnabledFor(level):
+            resource = f"{pascal_name(resource_type)}:UNKNOWN:NONE"
+            _log(level, session, operation, resource, api, 0, is_allowed=is_allowed)
+        return is_allowed
+
+    def authorized_operations(self, session: Session, resource_type: ResourceType, name: str) -> int:
+        """The bits of the operations that answers of Describe and Metadata requests carry (KIP-430)."""
+        return self._operations(session, resource_type, name) & _SUPPORTED[resource_type]
+
+    def _operations(self, session: Session, resource_type: ResourceType, name: str) -> Operations:
+        version, table = self._current
+        grants: _Grants | None = session.grants
+        if grants is None or grants.version != version or grants.principal is not session.principal:
+            grants = session.grants = _Grants(session, version, self.is_super_user(session.principal))
+        if grants.who is None:
+            return ALL_OPERATIONS
+        key = resource_type, name
+        operations = grants.by_resource.get(key)
+        if operations is None:
+            operations = table.allowed(grants.who, resource_type, name)
+            if operations is None:
+                operations = self._without_acls
+            if len(name) <= _MAX_NAME_LENGTH:
+                if len(grants.by_resource) >= _MAX_REMEMBERED:
+                    grants.by_resource.clear()
+                grants.by_resource[key] = operations
+        return operations
+
+
+_SUPPORTED: Final = {
+    resource_type: sum(1 << operation for operation in operations)
+    for resource_type, operations in SUPPORTED_OPERATIONS.items()
+}
+
+
+def _log(
+    level: int,
+    session: Session,
+    operation: Operation,
+    resource: str,
+    api: ApiKey,
+    references: int,
+    *,
+    is_allowed: bool,
+) -> None:
+    _audit.log(
+        level,
+        "Principal = %s is %s Operation = %s from host = %s on resource = %s for request = %s with "
+        "resourceRefCount = %d",
+        session.principal,
+        "Allowed" if is_allowed else "Denied",
+        pascal_name(operation),
+        session.host,
+        resource,
+        pascal_name(api),
+        references,
+    )
