@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import tail
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_string_from_environment
+from tests.support.certificates import Certificates
 from tests.support.names import fresh_name
 from tests.support.retries import mark_retried, show_flaky
 from tests.support.shares import ModuleScheduling, rank_of
@@ -111,6 +112,12 @@ def pytest_asyncio_loop_factories(
     if _IN_DEBUG_MODE and item.path.is_relative_to(_UNIT_TESTS):
         return {"asyncio-debug": _debugging_loop}
     return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """One certificate authority for the whole worker."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")
