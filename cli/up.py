@@ -21,9 +21,17 @@ from barnabas.cli.action import arg, command, flag, repeated
 from barnabas.cli.arguments import DIR_OPTION, chosen_dir, dir_words, exports, key_values, number
 from barnabas.cli.exit_codes import INTERRUPTED, OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import count
+from barnabas.deploy.certificates import check_name
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
-from barnabas.deploy.state import ZOOKEEPER, answer_restart, forget_requests, restarts_asked_for
+from barnabas.deploy.security import ADMIN, DEFAULT_MECHANISM, MECHANISMS, ClusterSecurity
+from barnabas.deploy.state import (
+    ZOOKEEPER,
+    SecurityConfiguration,
+    answer_restart,
+    forget_requests,
+    restarts_asked_for,
+)
 from barnabas.deploy.zookeeper import ZooKeeper
 
 _LOOK_INTERVAL_S: Final = 0.1
@@ -62,6 +70,8 @@ def _run(options: argparse.Namespace) -> int:
         metrics=options.metrics,
         log_dirs=options.log_dirs,
         replicates=True,
+        security=_security(options),
+        users=dict(options.users),
         detach=options.detach,
     )
     try:
@@ -82,6 +92,39 @@ def _run(options: argparse.Namespace) -> int:
     finally:
         cluster.close()
     return OK
+
+
+def _security(options: argparse.Namespace) -> SecurityConfiguration | None:
+    """What the options say; None if they say nothing, so that the last `up` counts."""
+    if options.secure is False:
+        if options.tls or options.mechanism or options.acl or options.hosts or options.users:
+            raise CommandError("--no-secure opens the cluster; leave out the other options", USAGE)
+        return SecurityConfiguration()
+    if not (options.secure or options.tls or options.mechanism or options.acl):
+        if options.hosts:
+            raise CommandError("--host is a name of certificates: add --tls", USAGE)
+        return None
+    return SecurityConfiguration(
+        tls=bool(options.secure or options.tls),
+        mechanism=options.mechanism or (DEFAULT_MECHANISM if options.secure else None),
+        acl=bool(options.secure or options.acl),
+        hosts=options.hosts,
+    )
+
+
+def _user(text: str) -> tuple[str, str | None]:
+    name, colon, password = text.partition(":")
+    if not name or (colon and not password):
+        # The text may have a password, and is not shown.
+        raise argparse.ArgumentTypeError("expected NAME:PASSWORD, or NAME for a random password")
+    return name, password or None
+
+
+def _host(text: str) -> str:
+    try:
+        return check_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _racks(text: str) -> list[str]:
@@ -133,11 +176,13 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
     print(f"  zookeeper  {cluster.zookeeper_connect}")
     print(f"  topics     {_topic_defaults(cluster)}, unless they say otherwise")
     if cluster.settings:
-        listed = " ".join(f"{name}={value}" for name, value in cluster.settings.items())
+        listed = " ".join(f"{name}={_shown(name, value)}" for name, value in cluster.settings.items())
         print(f"  settings   {listed}  (kept for the next `up`; --unset KEY drops one)")
     if any(broker.metrics_url for broker in cluster.brokers):
         print(f"  metrics    {' '.join(broker.metrics_url or '-' for broker in cluster.brokers)}")
     print(f"  dir        {cluster.directory}")
+    if cluster.security is not None:
+        _announce_security(cluster.security)
     print("\nnext:" if options.detach else "\nnext, in another terminal:")
     for line in exports(cluster):
         print(f"  {line}")
@@ -146,6 +191,20 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
     print("  barnabas consume greetings")
     stop = f"stop it with: barnabas down{dir_words(options)}"
     print(f"\n{stop}" if options.detach else "\nCtrl-C stops everything", flush=True)
+
+
+def _shown(name: str, value: str) -> str:
+    return "[hidden]" if name.endswith(("password", "jaas.config", "keystore.key")) else value
+
+
+def _announce_security(security: ClusterSecurity) -> None:
+    configuration = security.configuration
+    parts = [configuration.protocol, configuration.mechanism or "no login"]
+    print(f"  security   {', '.join([*parts, 'ACLs' if configuration.acl else 'no ACLs'])}")
+    print(f"  clients    {security.clients_folder}")
+    for name in security.client_users:
+        files = " ".join(sorted(path.name for path in security.clients_of(name).iterdir()))
+        print(f"    {name}: {files}")
 
 
 def _topic_defaults(cluster: LocalCluster) -> str:
@@ -209,6 +268,23 @@ add_arguments = command(
     ),
     flag("--detach", "return once the cluster is up; it runs until `barnabas down`"),
     flag("--json", "print the cluster as one JSON object once it is up"),
+    lambda parser: parser.add_argument(
+        "--secure",
+        action=argparse.BooleanOptionalAction,
+        help=f"--tls --sasl {DEFAULT_MECHANISM} --acl; --no-secure opens a secured cluster again",
+    ),
+    flag("--tls", "encrypt all connections; makes a certificate authority and the brokers' certificates"),
+    arg(
+        "--sasl",
+        "MECHANISM",
+        f"clients log in: {', '.join(MECHANISMS)}; makes the user {ADMIN}",
+        choices=MECHANISMS,
+        type=str.upper,
+        dest="mechanism",
+    ),
+    flag("--acl", f"users may do what `barnabas acls grant` lets them; {ADMIN} may do everything"),
+    repeated("--user", "NAME[:PASSWORD]", "without PASSWORD a random one", type=_user, dest="users"),
+    repeated("--host", "NAME", "one more name for the brokers' certificates", type=_host, dest="hosts"),
     repeated("--set", "KEY=VALUE", "a setting for every broker, in Kafka's names", dest="overrides"),
     repeated("--unset", "KEY", "drop a setting that an earlier `up` was given"),
     epilog=_EPILOG,

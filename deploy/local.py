@@ -4,6 +4,7 @@
     DIR/zookeeper/{zoo.cfg,data/,zookeeper.log}
     DIR/broker-<id>/{server.properties,data/,data-2/,…,broker.log}
     DIR/broker-<id>/logs/{server.log,controller.log,state-change.log}
+    DIR/security/, DIR/clients/           of a secured cluster (security.py)
 
 Guarantees. `start` returns once every broker sees all brokers and a controller: topics can then be created
 and written. No process survives this program, however it ends, SIGKILL included, unless the cluster was
@@ -15,6 +16,7 @@ Any one thread at a time; calls block and are bounded (from a loop: ``asyncio.to
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import os
 import re
@@ -28,6 +30,7 @@ from typing import Final, Self
 
 from barnabas.broker.config.load import config_from, overridden
 from barnabas.deploy.local_broker import (
+    PLAINTEXT,
     Command,
     LocalBroker,
     broker_command,
@@ -38,11 +41,13 @@ from barnabas.deploy.local_broker import (
 from barnabas.deploy.ports import ReservedPort, reserve_all, reserve_block
 from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.running_cluster import START_TIMEOUT_S, RunningCluster
+from barnabas.deploy.security import ClusterSecurity, UserPasswords, check_configuration, with_super_users
 from barnabas.deploy.state import (
     BrokerRecord,
     ClusterConfiguration,
     ClusterRecord,
     DirectoryLock,
+    SecurityConfiguration,
     read_record,
 )
 from barnabas.deploy.zookeeper import (
@@ -76,7 +81,8 @@ class LocalCluster(RunningCluster):
     running ensemble; by default ``BARNABAS_ZOOKEEPER``, else a ZooKeeper of the cluster's own. With `metrics`
     each broker serves metrics on a port of its own (`LocalBroker.metrics_url`). With `replicates` the topics
     that do not say otherwise survive the death of a broker (`replication_settings`); an earlier directory
-    keeps what it was made with.
+    keeps what it was made with. `security` protects the brokers from this start on (`SecurityConfiguration()`
+    opens them again); it makes the user admin and the `users`, whose password None stands for a random one.
 
     With `first_port` the brokers take that port and the following ones. Otherwise ports of an earlier run
     in the directory are kept where they are free, and a new cluster takes `preferred_ports`, if all of
@@ -105,6 +111,8 @@ class LocalCluster(RunningCluster):
         metrics: bool | None = None,
         log_dirs: int = 1,
         replicates: bool = False,
+        security: SecurityConfiguration | None = None,
+        users: UserPasswords | None = None,
         detach: bool = False,
         command: Command = broker_command,
     ) -> None:
@@ -116,17 +124,19 @@ class LocalCluster(RunningCluster):
         try:
             earlier = _earlier_record(folder)
             last = earlier.configuration if earlier else None
-            base = last or ClusterConfiguration(brokers=_BROKERS)
-            kept = {name: base.settings[name] for name in base.settings if name not in dropped_settings}
-            self._new_configuration = new = ClusterConfiguration(
-                brokers=brokers or base.brokers,
-                settings=overridden(kept, settings or {}),
-                racks=list(racks) or base.racks,
-                has_metrics=base.has_metrics if metrics is None else metrics,
-                zookeeper=zookeeper or connect_string_from_environment() or base.zookeeper,
-                # Topics without settings of their own must not change under their users.
-                replicates=last.replicates if last else replicates,
+            self._new_configuration = new = _continued(
+                last,
+                brokers,
+                settings or {},
+                dropped_settings,
+                racks,
+                metrics,
+                zookeeper or connect_string_from_environment(),
+                replicates,
+                security,
             )
+            self._users = dict(users or {})
+            check_configuration(new.security, self._users, new.settings)
             self._broker_settings = _settings_by_broker(new, broker_settings or {})
             _check_removed_brokers(earlier, new.brokers)
             self.port_notes: list[str] = []
@@ -134,17 +144,12 @@ class LocalCluster(RunningCluster):
             server = self._make_zookeeper(
                 folder, earlier.zookeeper_port if earlier else zookeeper_port, detach
             )
-            record = ClusterRecord(
-                directory=str(folder),
-                host=_HOST,
-                zookeeper_connect=server.connect,
-                zookeeper_port=server.port if isinstance(server, ZooKeeper) else None,
-                owner=None if detach else ProcessId.of(os.getpid()),
-                configuration=last,
-            )
+            owner = None if detach else ProcessId.of(os.getpid())
+            record = _new_record(folder, server, owner, last)
             are_well_known = bool(preferred_ports)
             made = self._make_brokers(folder, earlier, ports, are_well_known, command, detach, log_dirs)
-            super().__init__(record, server, made)
+            protected = ClusterSecurity(folder, new.security) if new.security else None
+            super().__init__(record, server, made, protected)
         except BaseException:
             self._lock.release()
             raise
@@ -178,6 +183,7 @@ class LocalCluster(RunningCluster):
 
     def check_settings(self) -> None:
         """Raise InvalidConfiguration, before anything is started, for settings that a broker would refuse."""
+        self._prepare_security()
         for broker in self.brokers:
             config_from(broker.all_settings(self._settings_of(broker.id)))
 
@@ -224,9 +230,21 @@ class LocalCluster(RunningCluster):
         topics = replication_settings(count) if self._new_configuration.replicates else {}
         environment = settings_in(os.environ, metrics=self._new_configuration.has_metrics)
         fixed = {"zookeeper.connect": self.zookeeper_connect}
-        return overridden(few, topics, environment, self.settings, own, fixed)
+        if self.security is None:
+            return overridden(few, topics, environment, self.settings, own, fixed)
+        secured = self.security.broker_settings(broker_id)
+        chosen = overridden(few, topics, secured, environment, self.settings, own, fixed)
+        # The cluster needs its own super users beside others.
+        return chosen | with_super_users(secured, chosen)
+
+    def _prepare_security(self) -> None:
+        """Make the files that brokers and clients need."""
+        if self.security is not None:
+            self.security.prepare(self.broker_ids, self._users, datetime.datetime.now(datetime.UTC))
+            self.security.write_clients(self.bootstrap)
 
     def _launch_all(self, deadline: float) -> None:
+        self._prepare_security()
         # Brokers start while ZooKeeper does: they import, then wait until it serves (--await-zookeeper).
         if isinstance(self.zookeeper, ZooKeeper):
             self.zookeeper.launch()
@@ -250,6 +268,7 @@ class LocalCluster(RunningCluster):
     ) -> list[LocalBroker]:
         metrics_ports = self._reserve_metrics_ports(earlier, are_well_known)
         log_dirs = max(log_dirs, _most_log_dirs(earlier))
+        security = self._new_configuration.security
         brokers = []
         for broker_id, (port, metrics_port) in enumerate(zip(ports, metrics_ports, strict=True), 1):
             directory = folder / f"broker-{broker_id}"
@@ -264,7 +283,12 @@ class LocalCluster(RunningCluster):
             reserved = [port, metrics_port] if metrics_port else [port]
             brokers.append(
                 LocalBroker(
-                    record, host=_HOST, reserved=reserved, command=command, die_with_parent=not detach
+                    record,
+                    host=_HOST,
+                    reserved=reserved,
+                    command=command,
+                    die_with_parent=not detach,
+                    protocol=security.protocol if security else PLAINTEXT,
                 )
             )
         return brokers
@@ -323,6 +347,56 @@ class LocalCluster(RunningCluster):
                 ) from None
         reserved = self._reserve(port, "ZooKeeper")
         return ZooKeeper(directory / "zookeeper", host=_HOST, port=reserved, die_with_parent=not detach)
+
+
+def _continued(
+    last: ClusterConfiguration | None,
+    brokers: int | None,
+    settings: Mapping[str, str],
+    dropped_settings: Collection[str],
+    racks: Sequence[str],
+    metrics: bool | None,
+    zookeeper: str | None,
+    replicates: bool,
+    security: SecurityConfiguration | None,
+) -> ClusterConfiguration:
+    """The configuration of the last start with what this one says."""
+    base = last or ClusterConfiguration(brokers=_BROKERS, replicates=replicates)
+    kept = {name: base.settings[name] for name in base.settings if name not in dropped_settings}
+    return ClusterConfiguration(
+        brokers=brokers or base.brokers,
+        settings=overridden(kept, settings),
+        racks=list(racks) or base.racks,
+        has_metrics=base.has_metrics if metrics is None else metrics,
+        zookeeper=zookeeper or base.zookeeper,
+        # Topics without settings of their own must not change under their users.
+        replicates=base.replicates,
+        security=_chosen_security(security, base.security),
+    )
+
+
+def _new_record(
+    folder: Path,
+    server: ZooKeeper | ExistingZooKeeper,
+    owner: ProcessId | None,
+    last: ClusterConfiguration | None,
+) -> ClusterRecord:
+    return ClusterRecord(
+        directory=str(folder),
+        host=_HOST,
+        zookeeper_connect=server.connect,
+        zookeeper_port=server.port if isinstance(server, ZooKeeper) else None,
+        owner=owner,
+        configuration=last,
+    )
+
+
+def _chosen_security(
+    security: SecurityConfiguration | None, earlier: SecurityConfiguration | None
+) -> SecurityConfiguration | None:
+    """None if all is open."""
+    chosen = earlier if security is None else security
+    return None if chosen is None or chosen == SecurityConfiguration() else chosen
 
 
 def _check_packages() -> None:

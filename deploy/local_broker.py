@@ -17,6 +17,7 @@ from typing import Final
 
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.preloaded import fork_broker
+from barnabas.deploy.private_files import write_private
 from barnabas.deploy.process import DeployError, ManagedProcess
 from barnabas.deploy.server import LocalServer
 from barnabas.deploy.state import BrokerRecord
@@ -37,6 +38,7 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 }
 """Settings of a local cluster that differ from Kafka's defaults; ``--set`` overrides them."""
 
+PLAINTEXT: Final = "PLAINTEXT"
 _MOST_REPLICAS: Final = 3
 
 
@@ -126,8 +128,11 @@ class LocalBroker(LocalServer):
         reserved: Sequence[ReservedPort] = (),
         command: Command = broker_command,
         die_with_parent: bool = True,
+        protocol: str = PLAINTEXT,
     ) -> None:
         """The broker of a record, which may run already. `reserved`: those of its ports that it keeps.
+
+        `protocol`: the security protocol of its listener from the next `write_settings` on.
 
         Without a port for metrics it serves them only if the settings say so.
         """
@@ -148,6 +153,7 @@ class LocalBroker(LocalServer):
         self.metrics_port = record.metrics_port
         self.log_dirs = [Path(folder) for folder in record.log_dirs]
         self._command = command
+        self._protocol = protocol
 
     @property
     def endpoint(self) -> Endpoint:
@@ -170,13 +176,14 @@ class LocalBroker(LocalServer):
     def write_settings(self, settings: Mapping[str, str]) -> None:
         for folder in self.log_dirs:
             folder.mkdir(parents=True, exist_ok=True)
-        self.settings_file.write_text(to_properties(self.all_settings(settings)))
+        # Settings may be secrets.
+        write_private(self.settings_file, to_properties(self.all_settings(settings)))
 
     def all_settings(self, settings: Mapping[str, str]) -> dict[str, str]:
         """These settings, and the broker's own, which override them."""
         own = {
             "broker.id": str(self.id),
-            "listeners": f"PLAINTEXT://{self.endpoint}",
+            "listeners": f"{self._protocol}://{self.endpoint}",
             "log.dirs": ",".join(map(str, self.log_dirs)),
         }
         if self.metrics_port is not None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
+from barnabas.deploy.security import ClusterSecurity
 from barnabas.deploy.server import LocalServer
 from barnabas.deploy.state import ZOOKEEPER, ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
@@ -32,12 +33,14 @@ class RunningCluster:
         record: ClusterRecord,
         zookeeper: ZooKeeper | ExistingZooKeeper,
         brokers: Sequence[LocalBroker],
+        security: ClusterSecurity | None = None,
     ) -> None:
-        """`record` has the processes as of the last `write_record`."""
+        """`record` has the processes as of the last `write_record`; `security`: None if all is open."""
         self.record = record
         self.directory = Path(record.directory)
         self.zookeeper = zookeeper
         self._brokers = {int(broker.id): broker for broker in brokers}
+        self.security = security
 
     @classmethod
     def open(cls, directory: Path | str) -> RunningCluster:
@@ -60,7 +63,9 @@ class RunningCluster:
             if record.zookeeper_process is not None:
                 zookeeper.process = ManagedProcess("ZooKeeper", record.zookeeper_process)
         brokers = [LocalBroker(broker, host=record.host, die_with_parent=False) for broker in record.brokers]
-        return RunningCluster(record, zookeeper, brokers)
+        chosen = record.configuration.security if record.configuration else None
+        security = ClusterSecurity(Path(record.directory), chosen) if chosen else None
+        return RunningCluster(record, zookeeper, brokers, security)
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -101,11 +106,12 @@ class RunningCluster:
         return any(server.is_alive for server in self.servers)
 
     def describe(self) -> dict[str, Any]:
-        """The cluster as plain data: ``bootstrap``, ``zookeeper``, ``dir``, ``brokers``."""
+        """The cluster as plain data: ``bootstrap``, ``zookeeper``, ``dir``, ``security``, ``brokers``."""
         return {
             "bootstrap": self.bootstrap,
             "zookeeper": self.zookeeper_connect,
             "dir": str(self.directory),
+            "security": None if self.security is None else self.security.describe(),
             "brokers": [
                 {
                     "id": int(broker.id),

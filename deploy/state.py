@@ -43,11 +43,26 @@ class BrokerRecord(Struct, kw_only=True, forbid_unknown_fields=True):
     metrics_port: int | None = None
 
 
+class SecurityConfiguration(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """What of security is switched on; without secrets. `hosts`: more names for the certificates."""
+
+    tls: bool = False
+    mechanism: str | None = None
+    acl: bool = False
+    hosts: list[str] = []
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name of it: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        transport = "SSL" if self.tls else "PLAINTEXT"
+        return transport if self.mechanism is None else f"SASL_{transport}"
+
+
 class ClusterConfiguration(Struct, kw_only=True, forbid_unknown_fields=True):
     """What a start in the directory continues with, unless it says otherwise.
 
     `zookeeper` is the connect string of a ZooKeeper that is not the cluster's own. `replicates`: whether
-    topics that do not say otherwise survive the death of a broker.
+    topics that do not say otherwise survive the death of a broker. `security`: None if all is open.
     """
 
     brokers: int
@@ -56,6 +71,7 @@ class ClusterConfiguration(Struct, kw_only=True, forbid_unknown_fields=True):
     has_metrics: bool = False
     zookeeper: str | None = None
     replicates: bool = True
+    security: SecurityConfiguration | None = None
 
 
 class ClusterRecord(Struct, kw_only=True, forbid_unknown_fields=True):

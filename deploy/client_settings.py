@@ -1,0 +1,157 @@
+"""The settings with which each client connects to a cluster, and the files that have them ready.
+
+    DIR/clients/<user>/client.properties     Java, Kafka's tools (--command-config), the `barnabas` command
+    DIR/clients/<user>/confluent.json        confluent-kafka; librdkafka.properties for kcat and the like
+    DIR/clients/<user>/kafka_python.json     kafka-python
+    DIR/clients/<user>/aiokafka_settings.py  aiokafka, which takes an SSLContext
+    DIR/clients/<user>/spark.json            options of the Spark sources and sinks
+    DIR/clients/<user>/barnabas.json         our own clients
+
+The files have passwords and are readable by their owner alone. `client_settings` is pure but for `aiokafka`,
+whose SSLContext reads the authority's certificate. Any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.common.security.jaas import LOGIN_MODULES, LoginModule, jaas_text
+from barnabas.deploy.local_broker import to_properties
+from barnabas.deploy.private_files import make_private_folder, write_private
+from barnabas.deploy.state import SecurityConfiguration
+
+COMMAND_CONFIG_FILE: Final = "client.properties"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientAccess:
+    """How one user reaches the brokers. `ca_file`: None without TLS; `mechanism`: None without SASL."""
+
+    bootstrap: str
+    ca_file: Path | None = None
+    mechanism: str | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        return SecurityConfiguration(tls=self.ca_file is not None, mechanism=self.mechanism).protocol
+
+
+def login_text(mechanism: str, user: str, password: str, users: Mapping[str, str] | None = None) -> str:
+    """The value of ``sasl.jaas.config``; `users`: whom a broker lets in by PLAIN, with their passwords."""
+    options = {"username": user, "password": password}
+    options |= {f"user_{name}": secret for name, secret in (users or {}).items()}
+    return jaas_text(LoginModule(LOGIN_MODULES[mechanism], options))
+
+
+def _java(access: ClientAccess) -> dict[str, str]:
+    settings = {"bootstrap.servers": access.bootstrap, "security.protocol": access.protocol}
+    if access.ca_file is not None:
+        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(access.ca_file)}
+    if access.mechanism is not None:
+        settings |= {
+            "sasl.mechanism": access.mechanism,
+            "sasl.jaas.config": login_text(access.mechanism, access.user, access.password),
+        }
+    return settings
+
+
+def _confluent(access: ClientAccess) -> dict[str, str]:
+    settings = {"bootstrap.servers": access.bootstrap, "security.protocol": access.protocol}
+    if access.ca_file is not None:
+        settings["ssl.ca.location"] = str(access.ca_file)
+    if access.mechanism is not None:
+        settings |= {
+            "sasl.mechanism": access.mechanism,
+            "sasl.username": access.user,
+            "sasl.password": access.password,
+        }
+    return settings
+
+
+def _kafka_python(access: ClientAccess) -> dict[str, str]:
+    settings = {"bootstrap_servers": access.bootstrap, "security_protocol": access.protocol}
+    if access.ca_file is not None:
+        settings["ssl_cafile"] = str(access.ca_file)
+    return settings | _plain_login(access)
+
+
+def _aiokafka(access: ClientAccess) -> dict[str, Any]:
+    settings: dict[str, Any] = {"bootstrap_servers": access.bootstrap, "security_protocol": access.protocol}
+    if access.ca_file is not None:
+        settings["ssl_context"] = ssl.create_default_context(cafile=access.ca_file)
+    return settings | _plain_login(access)
+
+
+def _plain_login(access: ClientAccess) -> dict[str, str]:
+    if access.mechanism is None:
+        return {}
+    return {
+        "sasl_mechanism": access.mechanism,
+        "sasl_plain_username": access.user,
+        "sasl_plain_password": access.password,
+    }
+
+
+def _barnabas(access: ClientAccess) -> dict[str, str]:
+    return {name.replace(".", "_"): value for name, value in _java(access).items()}
+
+
+def _spark(access: ClientAccess) -> dict[str, str]:
+    return {f"kafka.{name}": value for name, value in _java(access).items()}
+
+
+_OF_KIND: Final[Mapping[str, Callable[[ClientAccess], dict[str, Any]]]] = {
+    "confluent": _confluent,
+    "kafka-python": _kafka_python,
+    "aiokafka": _aiokafka,
+    "java": _java,
+    "barnabas": _barnabas,
+    "spark": _spark,
+}
+KINDS: Final = tuple(_OF_KIND)
+
+
+def client_settings(kind: str, access: ClientAccess) -> dict[str, Any]:
+    """The settings for a kind of client, as its constructor or its options take them. Raises ValueError."""
+    if kind not in _OF_KIND:
+        raise ValueError(f"{kind!r}: expected one of {', '.join(KINDS)}")
+    return _OF_KIND[kind](access)
+
+
+def write_client_files(folder: Path, access: ClientAccess) -> None:
+    """Write the files of one user into their folder. Raises DeployError."""
+    make_private_folder(folder)
+    texts = {
+        COMMAND_CONFIG_FILE: to_properties(_java(access)),
+        # librdkafka knows no escapes.
+        "librdkafka.properties": "".join(f"{name}={value}\n" for name, value in _confluent(access).items()),
+        "aiokafka_settings.py": _aiokafka_module(access),
+        **{
+            f"{kind.replace('-', '_')}.json": json.dumps(client_settings(kind, access), indent=2) + "\n"
+            for kind in ("confluent", "kafka-python", "barnabas", "spark")
+        },
+    }
+    for name, text in texts.items():
+        write_private(folder / name, text)
+
+
+def _aiokafka_module(access: ClientAccess) -> str:
+    plain = {
+        "bootstrap_servers": access.bootstrap,
+        "security_protocol": access.protocol,
+        **_plain_login(access),
+    }
+    lines = [f"    {name!r}: {value!r}," for name, value in plain.items()]
+    imports = []
+    if access.ca_file is not None:
+        imports = ["import ssl", ""]
+        lines.append(f"    'ssl_context': ssl.create_default_context(cafile={str(access.ca_file)!r}),")
+    return "\n".join([*imports, "settings = {", *lines, "}", ""])

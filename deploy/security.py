@@ -1,0 +1,243 @@
+"""The security of a local cluster: its certificates, users and passwords, and what its brokers are told.
+
+    DIR/security/                        certificates (certificates.py)
+    DIR/security/passwords.json          0600: of admin, of the brokers' own user, and of each user
+    DIR/security/zookeeper.jaas          0600: who may use the cluster's own ZooKeeper
+    DIR/clients/<user>/                  ready settings (client_settings.py)
+
+`SecurityConfiguration` (state.py) says what is switched on; it has no secret. Passwords are random unless
+they were given, and are kept: the next start has the same. Nothing here prints or logs a password.
+
+Any one thread at a time; calls block.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from msgspec import Struct, json
+
+from barnabas.deploy import certificates
+from barnabas.deploy.client_settings import ClientAccess, login_text, write_client_files
+from barnabas.deploy.private_files import make_private_folder, write_private
+from barnabas.deploy.process import DeployError
+from barnabas.deploy.state import SecurityConfiguration
+
+ADMIN: Final = "admin"
+"""The super user, whose settings the `barnabas` command uses."""
+BROKER: Final = "broker"
+"""The user as which the brokers connect to each other; a super user too."""
+ZOOKEEPER_USER: Final = "kafka"
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+DEFAULT_MECHANISM: Final = "SCRAM-SHA-256"
+JWKS_SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
+_SUPER_USERS: Final = "super.users"
+_PASSWORD_BYTES: Final = 24
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._$-]+")
+
+UserPasswords = Mapping[str, str | None]
+"""User → password; None to keep the former one, or to make one."""
+
+
+def folder_of(directory: Path) -> Path:
+    return directory / "security"
+
+
+def check_user(name: str, mechanism: str) -> None:
+    """Raise DeployError for a name that cannot be a user's."""
+    if name in (ADMIN, BROKER):
+        raise DeployError(f"user {name!r}: the cluster makes this user itself")
+    if not name.strip() or name in (".", "..") or not name.isprintable():
+        raise DeployError(f"user {name!r}: expected a printable name")
+    if mechanism == "PLAIN" and not _PLAIN_NAME.fullmatch(name):
+        raise DeployError(f"user {name!r}: with PLAIN expected letters, digits, '.', '_', '$' and '-' alone")
+
+
+def check_configuration(
+    configuration: SecurityConfiguration | None, users: UserPasswords, settings: Mapping[str, str]
+) -> None:
+    """Raise DeployError for parts that do not fit together, with what to add."""
+    mechanism = configuration.mechanism if configuration else None
+    if configuration is None or mechanism is None:
+        has_acl = configuration is not None and configuration.acl
+        for named, option in ((users, "--user"), (has_acl, "--acl")):
+            if named:
+                raise DeployError(
+                    f"{option} needs users who can be told apart: add --sasl {DEFAULT_MECHANISM}"
+                )
+        return
+    if mechanism not in MECHANISMS:
+        raise DeployError(f"--sasl {mechanism}: expected one of {', '.join(MECHANISMS)}")
+    if mechanism == "OAUTHBEARER" and JWKS_SETTING not in settings:
+        raise DeployError(
+            f"--sasl OAUTHBEARER needs the keys that sign your tokens: --set {JWKS_SETTING}=URL (https:// or "
+            "file://); and usually sasl.oauthbearer.expected.issuer and sasl.oauthbearer.expected.audience"
+        )
+    for name in users:
+        check_user(name, mechanism)
+
+
+class _Passwords(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`zookeeper`: with which the brokers connect to the cluster's own ZooKeeper."""
+
+    users: dict[str, str] = {}
+    zookeeper: str | None = None
+
+    def __repr__(self) -> str:
+        return f"_Passwords of {len(self.users)} users"
+
+
+class ClusterSecurity:
+    def __init__(self, directory: Path, configuration: SecurityConfiguration) -> None:
+        """The security of the cluster in a directory; its files are those of the last `prepare`."""
+        self.configuration = configuration
+        self.folder = folder_of(directory)
+        self.clients_folder = directory / "clients"
+        self._password_file = self.folder / "passwords.json"
+
+    @property
+    def login_mechanism(self) -> str | None:
+        """The mechanism of admin and of the brokers among themselves."""
+        mechanism = self.configuration.mechanism
+        # Tokens are an identity provider's, which knows neither of them.
+        return DEFAULT_MECHANISM if mechanism == "OAUTHBEARER" else mechanism
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    def prepare(self, broker_ids: Sequence[int], users: UserPasswords, now: datetime.datetime) -> None:
+        """Make certificates and passwords that are missing. Raises DeployError."""
+        make_private_folder(self.folder)
+        if self.configuration.tls:
+            names = certificates.server_names(self.configuration.hosts)
+            certificates.prepare(self.folder, broker_ids, names, now)
+        kept = self._passwords()
+        passwords = dict(kept.users)
+        if self.configuration.mechanism is not None:
+            for name, password in {ADMIN: None, BROKER: None, **users}.items():
+                passwords[name] = password or passwords.get(name) or make_password()
+        self._write_passwords(_Passwords(users=passwords, zookeeper=kept.zookeeper or make_password()))
+
+    @property
+    def users(self) -> dict[str, str]:
+        """The passwords that are known here, those of admin and of the brokers' own user among them."""
+        return self._passwords().users
+
+    @property
+    def client_users(self) -> list[str]:
+        """Admin and the users; without SASL there is admin's folder alone, for whoever connects."""
+        others = [name for name in self.users if name not in (ADMIN, BROKER)]
+        return [ADMIN] if self.login_mechanism is None else [ADMIN, *others]
+
+    def keep_user(self, name: str, password: str, bootstrap: str) -> Path:
+        """Remember a user, and write the settings of its clients; returns their folder."""
+        kept = self._passwords()
+        kept.users[name] = password
+        self._write_passwords(kept)
+        return self.write_clients(bootstrap, [name])[0]
+
+    def forget_user(self, name: str) -> None:
+        kept = self._passwords()
+        if kept.users.pop(name, None) is not None:
+            self._write_passwords(kept)
+        shutil.rmtree(self.clients_of(name), ignore_errors=True)
+
+    def clients_of(self, user: str) -> Path:
+        """The folder with the settings of a user's clients."""
+        return self.clients_folder / quote(user, safe="")
+
+    def access(self, bootstrap: str, user: str = ADMIN) -> ClientAccess:
+        """How this user reaches the brokers; raises DeployError if its password is not known here."""
+        ca_file = self.folder / certificates.CA_FILE if self.configuration.tls else None
+        if self.login_mechanism is None:
+            return ClientAccess(bootstrap=bootstrap, ca_file=ca_file)
+        password = self.users.get(user)
+        if password is None:
+            raise DeployError(f"the password of {user!r} is not known in {self.folder}")
+        return ClientAccess(
+            bootstrap=bootstrap,
+            ca_file=ca_file,
+            mechanism=self.login_mechanism,
+            user=user,
+            password=password,
+        )
+
+    def write_clients(self, bootstrap: str, users: Sequence[str] | None = None) -> list[Path]:
+        """Write the settings of these users' clients, by default of all but the brokers' own."""
+        chosen = self.client_users if users is None else users
+        make_private_folder(self.clients_folder)
+        folders = []
+        for name in chosen:
+            folders.append(self.clients_of(name))
+            write_client_files(folders[-1], self.access(bootstrap, name))
+        return folders
+
+    def _passwords(self) -> _Passwords:
+        try:
+            return json.decode(self._password_file.read_bytes(), type=_Passwords)
+        except FileNotFoundError:
+            return _Passwords()
+        except (OSError, ValueError):
+            # The error itself may show a part of the file.
+            raise DeployError(f"{self._password_file} cannot be read") from None
+
+    def _write_passwords(self, passwords: _Passwords) -> None:
+        write_private(self._password_file, json.format(json.encode(passwords)).decode() + "\n")
+
+    def describe(self) -> dict[str, Any]:
+        """As plain data, without secrets."""
+        return {
+            "protocol": self.configuration.protocol,
+            "mechanism": self.configuration.mechanism,
+            "acl": self.configuration.acl,
+            "users": self.client_users if self.login_mechanism else [],
+            "clients": str(self.clients_folder),
+        }
+
+    # -- brokers -------------------------------------------------------------------------------------------
+
+    def broker_settings(self, broker_id: int) -> dict[str, str]:
+        """The settings of a broker without its listeners; some are secrets."""
+        protocol = self.configuration.protocol
+        settings = {"security.inter.broker.protocol": protocol}
+        if self.configuration.tls:
+            settings |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(certificates.keystore_file(self.folder, broker_id)),
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(self.folder / certificates.CA_FILE),
+            }
+        login, mechanism = self.login_mechanism, self.configuration.mechanism
+        if login is not None and mechanism is not None:
+            users = self.users
+            accepted = users if login == "PLAIN" else {}
+            prefix = f"listener.name.{protocol.lower()}.{login.lower()}"
+            settings |= {
+                "sasl.enabled.mechanisms": ",".join(dict.fromkeys([mechanism, login])),
+                "sasl.mechanism.inter.broker.protocol": login,
+                f"{prefix}.sasl.jaas.config": login_text(login, BROKER, users[BROKER], accepted),
+            }
+        if self.configuration.acl:
+            settings |= {
+                "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+                _SUPER_USERS: ";".join(f"User:{name}" for name in (ADMIN, BROKER)),
+            }
+        return settings
+
+
+def with_super_users(secured: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """The super users of `secured` and of `chosen` together, if `secured` has some."""
+    if _SUPER_USERS not in secured:
+        return {}
+    named = [name for name in chosen.get(_SUPER_USERS, "").split(";") if name]
+    return {_SUPER_USERS: ";".join(dict.fromkeys([*secured[_SUPER_USERS].split(";"), *named]))}
+
+
+def make_password() -> str:
+    return secrets.token_urlsafe(_PASSWORD_BYTES)

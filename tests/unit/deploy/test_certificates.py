@@ -1,0 +1,111 @@
+"""The certificates of a local cluster: what they are good for, what is kept, what is made again."""
+
+import contextlib
+import datetime
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
+
+from barnabas.deploy import certificates
+from barnabas.deploy.certificates import CA_FILE, check_name, keystore_file, prepare, server_names
+from barnabas.deploy.process import DeployError
+
+NOW = datetime.datetime.now(datetime.UTC)
+NAMES = ["127.0.0.1", "localhost", "::1"]
+
+
+def _handshake(server_file: Path, ca_file: Path, name: str) -> None:
+    """A handshake in memory; raises SSLError if the client does not trust the server by this name."""
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(server_file)
+    client_context = ssl.create_default_context(cafile=ca_file)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
+    client = client_context.wrap_bio(to_client, to_server, server_hostname=name)
+    for side in (client, server, client, server):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_client_trusts_each_broker_by_each_name(tmp_path: Path, name: str) -> None:
+    prepare(tmp_path, [1, 2], NAMES, NOW)
+    for broker in (1, 2):
+        _handshake(keystore_file(tmp_path, broker), tmp_path / CA_FILE, name)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        _handshake(keystore_file(tmp_path, 1), tmp_path / CA_FILE, "example.com")
+
+
+def test_only_the_owner_reads_private_keys_which_are_in_pkcs_8(tmp_path: Path) -> None:
+    folder = tmp_path / "security"
+    prepare(folder, [1], NAMES, NOW)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    with_key = [path for path in folder.iterdir() if b"PRIVATE KEY" in path.read_bytes()]
+    assert {path.name for path in with_key} == {"broker-1.pem", "ca-key.pem"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in with_key} == {0o600}
+    pem = keystore_file(folder, 1).read_bytes()
+    assert pem.startswith(b"-----BEGIN PRIVATE KEY-----")
+    load_pem_private_key(pem, None)
+
+
+def test_what_is_still_good_is_kept(tmp_path: Path) -> None:
+    prepare(tmp_path, [1], NAMES, NOW)
+    first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    prepare(tmp_path, [1, 2], NAMES[:2], NOW + datetime.timedelta(days=300))
+    second = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {name: second[name] for name in first} == first
+    assert set(second) - set(first) == {"broker-2.pem"}
+
+
+def test_a_certificate_that_expires_soon_is_made_again_by_the_same_authority(tmp_path: Path) -> None:
+    prepare(tmp_path, [1], NAMES, NOW)
+    ca, first = (tmp_path / CA_FILE).read_bytes(), keystore_file(tmp_path, 1).read_bytes()
+    later = NOW + datetime.timedelta(days=368)
+    prepare(tmp_path, [1], NAMES, later)
+    assert (tmp_path / CA_FILE).read_bytes() == ca
+    assert keystore_file(tmp_path, 1).read_bytes() != first
+    renewed = load_pem_x509_certificate(keystore_file(tmp_path, 1).read_bytes())
+    assert renewed.not_valid_after_utc > later + datetime.timedelta(days=390)
+
+
+def test_a_new_name_makes_the_certificate_again(tmp_path: Path) -> None:
+    prepare(tmp_path, [1], NAMES, NOW)
+    prepare(tmp_path, [1], [*NAMES, "kafka.example.com", "10.0.0.7"], NOW)
+    certificate = load_pem_x509_certificate(keystore_file(tmp_path, 1).read_bytes())
+    names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    assert "kafka.example.com" in names.get_values_for_type(DNSName)
+    assert "10.0.0.7" in map(str, names.get_values_for_type(IPAddress))
+
+
+@pytest.mark.parametrize("damaged", [CA_FILE, "ca-key.pem", "broker-1.pem"])
+def test_a_damaged_file_is_made_again_and_all_fit_together(tmp_path: Path, damaged: str) -> None:
+    prepare(tmp_path, [1], NAMES, NOW)
+    (tmp_path / damaged).write_text("damaged")
+    prepare(tmp_path, [1], NAMES, NOW)
+    _handshake(keystore_file(tmp_path, 1), tmp_path / CA_FILE, "localhost")
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeployError, match=r"trustme.*pip install 'barnabas\[secure\]'"):
+        prepare(tmp_path, [1], NAMES, NOW)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_names_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates.socket, "gethostname", lambda: "laptop")
+    assert server_names(["db.example.com"]) == ["127.0.0.1", "localhost", "::1", "laptop", "db.example.com"]
+    monkeypatch.setattr(certificates.socket, "gethostname", lambda: "my_laptop")
+    assert server_names() == ["127.0.0.1", "localhost", "::1"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a..b", "a_b", "http://a", "*"])
+def test_a_text_that_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="expected the name or the address of a host"):
+        check_name(name)
+    assert check_name("a-1.example.com") == "a-1.example.com"
+    assert check_name("::0001") == "::1"
