@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from barnabas.common.security.secret import HIDDEN, Secret
 from barnabas.protocol.errors import InvalidConfiguration
 
 INT_MAX: Final = 2**31 - 1
@@ -35,6 +36,8 @@ class Kind(ABC):
     """A valid value, to complete "expected …"."""
     config_type = "STRING"
     """The type's name in Kafka's DescribeConfigs."""
+    is_sensitive = False
+    """Whether values are secrets, which no answer, log or error may show."""
 
     def parse(self, text: str) -> Any:
         """The value of a text, as in a properties file. Raises ValueError."""
@@ -145,6 +148,34 @@ class Text(Kind):
         return value
 
 
+class Password(Kind):
+    """A secret; it may be empty."""
+
+    expected = "a secret text"
+    config_type = "PASSWORD"
+    is_sensitive = True
+
+    def check(self, value: Any) -> Secret:
+        if isinstance(value, Secret):
+            return value
+        if not isinstance(value, str):
+            raise ValueError
+        return Secret(value)
+
+
+class Nothing(Kind):
+    """The value of a missing feature, which can only be absent; an empty text means that too."""
+
+    def __init__(self, because: str, *, config_type: str = "STRING") -> None:
+        self.expected = f"no value, as {because}"
+        self.config_type = config_type
+        self.is_sensitive = config_type == "PASSWORD"
+
+    def check(self, value: Any) -> None:
+        if value not in (None, ""):
+            raise ValueError
+
+
 class Choice(Kind):
     """One of a few words."""
 
@@ -158,26 +189,42 @@ class Choice(Kind):
         return str(value)
 
 
+class JavaClass(Choice):
+    """One of the classes of Apache Kafka that a part of this program stands for."""
+
+    config_type = "CLASS"
+
+    def __init__(self, *choices: str) -> None:
+        super().__init__(*choices)
+        self.expected = f"{'one of ' if len(choices) > 1 else ''}{', '.join(choices)}, as no class is loaded"
+
+
 class TextList(Kind):
     """At least one text, all distinct; separated by commas in a text. `choices`, if given, are the accepted
-    texts.
+    texts; `may_be_empty` accepts no text at all.
     """
 
     def __init__(
         self,
         expected: str = "a comma separated list without empty or repeated entries",
         choices: tuple[str, ...] = (),
+        *,
+        is_list: bool = False,
+        may_be_empty: bool = False,
     ) -> None:
         self.choices = choices
         # In Kafka log.dirs is a text, to which nothing can be appended.
-        self.config_type = "LIST" if choices else "STRING"
+        self.config_type = "LIST" if choices or is_list else "STRING"
+        self._may_be_empty = may_be_empty
         self.expected = f"a comma separated list of {', '.join(choices)}" if choices else expected
 
     def parse(self, text: str) -> tuple[str, ...]:
-        return self.check([part.strip() for part in text.split(",")])
+        return self.check([part.strip() for part in text.split(",")] if text.strip() else [])
 
     def check(self, value: Any) -> tuple[str, ...]:
         words = (value,) if isinstance(value, str) else tuple(value)
+        if not words and self._may_be_empty:
+            return ()
         if not words or not all(words) or len(set(words)) != len(words):
             raise ValueError(value)
         if self.choices and not set(words) <= set(self.choices):
@@ -190,6 +237,7 @@ class Optional(Kind):
 
     def __init__(self, kind: Kind) -> None:
         self.expected = f"{kind.expected}, or None"
+        self.is_sensitive = kind.is_sensitive
         self._kind = kind
 
     def parse(self, text: str) -> Any:
@@ -238,11 +286,12 @@ def setting(kind: Kind, default: Any, documentation: str, **others: Any) -> Any:
     Typed Any, so that the attribute keeps its own annotation.
     """
     metadata = {_SETTING: Setting(kind, default, documentation, **others)}
-    return (
-        field(metadata=metadata)
-        if isinstance(default, NoDefault)
-        else field(default=default, metadata=metadata)
-    )
+    if isinstance(default, NoDefault):
+        return field(metadata=metadata)
+    if isinstance(default, Mapping):
+        # A dataclass refuses a mutable default; nobody changes this one.
+        return field(default_factory=lambda: default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def settings_of(owner: type, name_of: Callable[[str], str] = str) -> dict[str, Setting]:
@@ -261,9 +310,10 @@ def problem(name: str, value: object, kind: Kind, read: Callable[[Any], Any]) ->
     try:
         return read(value), None
     except Refused as refusal:
-        return None, f"{name}={value!r}: expected {refusal}"
+        expected = str(refusal)
     except (ValueError, TypeError):
-        return None, f"{name}={value!r}: expected {kind.expected}"
+        expected = kind.expected
+    return None, f"{name}={HIDDEN if kind.is_sensitive else repr(value)}: expected {expected}"
 
 
 def parsed(name: str, text: str, kind: Kind) -> Any:

@@ -85,13 +85,17 @@ def describe_all_brokers(
 def _described(
     name: str, declared: Setting, value: str | None, layers: Sequence[Layer], *, read_only: bool
 ) -> wire.DescribeConfigsResourceResult:
+    is_sensitive = declared.kind.is_sensitive
     return wire.DescribeConfigsResourceResult(
         name=name,
-        value=value,
+        value=None if is_sensitive else value,
         read_only=read_only,
+        is_sensitive=is_sensitive,
         config_source=layers[0].source if layers else wire.ConfigSource.DEFAULT_CONFIG,
         synonyms=[
-            wire.DescribeConfigsSynonym(name=layer.name, value=layer.text, source=layer.source)
+            wire.DescribeConfigsSynonym(
+                name=layer.name, value=None if is_sensitive else layer.text, source=layer.source
+            )
             for layer in layers
         ],
         config_type=wire.ConfigType[declared.kind.config_type],

@@ -13,8 +13,15 @@ from barnabas.common.settings import Kind
 from barnabas.protocol.ids import Endpoint
 
 PLAINTEXT: Final = "PLAINTEXT"
-SECURITY_PROTOCOLS: Final = (PLAINTEXT,)
+SSL: Final = "SSL"
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+SASL_SSL: Final = "SASL_SSL"
+SECURITY_PROTOCOLS: Final = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 """The protocols that a listener may speak."""
+TLS_PROTOCOLS: Final = frozenset({SSL, SASL_SSL})
+SASL_PROTOCOLS: Final = frozenset({SASL_PLAINTEXT, SASL_SSL})
+DEFAULT_PROTOCOLS: Final[Mapping[str, str]] = {protocol: protocol for protocol in SECURITY_PROTOCOLS}
+"""Kafka's default of ``listener.security.protocol.map``."""
 
 
 class Listener(NamedTuple):
@@ -107,8 +114,8 @@ def make_addresses(
             spoken[listener.name] = protocol
         else:
             problems.append(
-                f"listeners: {listener} has no security protocol; expected {listener.name}:PLAINTEXT in "
-                "listener.security.protocol.map"
+                f"listeners: {listener} has no security protocol; expected {listener.name}:PROTOCOL in "
+                f"listener.security.protocol.map, PROTOCOL one of {', '.join(SECURITY_PROTOCOLS)}"
             )
     bound = tuple(listener for listener in listeners if listener.name in spoken)
     return Addresses(

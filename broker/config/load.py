@@ -14,9 +14,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from barnabas.broker.config.listeners import PLAINTEXT, check_listeners, make_addresses
-from barnabas.broker.config.settings import ALIASES, KNOWN_NAMES, OTHER_NAMES, SETTINGS, BrokerConfig
+from barnabas.broker.config.listener_config import (
+    LISTENER_SETTINGS,
+    OF_MECHANISMS,
+    PREFIX,
+    SASL_MECHANISMS,
+    ListenerConfig,
+    parse_listener_name,
+)
+from barnabas.broker.config.listeners import PLAINTEXT, SASL_PROTOCOLS, check_listeners, make_addresses
+from barnabas.broker.config.settings import (
+    ALIASES,
+    KNOWN_NAMES,
+    OF_LISTENERS,
+    OTHER_NAMES,
+    SETTINGS,
+    BrokerConfig,
+    declaration,
+)
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, SettingValue, TopicConfig
+from barnabas.common.security.secret import HIDDEN, shown
 from barnabas.common.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
@@ -26,6 +43,16 @@ from barnabas.protocol.schema import MAX_STRING_BYTES
 ENVIRONMENT_PREFIX: Final = "BARNABAS_"
 VARIABLES: Final = {ENVIRONMENT_PREFIX + name.upper().replace(".", "_"): name for name in KNOWN_NAMES}
 """Variable of the environment → the setting that it gives."""
+_OF_LISTENERS: Final = {
+    "_" + name.upper().replace(".", "_").replace("-", "_"): name
+    for name in (
+        *LISTENER_SETTINGS,
+        *(f"{mechanism.lower()}.{name}" for mechanism in SASL_MECHANISMS for name in OF_MECHANISMS),
+    )
+}
+"""End of a variable of one listener → the setting without the listener's prefix."""
+LISTENER_VARIABLES: Final = ENVIRONMENT_PREFIX + PREFIX.upper().replace(".", "_")
+"""How variables that give settings of one listener begin."""
 
 OTHER_ENVIRONMENT: Final = frozenset(
     {
@@ -48,6 +75,14 @@ _ORDERED: Final = (
     ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
 )
 """The first of each must not exceed the second."""
+_NEEDED: Final = (
+    "broker.id",
+    "log.dirs",
+    "zookeeper.connect",
+    "listeners",
+    "listener.security.protocol.map",
+)
+"""Settings without which the others cannot be checked together."""
 _CLEANER_THREADS: Final = "log.cleaner.threads"
 _DEDUPE_BUFFER: Final = "log.cleaner.dedupe.buffer.size"
 _LEAST_MAP_BYTES: Final = 1 << 20
@@ -121,7 +156,7 @@ def usable_topic_config(config: Mapping[str, str | None]) -> tuple[dict[str, Set
         if declared is None:
             # A request may name a hundred thousand, and ten thousand topics: the search takes a millisecond.
             hint = "" if problems else did_you_mean(name, TOPIC_SETTINGS)
-            problems.append(f"unknown topic setting {name}={text!r}{hint}")
+            problems.append(f"unknown topic setting {name}={shown(name, text)}{hint}")
         elif text is not None:
             value = parse_setting(name, declared.kind, text, problems)
             if value is not None:
@@ -160,9 +195,18 @@ def parse_setting(name: str, kind: Kind, text: str, problems: list[str]) -> Any:
 
 def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None:
     """Values, then those derived from them, then the rules about several; None if there are problems."""
+    overrides: dict[str, dict[str, Any]] = {}
     for name in sorted(settings.keys() - KNOWN_NAMES):
-        problems.append(f"unknown setting {name}={settings[name]!r}{did_you_mean(name, KNOWN_NAMES)}")
-    given = dict(settings)
+        if (parsed := parse_listener_name(name)) is not None:
+            value = parse_setting(name, parsed.declared.kind, settings[name], problems)
+            if value is not None:
+                overrides.setdefault(parsed.listener, {})[parsed.setting] = value
+        else:
+            problems.append(unknown_setting(name, settings[name]))
+    given = {
+        name: HIDDEN if (declared := declaration(name)) and declared.kind.is_sensitive else text
+        for name, text in settings.items()
+    }
     for alias, name in ALIASES.items():
         if alias in settings:
             settings.setdefault(name, settings[alias])
@@ -171,9 +215,9 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
         value = _value(name, declared, settings, problems)
         if value is not None:
             values[name] = value
-    if any(name not in values for name in ("broker.id", "log.dirs", "zookeeper.connect", "listeners")):
+    if any(name not in values for name in _NEEDED):
         return None
-    _derive(values, problems)
+    _derive(values, settings, problems)
     _check_together(values, problems)
     if problems:
         return None
@@ -184,8 +228,66 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
         max_producer_ids=values["max.producer.ids.per.partition"],
         is_min_isr_strict=values["min.insync.replicas.strict"],
     )
-    own = {SETTINGS[name].attribute: value for name, value in values.items() if not SETTINGS[name].topic_name}
-    return BrokerConfig(**own, topics=topics, given=MappingProxyType(given))
+    of_listeners = {SETTINGS[name].attribute: value for name, value in values.items() if name in OF_LISTENERS}
+    own = {
+        SETTINGS[name].attribute: value
+        for name, value in values.items()
+        if not SETTINGS[name].topic_name and name not in OF_LISTENERS
+    }
+    config = BrokerConfig(
+        **own,
+        topics=topics,
+        own_listener=ListenerConfig(**of_listeners),
+        listener_overrides=overrides,
+        given=MappingProxyType(given),
+    )
+    check_security(config, problems)
+    return config
+
+
+def unknown_setting(name: str, text: str) -> str:
+    """The sentence that refuses an unknown name, which may be a misspelt secret's."""
+    if name.startswith(PREFIX):
+        listener, _, rest = name.removeprefix(PREFIX).partition(".")
+        mechanism, _, of_mechanism = rest.partition(".")
+        prefix = f"{PREFIX}{listener.lower()}."
+        if f"{mechanism.upper()}" in SASL_MECHANISMS:
+            prefix, rest = f"{prefix}{mechanism.lower()}.", of_mechanism
+        hint = did_you_mean(prefix + rest, [prefix + known for known in LISTENER_SETTINGS])
+    else:
+        hint = did_you_mean(name, KNOWN_NAMES)
+    return f"unknown setting {name}={shown(name, text)}{hint}"
+
+
+def check_security(config: BrokerConfig, problems: list[str]) -> None:
+    """The rules between the settings of listeners, brokers and authentication."""
+    inter_broker = config.inter_broker_listener_name
+    for listener in config.listeners:
+        enabled = config.listener(listener.name).sasl_enabled_mechanisms
+        refused = [mechanism for mechanism in enabled if mechanism not in SASL_MECHANISMS]
+        if listener.security_protocol not in SASL_PROTOCOLS:
+            continue
+        if refused:
+            problems.append(
+                f"sasl.enabled.mechanisms={','.join(enabled)} of listener {listener.name}: "
+                f"{', '.join(refused)} is not supported; expected a list of {', '.join(SASL_MECHANISMS)}"
+            )
+        used = config.sasl_mechanism_inter_broker_protocol
+        if listener.name == inter_broker and used not in enabled:
+            problems.append(
+                f"sasl.mechanism.inter.broker.protocol={used}: expected one of sasl.enabled.mechanisms="
+                f"{','.join(enabled)} of listener {listener.name}, which brokers use"
+            )
+    idle_ms, delay_ms = config.connections_max_idle_ms, config.connection_failed_authentication_delay_ms
+    if delay_ms >= idle_ms:
+        problems.append(
+            f"connection.failed.authentication.delay.ms={delay_ms}: expected less than "
+            f"connections.max.idle.ms={idle_ms}"
+        )
+    if config.password_encoder_key_length not in (128, 192, 256):
+        problems.append(
+            f"password.encoder.key.length={config.password_encoder_key_length}: expected 128, 192 or 256"
+        )
 
 
 def _value(name: str, declared: Setting, settings: Mapping[str, str], problems: list[str]) -> Any:
@@ -203,15 +305,22 @@ def _value(name: str, declared: Setting, settings: Mapping[str, str], problems: 
     return None if declared.default in (REQUIRED, DERIVED) else declared.default
 
 
-def _derive(values: dict[str, Any], problems: list[str]) -> None:
-    protocols: Mapping[str, str] = values.setdefault("listener.security.protocol.map", {})
+def _derive(values: dict[str, Any], settings: Mapping[str, str], problems: list[str]) -> None:
+    protocols: Mapping[str, str] = values["listener.security.protocol.map"]
     listeners, values["advertised.listeners"] = make_addresses(
         values["listeners"], values.get("advertised.listeners"), protocols, problems
     )
     values["listeners"] = listeners
     values.setdefault("zookeeper.connection.timeout.ms", values.get("zookeeper.session.timeout.ms"))
     values.setdefault("log.flush.interval.ms", values.get("log.flush.scheduler.interval.ms"))
-    only = listeners[0].name if len(listeners) == 1 else PLAINTEXT
+    if "security.inter.broker.protocol" in settings:
+        if "inter.broker.listener.name" in settings:
+            problems.append(
+                "inter.broker.listener.name and security.inter.broker.protocol: expected only one of them"
+            )
+        only = values.get("security.inter.broker.protocol", PLAINTEXT)
+    else:
+        only = listeners[0].name if len(listeners) == 1 else PLAINTEXT
     values["inter.broker.listener.name"] = values.get("inter.broker.listener.name", only).upper()
 
 
@@ -262,7 +371,7 @@ def parse_properties(text: str) -> dict[str, str]:
             continue
         ((key, value),) = _KEY_VALUE.findall(line)
         if not key:
-            raise ValueError(f"line {first} has no name before its value: {line!r}")
+            raise ValueError(f"line {first} has no name before its value")
         for escaped in _ESCAPE.findall(line):
             if escaped.isalnum():
                 raise ValueError(f"line {first} has \\{escaped}: write two backslashes for one")
@@ -285,10 +394,24 @@ def read_environment(environment: Mapping[str, str], problems: list[str]) -> dic
     for variable, value in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in OTHER_ENVIRONMENT:
             continue
-        name = VARIABLES.get(variable)
+        name = VARIABLES.get(variable) or _setting_of_listener(variable)
         if name is None:
             hint = did_you_mean(variable, [*VARIABLES, *OTHER_ENVIRONMENT])
-            problems.append(f"environment variable {variable}={value!r} names no setting{hint}")
+            problems.append(
+                f"environment variable {variable}={shown(variable, value)} names no setting{hint}"
+            )
         else:
             settings[name] = value
     return settings
+
+
+def _setting_of_listener(variable: str) -> str | None:
+    """``BARNABAS_LISTENER_NAME_SASL_SSL_PLAIN_SASL_JAAS_CONFIG``: the longest setting at the end counts."""
+    if not variable.startswith(LISTENER_VARIABLES):
+        return None
+    rest = variable.removeprefix(LISTENER_VARIABLES)
+    endings = [ending for ending in _OF_LISTENERS if rest.endswith(ending) and rest != ending]
+    if not endings:
+        return None
+    longest = max(endings, key=len)
+    return f"{PREFIX}{rest.removesuffix(longest).lower()}.{_OF_LISTENERS[longest]}"

@@ -13,7 +13,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from barnabas.broker.config.listeners import PLAINTEXT, Listener, ListenerList, ProtocolMap
+from barnabas.broker.config.listener_config import (
+    LIMITS,
+    LISTENER_SETTINGS,
+    ListenerConfig,
+    parse_listener_name,
+)
+from barnabas.broker.config.listeners import (
+    DEFAULT_PROTOCOLS,
+    PLAINTEXT,
+    Listener,
+    ListenerList,
+    ProtocolMap,
+)
+from barnabas.broker.config.security_settings import SecuritySettings
 from barnabas.broker.config.topic_config import (
     HOUR_MS,
     NOT_NEGATIVE,
@@ -46,7 +59,7 @@ _LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerConfig:
+class BrokerConfig(SecuritySettings):
     """Every setting of one broker, typed. Made by `load_config`."""
 
     # Identity and addresses
@@ -67,7 +80,7 @@ class BrokerConfig:
         ListenerList(), DERIVED, "The addresses that clients and brokers connect to.", is_dynamic=True
     )
     listener_security_protocol_map: Mapping[str, str] = setting(
-        ProtocolMap(), DERIVED, "The protocol of each listener name.", is_dynamic=True
+        ProtocolMap(), DEFAULT_PROTOCOLS, "The protocol of each listener name.", is_dynamic=True
     )
     inter_broker_listener_name: str = setting(
         Text(), DERIVED, "The listener that brokers and the controller use."
@@ -392,23 +405,58 @@ class BrokerConfig:
 
     topics: TopicConfig
     """The settings of a topic without overrides."""
+    own_listener: ListenerConfig = field(default_factory=ListenerConfig)
+    """The settings of a listener without overrides."""
+    listener_overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Listener in lower case → setting, maybe with the prefix of a mechanism → value."""
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """The texts of the settings that were given, by the name that was used."""
+    """The texts of the settings that were given, by the name that was used; secrets are hidden."""
 
     def value(self, name: str) -> Any:
+        """By the name of the setting; that of a listener may have its prefix."""
+        if (parsed := parse_listener_name(name)) is not None:
+            return self.listener_overrides.get(parsed.listener, {}).get(parsed.setting)
         declared = SETTINGS[name]
+        if name in OF_LISTENERS:
+            return self.own_listener.value(name)
         return getattr(self.topics if declared.topic_name else self, declared.attribute)
 
+    def listener(self, name: str) -> ListenerConfig:
+        """The settings of a listener: the broker's values with the overrides."""
+        return self.own_listener.overridden(self.listener_overrides.get(name.lower(), {}))
 
+    @property
+    def inter_broker_security_protocol(self) -> str:
+        """The protocol of the listener that brokers and the controller use."""
+        return next(
+            listener.security_protocol
+            for listener in self.listeners
+            if listener.name == self.inter_broker_listener_name
+        )
+
+
+OF_LISTENERS: Final = frozenset(LISTENER_SETTINGS) - LIMITS
+"""Settings of brokers that are the defaults of their listeners."""
+_OWN: Final = settings_of(BrokerConfig, lambda attribute: attribute.replace("_", ".")).items()
+_OF_SECURITY: Final = settings_of(SecuritySettings)
 SETTINGS: Final[Mapping[str, Setting]] = {
     declared.name: declared
     for declared in (
-        *settings_of(BrokerConfig, lambda attribute: attribute.replace("_", ".")).values(),
+        *(declared for attribute, declared in _OWN if attribute not in _OF_SECURITY),
+        *(declared for attribute, declared in _OWN if attribute in _OF_SECURITY),
+        *(declared for name, declared in LISTENER_SETTINGS.items() if name in OF_LISTENERS),
         *TOPIC_SETTINGS.values(),
     )
     if declared.name
 }
 """Kafka's name → declaration of every setting of a broker."""
+
+
+def declaration(name: str) -> Setting | None:
+    """Of a broker's setting, or of one with the prefix of a listener; None if the name is unknown."""
+    parsed = parse_listener_name(name)
+    return SETTINGS.get(name) if parsed is None else parsed.declared
+
 
 COARSER: Final = {name for declared in SETTINGS.values() for name, _ in declared.coarser}
 ALIASES: Final = {"log.dir": "log.dirs"}

@@ -14,6 +14,7 @@ from barnabas.broker.config.describe import (
 )
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
 from barnabas.broker.config.load import validate_topic_config
+from barnabas.broker.config.security_settings import ConnectionsPerIp
 from barnabas.broker.config.settings import SETTINGS
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, ReplicaList
 from barnabas.common.settings import Double, Integer, NoDefault
@@ -98,7 +99,7 @@ def test_every_setting_is_described_with_its_type_and_a_text_that_parses_to_it()
         assert row.kind.expected in found.documentation
         assert found.config_type != ConfigType.UNKNOWN
         assert found.read_only == (name not in DYNAMIC_NAMES)
-        assert not found.is_sensitive
+        assert found.is_sensitive == (found.config_type == ConfigType.PASSWORD)
         if row.default is None:
             assert (found.value, made.value(name)) == (None, None)
         elif not isinstance(row.default, NoDefault):
@@ -214,7 +215,10 @@ def limits() -> Iterator[tuple[ConfigResourceType, str, str, bool]]:
             cases = {str(low): True, str(low - 1): False, str(high): True, "nan": False, "": False}
             cases |= {"inf": False, "-inf": False, "half": False, "0_1e-1": False, "\u0660.\u0665": False}
         else:
-            cases = {"": isinstance(numbers, ReplicaList), "neither true nor one of": False}
+            cases = {
+                "": isinstance(numbers, ReplicaList | ConnectionsPerIp),
+                "neither true nor one of": False,
+            }
         for text, is_valid in cases.items():
             yield kind, name, text, is_valid
 

@@ -16,7 +16,7 @@ from barnabas.broker.config.load import (
     usable_topic_config,
     validate_topic_config,
 )
-from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, BrokerConfig
+from barnabas.broker.config.settings import KNOWN_NAMES, OF_LISTENERS, SETTINGS, BrokerConfig
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS
 from barnabas.common.settings import LONG_MAX, Integer
 from barnabas.protocol.errors import InvalidConfiguration
@@ -40,7 +40,7 @@ def test_every_setting_is_read_somewhere() -> None:
     computed = declared[declared.index("def __post_init__") :]
     unread = [
         row.name or row.topic_name
-        for row in {*SETTINGS.values(), *TOPIC_SETTINGS.values()}
+        for row in (*SETTINGS.values(), *TOPIC_SETTINGS.values())
         if not (isinstance(row.kind, Integer) and row.kind.because)
         and "Without effect" not in row.documentation
         and not re.search(rf'\b{row.attribute}\b|"{re.escape(row.name or "-")}"', text + computed)
@@ -71,7 +71,8 @@ def test_every_default_is_valid_and_every_row_has_an_attribute_named_after_it() 
         if isinstance(row.default, bool | int):
             assert row.kind.parse(str(row.default).lower()) == row.default
     of_topics = [name for name, row in SETTINGS.items() if row.topic_name]
-    assert len(SETTINGS) == len(fields(BrokerConfig)) - len(("given", "topics")) + len(of_topics)
+    parts = {"given", "topics", "own_listener", "listener_overrides"}
+    assert len(SETTINGS) == len(fields(BrokerConfig)) - len(parts) + len(of_topics) + len(OF_LISTENERS)
 
 
 def test_a_missing_required_setting_is_named() -> None:
@@ -147,7 +148,7 @@ def test_an_only_listener_is_the_inter_broker_one() -> None:
             {"listeners": "PLAINTEXT://h:1,IN://h:1", "listener.security.protocol.map": "IN:PLAINTEXT"},
             "two listeners have the same host and port",
         ),
-        ({"listeners": "IN://h:1"}, "expected IN:PLAINTEXT in listener.security.protocol.map"),
+        ({"listeners": "IN://h:1"}, "expected IN:PROTOCOL in listener.security.protocol.map"),
         ({"listener.security.protocol.map": "IN:TLS"}, "listener.security.protocol.map='IN:TLS': expected"),
         ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "cannot be reached by anyone"),
         ({"advertised.listeners": "OTHER://h:1"}, "is not a listener"),
