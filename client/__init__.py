@@ -9,7 +9,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
+    from barnabas.client.admin.admin import (
+        AclBinding,
+        AclEntry,
+        AclFilter,
+        Admin,
+        ClientQuotaEntity,
+        ConfigResource,
+        NewPartitions,
+        NewTopic,
+        Operation,
+        PatternType,
+        Permission,
+        Principal,
+        QuotaMatch,
+        ResourcePattern,
+        ResourceType,
+        ScramDeletion,
+        ScramMechanism,
+        ScramUpsertion,
+    )
     from barnabas.client.config import AdminConfig, ConsumerConfig, ProducerConfig
     from barnabas.client.consumer.consumer import Consumer
     from barnabas.client.consumer.partition_state import ConsumerRecord
@@ -21,8 +40,12 @@ if TYPE_CHECKING:
     from barnabas.protocol.ids import TopicPartition
 
 __all__ = [
+    "AclBinding",
+    "AclEntry",
+    "AclFilter",
     "Admin",
     "AdminConfig",
+    "ClientQuotaEntity",
     "ConfigResource",
     "Consumer",
     "ConsumerConfig",
@@ -31,17 +54,46 @@ __all__ = [
     "NewPartitions",
     "NewTopic",
     "OffsetAndMetadata",
+    "Operation",
+    "PatternType",
+    "Permission",
     "PreparedTransaction",
+    "Principal",
     "Producer",
     "ProducerConfig",
+    "QuotaMatch",
     "RebalanceListener",
     "RecordFuture",
     "RecordMetadata",
+    "ResourcePattern",
+    "ResourceType",
+    "ScramDeletion",
+    "ScramMechanism",
+    "ScramUpsertion",
     "TopicPartition",
 ]
 
 _HOMES = {
-    "barnabas.client.admin.admin": ("Admin", "ConfigResource", "NewPartitions", "NewTopic"),
+    "barnabas.client.admin.admin": (
+        "AclBinding",
+        "AclEntry",
+        "AclFilter",
+        "Admin",
+        "ClientQuotaEntity",
+        "ConfigResource",
+        "NewPartitions",
+        "NewTopic",
+        "Operation",
+        "PatternType",
+        "Permission",
+        "Principal",
+        "QuotaMatch",
+        "ResourcePattern",
+        "ResourceType",
+        "ScramDeletion",
+        "ScramMechanism",
+        "ScramUpsertion",
+    ),
     "barnabas.client.config": ("AdminConfig", "ConsumerConfig", "ProducerConfig"),
     "barnabas.client.consumer.consumer": ("Consumer",),
     "barnabas.client.consumer.partition_state": ("ConsumerRecord",),

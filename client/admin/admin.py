@@ -1,4 +1,4 @@
-"""The admin client: topics, placement, offsets, groups and the state of the cluster.
+"""The admin client: topics, placement, offsets, groups, users and the state of the cluster.
 
 Each part of `Admin` is in the module of its subject. Requests that change something go to the controller and
 follow it when it moves. A request whose answer was lost is retried; if the change is already made (a topic
@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from barnabas.client.admin.acls import AclAdmin
 from barnabas.client.admin.base import error_of
 from barnabas.client.admin.configs import Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
 from barnabas.client.admin.groups import GroupAdmin, GroupDescription, GroupListing, MemberDescription
 from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas, LogDirAdmin, TopicPartitionReplica
 from barnabas.client.admin.peek import BatchSize, PeekAdmin
 from barnabas.client.admin.placement import PartitionReassignment, PlacementAdmin
+from barnabas.client.admin.quotas import ClientQuotaEntity, QuotaAdmin
 from barnabas.client.admin.topics import CreatedTopic, NewPartitions, NewTopic
 from barnabas.client.admin.transactions import (
     HangingTransaction,
@@ -26,24 +28,42 @@ from barnabas.client.admin.transactions import (
     TransactionDescription,
     TransactionListing,
 )
+from barnabas.client.admin.users import ScramDeletion, ScramUpsertion, UserAdmin
 from barnabas.client.arguments import check_mapping, check_member
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, nodes_of
 from barnabas.client.offsets import ListedOffset, OffsetSpecs, checked_specs, list_offsets
 from barnabas.common.dialects import SOFTWARE_NAME, SOFTWARE_VERSION
+from barnabas.common.security.acl import (
+    AclBinding,
+    AclEntry,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourcePattern,
+    ResourceType,
+)
+from barnabas.common.security.principal import Principal
+from barnabas.common.security.scram import ScramMechanism
 from barnabas.protocol.errors import raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+from barnabas.protocol.messages.client_quotas import QuotaMatch
 from barnabas.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpgradeType
 from barnabas.protocol.messages.placement import ElectionType
 
 __all__ = [
+    "AclBinding",
+    "AclEntry",
+    "AclFilter",
     "Admin",
     "Append",
     "BatchSize",
     "BrokerLogDirs",
     "BrokerReplicas",
+    "ClientQuotaEntity",
     "ClusterDescription",
     "ConfigChange",
     "ConfigEntry",
@@ -58,9 +78,19 @@ __all__ = [
     "MemberDescription",
     "NewPartitions",
     "NewTopic",
+    "Operation",
     "PartitionReassignment",
+    "PatternType",
+    "Permission",
+    "Principal",
     "ProducerIdAndEpoch",
     "ProducerState",
+    "QuotaMatch",
+    "ResourcePattern",
+    "ResourceType",
+    "ScramDeletion",
+    "ScramMechanism",
+    "ScramUpsertion",
     "Subtract",
     "TopicPartitionReplica",
     "TransactionDescription",
@@ -95,7 +125,9 @@ class FeatureDescription(NamedTuple):
     epoch: int
 
 
-class Admin(TransactionAdmin, GroupAdmin, PlacementAdmin, LogDirAdmin, PeekAdmin):
+class Admin(
+    TransactionAdmin, GroupAdmin, PlacementAdmin, LogDirAdmin, PeekAdmin, AclAdmin, UserAdmin, QuotaAdmin
+):
     """Settings as in `AdminConfig`, by name, or as one ``config``; names replace those of the config."""
 
     async def describe_cluster(self) -> ClusterDescription:

@@ -83,6 +83,13 @@ class AclBinding(NamedTuple):
     resource: ResourcePattern
     entry: AclEntry
 
+    def __str__(self) -> str:
+        (type_, name, pattern), entry = self
+        return (
+            f"{pascal_name(entry.permission)} {entry.principal} from {entry.host} "
+            f"{pascal_name(entry.operation)} on {pascal_name(type_)}:{pattern.name}:{name}"
+        )
+
 
 SUPPORTED_OPERATIONS: Final[Mapping[ResourceType, frozenset[Operation]]] = {
     ResourceType.TOPIC: frozenset(
@@ -128,3 +135,40 @@ IMPLIES: Final[Mapping[Operation, Operation]] = {
 def pascal_name(member: IntEnum) -> str:
     """The name of a number as Kafka writes it in znodes and logs, such as ``DescribeConfigs``."""
     return "".join(word.capitalize() for word in member.name.split("_"))
+
+
+class AclFilter(NamedTuple):
+    """Chooses ACLs. None and the members ANY fit everything; a principal is a text such as ``User:alice``."""
+
+    type: ResourceType = ResourceType.ANY
+    name: str | None = None
+    pattern: PatternType = PatternType.ANY
+    principal: str | None = None
+    host: str | None = None
+    operation: Operation = Operation.ANY
+    permission: Permission = Permission.ANY
+
+    def fits(self, binding: AclBinding) -> bool:
+        return self.fits_resource(binding.resource) and self.fits_entry(binding.entry)
+
+    def fits_resource(self, resource: ResourcePattern) -> bool:
+        if self.type not in (ResourceType.ANY, resource.type):
+            return False
+        if self.pattern is PatternType.MATCH:
+            return self.name is None or applies_to(resource, self.name)
+        return self.pattern in (PatternType.ANY, resource.pattern) and self.name in (None, resource.name)
+
+    def fits_entry(self, entry: AclEntry) -> bool:
+        return (
+            self.principal in (None, str(entry.principal))
+            and self.host in (None, entry.host)
+            and self.operation in (Operation.ANY, entry.operation)
+            and self.permission in (Permission.ANY, entry.permission)
+        )
+
+
+def applies_to(resource: ResourcePattern, name: str) -> bool:
+    """Whether the ACLs of a pattern apply to the resource of a name."""
+    if resource.pattern is PatternType.PREFIXED:
+        return name.startswith(resource.name)
+    return resource.name in (WILDCARD, name)
