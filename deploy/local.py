@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from barnabas.broker.config.load import config_from, overridden
+from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.local_broker import (
     PLAINTEXT,
     Command,
@@ -41,7 +42,15 @@ from barnabas.deploy.local_broker import (
 from barnabas.deploy.ports import ReservedPort, reserve_all, reserve_block
 from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.running_cluster import START_TIMEOUT_S, RunningCluster
-from barnabas.deploy.security import ClusterSecurity, UserPasswords, check_configuration, with_super_users
+from barnabas.deploy.security import (
+    ADMIN,
+    BROKER,
+    ClusterSecurity,
+    UserPasswords,
+    check_configuration,
+    store_users,
+    with_super_users,
+)
 from barnabas.deploy.state import (
     BrokerRecord,
     ClusterConfiguration,
@@ -249,10 +258,22 @@ class LocalCluster(RunningCluster):
         if isinstance(self.zookeeper, ZooKeeper):
             self.zookeeper.launch()
         self.write_record()
+        if self.security is not None and self.security.scram_mechanism is not None:
+            # The brokers log in to each other, so their user must be there first.
+            self.zookeeper.wait_ready(max(0.0, deadline - time.monotonic()))
+            self._store_users(self.security, self.security.scram_mechanism)
         for broker_id in self.broker_ids:
             self.launch_broker(broker_id)
         self.zookeeper.wait_ready(max(0.0, deadline - time.monotonic()))
         self.wait_ready(max(0.0, deadline - time.monotonic()), must_run=self.broker_ids)
+
+    def _store_users(self, security: ClusterSecurity, mechanism: ScramMechanism) -> None:
+        last = self.record.configuration.security if self.record.configuration else None
+        passwords = security.users
+        if last is not None and last.mechanism == security.configuration.mechanism:
+            # The others are in ZooKeeper; a tool may have changed or deleted them since.
+            passwords = {name: passwords[name] for name in (ADMIN, BROKER, *self._users)}
+        store_users(self.zookeeper_connect, mechanism, passwords)
 
     # -- the parts of a new cluster ------------------------------------------------------------------------
 

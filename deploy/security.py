@@ -14,21 +14,32 @@ Any one thread at a time; calls block.
 from __future__ import annotations
 
 import datetime
+import hmac
 import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from msgspec import Struct, json
 
+from barnabas.common.security.scram import (
+    ScramCredential,
+    ScramError,
+    ScramMechanism,
+    credential_of,
+    make_credential,
+    salted_password,
+)
 from barnabas.deploy import certificates
 from barnabas.deploy.client_settings import ClientAccess, login_text, write_client_files
 from barnabas.deploy.private_files import make_private_folder, write_private
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.state import SecurityConfiguration
+from barnabas.protocol.errors import BarnabasError
 
 ADMIN: Final = "admin"
 """The super user, whose settings the `barnabas` command uses."""
@@ -38,6 +49,7 @@ ZOOKEEPER_USER: Final = "kafka"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 DEFAULT_MECHANISM: Final = "SCRAM-SHA-256"
 JWKS_SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
+_ZOOKEEPER_TIMEOUT_MS: Final = 10_000
 _SUPER_USERS: Final = "super.users"
 _PASSWORD_BYTES: Final = 24
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._$-]+")
@@ -108,6 +120,12 @@ class ClusterSecurity:
         mechanism = self.configuration.mechanism
         # Tokens are an identity provider's, which knows neither of them.
         return DEFAULT_MECHANISM if mechanism == "OAUTHBEARER" else mechanism
+
+    @property
+    def scram_mechanism(self) -> ScramMechanism | None:
+        """The mechanism whose credentials are in ZooKeeper, if it is one."""
+        login = self.login_mechanism
+        return ScramMechanism(login) if login is not None and login.startswith("SCRAM-") else None
 
     # -- files ---------------------------------------------------------------------------------------------
 
@@ -241,3 +259,52 @@ def with_super_users(secured: Mapping[str, str], chosen: Mapping[str, str]) -> d
 
 def make_password() -> str:
     return secrets.token_urlsafe(_PASSWORD_BYTES)
+
+
+def store_users(connect: str, mechanism: ScramMechanism, passwords: Mapping[str, str]) -> None:
+    """Write SCRAM credentials to ZooKeeper, before the brokers start: the brokers log in to each other.
+
+    A credential of the same password is left as it is; a user's other settings stay. Raises DeployError.
+    """
+    # Imported here: most programs that know a cluster need no session of ZooKeeper.
+    from barnabas.zookeeper import paths
+    from barnabas.zookeeper.configs import ConfigStore, Entity, EntityKind
+    from barnabas.zookeeper.requests import ensure
+    from barnabas.zookeeper.session import ZooKeeperSession
+
+    session = ZooKeeperSession(
+        connect,
+        session_timeout_ms=_ZOOKEEPER_TIMEOUT_MS,
+        connection_timeout_ms=_ZOOKEEPER_TIMEOUT_MS,
+        on_fatal=lambda error: None,
+    )
+    try:
+        session.start()
+        folders = (f"{paths.CONFIG}/{EntityKind.USER.value}", paths.CONFIG_CHANGES)
+        for outcome in session.run_all([ensure(path) for path in folders]):
+            outcome.get()
+        store = ConfigStore(session)
+        entities = {name: Entity.user(name) for name in passwords}
+        present = store.values(entities.values())
+        for name, entity in entities.items():
+            edit = partial(with_password, mechanism=mechanism, password=passwords[name])
+            if edit(present[entity]) != present[entity]:
+                store.change(entity, edit)
+    except BarnabasError as error:
+        raise DeployError(f"the users cannot be written to ZooKeeper at {connect}: {error}") from error
+    finally:
+        session.close()
+
+
+def with_password(former: Mapping[str, str], mechanism: ScramMechanism, password: str) -> Mapping[str, str]:
+    """The settings of a user with a credential of this password; the former ones if they have one."""
+    try:
+        credential = ScramCredential.parse(former.get(mechanism.value, ""))
+    except ScramError:
+        pass
+    else:
+        salted = salted_password(mechanism, password, credential.salt, credential.iterations)
+        same = credential_of(mechanism, salted, credential.salt, credential.iterations)
+        if hmac.compare_digest(same.stored_key, credential.stored_key):
+            return former
+    return {**former, mechanism.value: make_credential(mechanism, password).text}

@@ -16,12 +16,13 @@ import pytest
 
 from barnabas.broker.config.load import load_config
 from barnabas.broker.config.settings import BrokerConfig
+from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.deploy.state import read_record, write_record
+from barnabas.deploy.state import SecurityConfiguration, read_record, write_record
 from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -595,3 +596,72 @@ def test_no_broker_outlives_the_program_that_runs_the_cluster(
     finally:
         owner.communicate(timeout=DEADLINE_S)
     wait_for(lambda: not record.is_running)
+
+
+SECURE = SecurityConfiguration(tls=True, mechanism="SCRAM-SHA-256", acl=True)
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """The passwords that were written to ZooKeeper, at each start."""
+    written: list[dict[str, str]] = []
+
+    def store_users(connect: str, mechanism: ScramMechanism, passwords: Mapping[str, str]) -> None:
+        written.append({"mechanism": mechanism.value, **passwords})
+
+    monkeypatch.setattr("barnabas.deploy.local.store_users", store_users)
+    return written
+
+
+def test_a_broker_accepts_the_settings_of_a_secured_cluster(make: Make, stored: list[dict[str, str]]) -> None:
+    cluster = make(security=SECURE, users={"alice": None}, settings={"super.users": "User:root"})
+    cluster.start()
+    broker = cluster.broker(2)
+    config = load_config(file=broker.settings_file)
+    assert str(config.listeners[0]) == f"SASL_SSL://127.0.0.1:{broker.port}"
+    assert [principal.name for principal in config.super_users] == ["admin", "broker", "root"]
+    assert broker.settings_file.stat().st_mode & 0o777 == 0o600
+    assert cluster.security is not None
+    assert stored == [{"mechanism": "SCRAM-SHA-256", **cluster.security.users}]
+
+
+def test_the_next_start_is_secured_too_and_writes_only_what_it_must(
+    make: Make, stored: list[dict[str, str]]
+) -> None:
+    first = make(brokers=1, security=SECURE, users={"alice": None, "bob": None})
+    first.start()
+    first.kill_all()
+    first.close()
+    second = make(users={"bob": "changed"})
+    second.start()
+    assert second.security is not None
+    assert second.security.configuration == SECURE
+    assert sorted(stored[1]) == ["admin", "bob", "broker", "mechanism"]
+    assert stored[1]["bob"] == "changed"
+    assert second.security.users["alice"] == stored[0]["alice"]
+    opened = RunningCluster.open(second.directory)
+    assert opened.security is not None
+    assert opened.security.users == second.security.users
+    secrets = [*second.security.users.values()]
+    shown = (second.directory / "cluster.json").read_text() + json.dumps(second.describe())
+    assert not [secret for secret in secrets if secret in shown]
+    second.kill_all()
+    second.close()
+
+    third = make(security=SecurityConfiguration(mechanism="SCRAM-SHA-512"))
+    third.start()
+    assert stored[2] == {"mechanism": "SCRAM-SHA-512", **third.security.users}
+    assert "alice" in stored[2]
+    third.kill_all()
+    third.close()
+
+    fourth = make(security=SecurityConfiguration())
+    fourth.start()
+    assert fourth.security is None
+    assert load_config(file=fourth.broker(1).settings_file).listeners[0].security_protocol == "PLAINTEXT"
+    assert len(stored) == 3
+
+
+def test_what_does_not_fit_together_is_refused_before_anything_is_made(make: Make) -> None:
+    with pytest.raises(DeployError, match="--user needs users"):
+        make(users={"alice": None})

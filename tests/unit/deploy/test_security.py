@@ -12,6 +12,7 @@ import pytest
 
 from barnabas.broker.config.load import parse_properties
 from barnabas.common.security.jaas import parse_jaas
+from barnabas.common.security.scram import ScramCredential, ScramMechanism, credential_of, salted_password
 from barnabas.deploy.certificates import CA_FILE
 from barnabas.deploy.client_settings import KINDS, client_settings
 from barnabas.deploy.process import DeployError
@@ -21,6 +22,7 @@ from barnabas.deploy.security import (
     ClusterSecurity,
     UserPasswords,
     check_configuration,
+    with_password,
     with_super_users,
 )
 from barnabas.deploy.state import SecurityConfiguration
@@ -206,3 +208,27 @@ def test_other_super_users_are_added_to_the_clusters_own() -> None:
         "super.users": "User:admin;User:broker;User:alice"
     }
     assert with_super_users({}, {"super.users": "User:alice"}) == {}
+
+
+def opens(mechanism: ScramMechanism, text: str, password: str) -> bool:
+    stored = ScramCredential.parse(text)
+    salted = salted_password(mechanism, password, stored.salt, stored.iterations)
+    return credential_of(mechanism, salted, stored.salt, stored.iterations) == stored
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+def test_a_credential_is_written_once_for_each_password(mechanism: ScramMechanism) -> None:
+    others = {"producer_byte_rate": "1000", "SCRAM-OTHER": "x"}
+    first = with_password(others, mechanism, "secret")
+    assert {name: first[name] for name in others} == others
+    assert opens(mechanism, first[mechanism.value], "secret")
+    assert with_password(first, mechanism, "secret") is first
+
+    second = with_password(first, mechanism, "another")
+    assert not opens(mechanism, second[mechanism.value], "secret")
+    assert opens(mechanism, second[mechanism.value], "another")
+
+
+def test_a_damaged_credential_is_replaced() -> None:
+    mechanism = ScramMechanism.SHA_512
+    assert opens(mechanism, with_password({mechanism.value: "salt=?"}, mechanism, "x")[mechanism.value], "x")
