@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from barnabas.deploy.state import SecurityConfiguration
 from barnabas.protocol.errors import LocalError
 from benchmarks.peers.comparison import Comparison, Goal, markdown, table
 from benchmarks.peers.processes import cpu_seconds, memory
@@ -126,6 +127,8 @@ class Plan:
     kills: int
     only: frozenset[str]
     replicas: frozenset[int] = frozenset({1, 3})
+    security: SecurityConfiguration | None = None
+    """Of the clusters that are started here, and of their clients."""
     recycle_in: Path | None = None
     """Where pages are used and given back before each writing, where that is wanted."""
 
@@ -357,17 +360,17 @@ def _compaction(pair: Sequence[Restartable], plan: Plan, figures: Figures) -> No
 def _starts(folder: Path, plan: Plan, figures: Figures) -> None:
     for number in range(plan.rounds):
         for word in ("barnabas", "kafka"):
-            with systems.STARTERS[word](folder / f"start-{word}-{number}", 3, {}) as started:
+            with systems.STARTERS[word](folder / f"start-{word}-{number}", 3, {}, plan.security) as started:
                 tell(f"  {started.system.name}: ZooKeeper and 3 brokers up in {started.seconds:.2f} s")
                 goal = Goal(at_most=0.5)
                 figures.add("ZooKeeper and 3 brokers up", "s", started.system.name, started.seconds, goal)
 
 
 @contextmanager
-def _both(folder: Path, brokers: int, settings: Mapping[str, str]) -> Iterator[list[Restartable]]:
+def _both(folder: Path, brokers: int, settings: Mapping[str, str], plan: Plan) -> Iterator[list[Restartable]]:
     with ExitStack() as stack:
         started = [
-            stack.enter_context(starter(folder / word, brokers, settings))
+            stack.enter_context(starter(folder / word, brokers, settings, plan.security))
             for word, starter in systems.STARTERS.items()
         ]
         yield [one.system for one in started]
@@ -387,19 +390,19 @@ def measure_started(folder: Path, plan: Plan, figures: Figures) -> None:
     if 3 in plan.replicas and plan.only - {"start", "compaction"}:
         _three_brokers(folder, plan, figures)
     if 1 in plan.replicas and plan.only & {"throughput", "latency"}:
-        with _both(folder / "one", 1, {}) as pair:
+        with _both(folder / "one", 1, {}, plan) as pair:
             _measure(pair, 1, plan, figures)
     if "compaction" in plan.only:
         missing = systems.missing()
         if missing:
             tell(f"SKIPPED compaction: {missing}")
             return
-        with _both(folder / "compaction", 1, cleaning.SETTINGS) as pair:
+        with _both(folder / "compaction", 1, cleaning.SETTINGS, plan) as pair:
             _compaction(pair, plan, figures)
 
 
 def _three_brokers(folder: Path, plan: Plan, figures: Figures) -> None:
-    with _both(folder / "three", 3, {}) as pair:
+    with _both(folder / "three", 3, {}, plan) as pair:
         if "memory" in plan.only:
             _idle_memory(pair, figures)
         _measure(pair, 3, plan, figures)
@@ -463,6 +466,11 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--replicas", type=int, nargs="+", choices=(1, 3), default=(1, 3), metavar="N", help="1, 3 or both"
     )
     parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="clients and brokers use TLS and SCRAM-SHA-256, in both systems",
+    )
+    parser.add_argument(
         "--recycled",
         action="store_true",
         help="before each writing, use and give back as much memory, for both (docs/performance.md)",
@@ -473,6 +481,8 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if (chosen.a is None) != (chosen.b is None):
         parser.error("--a and --b belong together: name both clusters, or none to have them started")
+    if chosen.a is not None and chosen.secure:
+        parser.error("--secure is for the clusters that are started here; leave out --a and --b")
     return chosen
 
 
@@ -489,6 +499,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kills=kills,
         only=frozenset(chosen.only),
         replicas=frozenset(chosen.replicas),
+        security=SecurityConfiguration(tls=True, mechanism="SCRAM-SHA-256") if chosen.secure else None,
         recycle_in=base if chosen.recycled else None,
     )
     options = Options(quick=chosen.quick, rounds=rounds, directory=base.absolute())

@@ -19,6 +19,7 @@ Any one thread at a time; calls block and are bounded.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import shutil
 import signal
@@ -35,10 +36,12 @@ from typing import Final, NamedTuple, NoReturn, Self
 
 from kazoo.client import KazooClient
 
+from barnabas.common.security.scram import ScramMechanism, make_credential
 from barnabas.deploy.local_broker import to_properties
 from barnabas.deploy.maven import FetchFailed, fetch, read_pinned
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.process import DeployError, ManagedProcess, tail, wait_until
+from barnabas.deploy.security import ClusterSecurity
 from barnabas.deploy.zookeeper import find_java, is_serving
 from barnabas.protocol.ids import Endpoint
 from benchmarks.peers.processes import PeerError
@@ -86,10 +89,16 @@ class KafkaBroker:
         self.directory = directory
         self.process: ManagedProcess | None = None
         self._reserved = ReservedPort.pick(_HOST)
+        self._reserved_open = ReservedPort.pick(_HOST)
 
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint(_HOST, self._reserved.port)
+
+    @property
+    def open_endpoint(self) -> Endpoint:
+        """Of a secured broker's second listener, which tells without security whether it is ready."""
+        return Endpoint(_HOST, self._reserved_open.port)
 
     @property
     def log_dir(self) -> Path:
@@ -118,20 +127,27 @@ class KafkaBroker:
                 f"Apache Kafka's broker {self.id} ended; {self.log_file} says:\n{tail(self.log_file)}"
             )
 
-    def release_port(self) -> None:
+    def release_ports(self) -> None:
         self._reserved.close()
+        self._reserved_open.close()
 
 
 class ApacheKafka:
     """A cluster of Apache Kafka that this program runs; a context manager that starts and ends it."""
 
     def __init__(
-        self, brokers: int = 3, *, directory: Path | None = None, settings: Mapping[str, str] | None = None
+        self,
+        brokers: int = 3,
+        *,
+        directory: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        security: ClusterSecurity | None = None,
     ) -> None:
         """A cluster that is not started; broker ids count from 1.
 
         `settings`: of all brokers, in Kafka's names. `directory`: where its files go and stay; without it a
-        temporary one. Raises PeerError when the archives cannot be had, DeployError without Java.
+        temporary one. `security`: the certificates and users, as a local cluster of ours has them. Raises
+        PeerError when the archives cannot be had, DeployError without Java.
         """
         if brokers < 1:
             raise ValueError(f"brokers={brokers}: expected at least 1")
@@ -142,6 +158,7 @@ class ApacheKafka:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._settings = {**_SETTINGS, **dict.fromkeys(_REPLICATED, str(min(3, brokers))), **(settings or {})}
         self._settings.setdefault("transaction.state.log.min.isr", str(min(2, brokers)))
+        self._security = security
         self._brokers = {
             number: KafkaBroker(number, self.directory / f"broker-{number}")
             for number in range(1, brokers + 1)
@@ -203,6 +220,9 @@ class ApacheKafka:
         deadline = time.monotonic() + timeout_s
         try:
             self._start_zookeeper(deadline)
+            if self._security is not None:
+                self._security.prepare(self.broker_ids, {}, datetime.datetime.now(datetime.UTC))
+                self._write_users(self._security)
             for broker_id in self._brokers:
                 self.launch_broker(broker_id)
             self.wait_ready(deadline - time.monotonic())
@@ -222,6 +242,10 @@ class ApacheKafka:
             "log.dirs": str(broker.log_dir),
             "zookeeper.connect": self.zookeeper_connect,
         }
+        if self._security is not None:
+            protocol = self._security.configuration.protocol
+            own |= self._security.broker_settings(broker_id)
+            own["listeners"] = f"{protocol}://{broker.endpoint},PLAINTEXT://{broker.open_endpoint}"
         properties = broker.directory / "server.properties"
         properties.write_text(to_properties({**self._settings, **own}))
         command = [*self._java_command(*_BROKER_HEAP, *_JVM_FLAGS), "kafka.Kafka", str(properties)]
@@ -256,7 +280,7 @@ class ApacheKafka:
         def ready() -> bool:
             for broker in running:
                 broker.check_alive()
-                seen = view_of(broker.endpoint)
+                seen = view_of(broker.endpoint if self._security is None else broker.open_endpoint)
                 if seen is None or seen.brokers != expected or seen.controller_id not in expected:
                     return False
             return True
@@ -278,7 +302,7 @@ class ApacheKafka:
     def close(self) -> None:
         """Release the ports, and remove the directory where it is a temporary one."""
         for broker in self._brokers.values():
-            broker.release_port()
+            broker.release_ports()
         self._zookeeper_port.close()
         if self._removes_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -298,6 +322,22 @@ class ApacheKafka:
             self.kill_all()
         finally:
             self.close()
+
+    def _write_users(self, security: ClusterSecurity) -> None:
+        """Give the users their credentials, as kafka-configs does before the first broker starts."""
+        mechanism = security.login_mechanism
+        if mechanism is None or not mechanism.startswith("SCRAM"):
+            return
+        client = KazooClient(self.zookeeper_connect)
+        client.start(_STOP_TIMEOUT_S)
+        try:
+            for user, password in security.users.items():
+                credential = make_credential(ScramMechanism(mechanism), password)
+                config = {"version": 1, "config": {mechanism: credential.text}}
+                client.create(f"/config/users/{user}", json.dumps(config).encode(), makepath=True)
+        finally:
+            client.stop()
+            client.close()
 
     def _wait_unregistered(self, broker: KafkaBroker, timeout_s: float) -> None:
         client = KazooClient(self.zookeeper_connect, read_only=True)

@@ -23,6 +23,7 @@ from benchmarks.peers.processes import PeerError
 
 _TIMEOUT_S: Final = 120.0
 _QUIET: Final[Mapping[str, Any]] = {"log_level": 0, "client.id": "compare"}
+_SECURITY: Final[dict[str, Mapping[str, str]]] = {}
 _PRODUCE_AT_ONCE: Final = 1000
 _CONSUME_AT_ONCE: Final = 10_000
 _KEYED_BATCH_BYTES: Final = 16_384
@@ -34,12 +35,22 @@ _PREFETCH: Final[Mapping[str, Any]] = {
 }
 
 
+def log_in(bootstrap: str, settings: Mapping[str, str]) -> None:
+    """Give all later clients of this cluster these settings of security."""
+    _SECURITY[bootstrap] = settings
+
+
+def connection(bootstrap: str) -> dict[str, Any]:
+    """The settings that every client of a cluster has."""
+    return {"bootstrap.servers": bootstrap, **_QUIET, **_SECURITY.get(bootstrap, {})}
+
+
 def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int, **settings: str) -> None:
     """Create a topic and wait until each partition has a leader and all replicas in sync.
 
     `settings` with ``_`` for the dots of Kafka's names. Raises PeerError.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, **_QUIET})
+    admin = AdminClient(connection(bootstrap))
     named = {name.replace("_", "."): value for name, value in settings.items()}
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=named)
     try:
@@ -51,7 +62,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int, **s
 
 def leaders_in_sync(bootstrap: str, topic: str, partitions: int, replicas: int) -> dict[int, int]:
     """Wait until every partition has a leader and `replicas` in sync; returns the leaders by partition."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **_QUIET})
+    admin = AdminClient(connection(bootstrap))
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=10).topics[topic].partitions
@@ -67,7 +78,7 @@ def leaders_in_sync(bootstrap: str, topic: str, partitions: int, replicas: int) 
 
 def alter_topic(bootstrap: str, topic: str, **settings: str) -> None:
     """Set settings of a topic, with ``_`` for the dots of Kafka's names. Raises PeerError."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **_QUIET})
+    admin = AdminClient(connection(bootstrap))
     entries = [
         ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
         for name, value in settings.items()
@@ -81,7 +92,7 @@ def alter_topic(bootstrap: str, topic: str, **settings: str) -> None:
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     """Delete a topic; its files follow in the cluster's own time."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, **_QUIET})
+    admin = AdminClient(connection(bootstrap))
     try:
         admin.delete_topics([topic], operation_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S)
     except KafkaException as error:
@@ -104,9 +115,7 @@ class _Failures:
 def produce(bootstrap: str, topic: str, partitions: int, value_bytes: int, count: int, acks: int) -> float:
     """Produce `count` records without keys; seconds from the first until the last is acknowledged."""
     failures = _Failures()
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "acks": acks, "delivery.report.only.error": True, **_QUIET}
-    )
+    producer = Producer({**connection(bootstrap), "acks": acks, "delivery.report.only.error": True})
     value = os.urandom(value_bytes)
     # Connect and fetch the metadata before the clock starts.
     for partition in range(partitions):
@@ -137,11 +146,10 @@ def produce_keyed(bootstrap: str, topic: str, records: Iterable[tuple[bytes, byt
     failures = _Failures()
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "acks": 1,
             "batch.size": _KEYED_BATCH_BYTES,
             "delivery.report.only.error": True,
-            **_QUIET,
         }
     )
     send = functools.partial(producer.produce, topic, partition=0, on_delivery=failures)
@@ -167,11 +175,10 @@ def consume(bootstrap: str, topic: str, partitions: int, value_bytes: int, count
     """Read all records from the start by `assign`; seconds until the last one has come."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "group.id": "compare",
             "enable.auto.commit": False,
             **_PREFETCH,
-            **_QUIET,
         }
     )
     try:
@@ -200,11 +207,10 @@ def count_records(bootstrap: str, topic: str) -> int:
     """Read partition 0 from its start to its end; returns the number of records."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "group.id": "compare",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            **_QUIET,
         }
     )
     try:
@@ -247,7 +253,7 @@ def latencies_ms(bootstrap: str, topic: str, acks: int, per_second: int, seconds
         failures(error, message)
         found.append((time.perf_counter() - due) * 1000)
 
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0, **_QUIET})
+    producer = Producer({**connection(bootstrap), "acks": acks, "linger.ms": 0})
     value = os.urandom(100)
     producer.produce(topic, value, partition=0)
     _flush(producer, topic)
@@ -296,7 +302,7 @@ class Failover:
     """Every partition is sent one record in this time: the resolution of the figure."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, **_QUIET})
+        self._producer = Producer(connection(bootstrap))
         self._topic = topic
         self._partitions = partitions
         self._lock = threading.Lock()

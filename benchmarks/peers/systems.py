@@ -6,14 +6,18 @@ A started system lives in a folder of its own and is gone when its block ends. A
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
+from barnabas.deploy.client_settings import client_settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
+from barnabas.deploy.security import ClusterSecurity
+from barnabas.deploy.state import SecurityConfiguration
 from barnabas.deploy.zookeeper import find_java
+from benchmarks.peers import load
 from benchmarks.peers.apache_kafka import VERSION, ApacheKafka, archives
 from benchmarks.peers.processes import PeerError, pids_listening, ports_of
 from benchmarks.support import Options, clean_up_on_signals, options_of, parser_for
@@ -144,23 +148,50 @@ class Started:
 
 
 @contextmanager
-def barnabas(folder: Path, brokers: int, settings: Mapping[str, str]) -> Iterator[Started]:
+def barnabas(
+    folder: Path, brokers: int, settings: Mapping[str, str], security: SecurityConfiguration | None = None
+) -> Iterator[Started]:
     """A cluster of Barnabas."""
     began = time.perf_counter()
-    with LocalCluster(folder, brokers=brokers, settings={**_SETTINGS, **settings}) as cluster:
+    with LocalCluster(
+        folder, brokers=brokers, settings={**_SETTINGS, **settings}, security=security
+    ) as cluster:
+        if cluster.security is not None:
+            _log_in(cluster.bootstrap, cluster.security)
         yield Started(Barnabas(cluster), time.perf_counter() - began)
 
 
 @contextmanager
-def kafka(folder: Path, brokers: int, settings: Mapping[str, str]) -> Iterator[Started]:
+def kafka(
+    folder: Path, brokers: int, settings: Mapping[str, str], security: SecurityConfiguration | None = None
+) -> Iterator[Started]:
     """A cluster of Apache Kafka."""
     began = time.perf_counter()
-    with ApacheKafka(brokers, directory=folder, settings={**_SETTINGS, **settings}) as cluster:
+    protected = ClusterSecurity(folder, security) if security else None
+    with ApacheKafka(
+        brokers, directory=folder, settings={**_SETTINGS, **settings}, security=protected
+    ) as cluster:
+        if protected is not None:
+            _log_in(cluster.bootstrap, protected)
         yield Started(Kafka(cluster), time.perf_counter() - began)
 
 
-Starter = Callable[[Path, int, Mapping[str, str]], AbstractContextManager[Started]]
-"""Starts a number of brokers in a folder; the settings are those of all brokers, in Kafka's names."""
+def _log_in(bootstrap: str, security: ClusterSecurity) -> None:
+    settings = client_settings("confluent", security.access(bootstrap))
+    load.log_in(bootstrap, {name: value for name, value in settings.items() if name != "bootstrap.servers"})
+
+
+class Starter(Protocol):
+    """Starts a number of brokers in a folder; the settings are those of all brokers, in Kafka's names."""
+
+    def __call__(
+        self,
+        folder: Path,
+        brokers: int,
+        settings: Mapping[str, str],
+        security: SecurityConfiguration | None = None,
+    ) -> AbstractContextManager[Started]: ...
+
 
 STARTERS: Final[dict[str, Starter]] = {"barnabas": barnabas, "kafka": kafka}
 

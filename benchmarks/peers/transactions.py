@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from benchmarks.peers import load
 from benchmarks.peers.processes import PeerError
 
 _TIMEOUT_S: Final = 60.0
-_QUIET: Final[dict[str, Any]] = {"log_level": 0, "client.id": "compare"}
 _AT_ONCE: Final = 500
 
 
@@ -29,7 +29,7 @@ class Committed:
 
 
 def _producer(bootstrap: str, transactional_id: str) -> Producer:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id, **_QUIET})
+    producer = Producer({**load.connection(bootstrap), "transactional.id": transactional_id})
     producer.init_transactions(_TIMEOUT_S)
     return producer
 
@@ -72,12 +72,11 @@ def copy(bootstrap: str, source: str, target: str, partitions: int, count: int, 
     producer = _producer(bootstrap, group)
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **load.connection(bootstrap),
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
-            **_QUIET,
         }
     )
     try:
@@ -120,12 +119,11 @@ def _check_count(bootstrap: str, topic: str, partitions: int, count: int) -> Non
     """Raise PeerError unless exactly so many records are committed."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **load.connection(bootstrap),
             "group.id": "compare",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
-            **_QUIET,
         }
     )
     try:
