@@ -24,6 +24,7 @@ from barnabas.common.backoff import Retries
 from barnabas.protocol.answer_codes import codes_of
 from barnabas.protocol.errors import (
     ApiError,
+    AuthenticationFailed,
     BarnabasError,
     ConnectionClosed,
     ConnectionRefused,
@@ -121,7 +122,8 @@ async def ask(route: Route, message: RequestOf[R], retries: Retries) -> Answered
 def may_be_done(error: BarnabasError) -> bool:
     """Whether the request may have been carried out, although there is no answer."""
     return isinstance(error, RequestTimedOutLocally) or (
-        isinstance(error, ConnectionClosed) and not isinstance(error, ConnectionRefused)
+        isinstance(error, ConnectionClosed)
+        and not isinstance(error, ConnectionRefused | AuthenticationFailed)
     )
 
 

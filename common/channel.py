@@ -14,25 +14,34 @@ peer closes the connection before its first answer, that attempt has failed too.
 With ``wire="kafka"`` the channel uses Kafka's protocol instead of the native one: after each connect it first
 requests the peer's versions, and a request of an API without a common version fails with UNSUPPORTED_VERSION.
 
+``security`` adds TLS and SASL. A refusal raises `AuthenticationFailed`, also within the back-off, so nobody
+waits in vain. Before a session ends (KIP-368) the channel authenticates again in place.
+
 A channel belongs to the event loop it was first used on; nothing here may be called from another thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+import ssl
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from barnabas.common.backoff import Backoff
-from barnabas.common.connection import Connection, open_connection
-from barnabas.common.dialects import NATIVE, Dialect, Features, Negotiation, Wire
+from barnabas.common.connection import Connection, open_connection, tls_failure
+from barnabas.common.dialects import NATIVE, Dialect, Features, Wire
+from barnabas.common.opening import Gate, Opening, authenticate, negotiate
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity, Login
 from barnabas.protocol.errors import (
+    AuthenticationFailed,
     ConnectionClosed,
     ConnectionRefused,
     LocalError,
     MalformedFrame,
     RequestTimedOutLocally,
+    TlsHandshakeFailed,
 )
 from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES, BufferPool, Frame
 from barnabas.protocol.ids import Endpoint
@@ -45,6 +54,8 @@ CloseListener = Callable[["Channel", ConnectionClosed], None]
 _MAX_CORRELATION_ID: Final = 0x7FFFFFFF
 # Timers count in milliseconds and may fire up to one millisecond early.
 _TIMER_SLACK_S: Final = 0.001
+_SESSION_SHARE: Final = (0.85, 0.95)
+"""The bounds of the share of a session after which the channel authenticates again, as in Kafka."""
 
 
 class ChannelState(Enum):
@@ -70,6 +81,7 @@ class _InFlight(NamedTuple):
     version: int
     deadline: float
     timeout_ms: int
+    holds_slot: bool = True
 
 
 class Answer(NamedTuple):
@@ -98,6 +110,7 @@ class Channel:
         on_close: CloseListener | None = None,
         wire: Wire | str = Wire.NATIVE,
         ends_with_silent_host: bool = False,
+        security: ChannelSecurity = PLAINTEXT,
     ) -> None:
         """``ends_with_silent_host``: see `connection.end_with_silent_host`."""
         self.endpoint = endpoint
@@ -113,11 +126,20 @@ class Channel:
         self._wire = Wire(wire)
         self._ends_with_silent_host = ends_with_silent_host
         self._dialect: Dialect = NATIVE
-        self._negotiation: Negotiation | None = None
+        self._security = security
+        self._opening: Opening | None = None
+        self._refusal: AuthenticationFailed | None = None
+        """The reason of the last failed attempt, if another attempt could not change it."""
+        self._loss = ConnectionClosed(f"the connection to {endpoint} was lost")
+        """Why the last connection ended."""
+        self._session_timer: asyncio.TimerHandle | None = None
+        self._authenticating_again: asyncio.Task[None] | None = None
+        self._gate: Gate | None = None
+        """Holds requests back while the channel authenticates again."""
         self._state = ChannelState.DISCONNECTED
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        # Every entry holds one of the slots and releases it when it is settled.
+        # Every entry of an owner's request holds one of the slots and releases it when it is settled.
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = asyncio.Semaphore(max_in_flight)
         # One timer for all deadlines; it fires at the earliest one or before it. Its time is kept here,
@@ -147,13 +169,18 @@ class Channel:
         return len(self._in_flight)
 
     async def connect(self) -> None:
-        """Connect, unless connected. Raises ConnectionClosed after a failure or within the back-off."""
+        """Connect, unless connected. Raises ConnectionClosed after a failure or within the back-off.
+
+        AuthenticationFailed is the ConnectionClosed that another attempt does not change.
+        """
         if self._state is ChannelState.CONNECTED:
             return
         if self._state is ChannelState.CLOSED:
             raise ConnectionClosed(f"the channel to {self.endpoint} is closed")
         if self._connecting is None:
             wait = self._backoff.remaining(asyncio.get_running_loop().time())
+            if wait > 0 and self._refusal is not None:
+                raise self._refusal.again()
             if wait > 0:
                 raise ConnectionClosed(f"{self.endpoint} could not be reached; next attempt in {wait:.3f} s")
             self._connecting = asyncio.create_task(self._connect_once())
@@ -204,10 +231,13 @@ class Channel:
             self._slots.release()
             raise
         answer: asyncio.Future[Answer] = loop.create_future()
-        self._in_flight[correlation_id] = _InFlight(answer, type(message), version, deadline, timeout_ms)
-        if self._deadline_timer is None or deadline < self._deadline_watched:
-            self._watch(deadline)
+        self._expect(correlation_id, _InFlight(answer, type(message), version, deadline, timeout_ms))
         return await answer
+
+    def _expect(self, correlation_id: int, entry: _InFlight) -> None:
+        self._in_flight[correlation_id] = entry
+        if self._deadline_timer is None or entry.deadline < self._deadline_watched:
+            self._watch(entry.deadline)
 
     async def send_oneway(self, message: RequestOf[Any]) -> None:
         """Send a request that the broker does not answer (acks=0)."""
@@ -224,8 +254,9 @@ class Channel:
         if self._state is ChannelState.CLOSED:
             return
         self._move(ChannelState.CLOSED)
-        if self._connecting is not None:
-            self._connecting.cancel()
+        for task in (self._connecting, self._authenticating_again):
+            if task is not None:
+                task.cancel()
         self._drop(ConnectionClosed(f"connection to {self.endpoint}: {reason}"))
 
     def disconnect(self, reason: str) -> None:
@@ -238,11 +269,18 @@ class Channel:
         if self._connection is not None and not self._connection.is_usable:
             # It has ended, but the loop has not called `lost` yet, and cannot while our caller retries.
             self.lost(self._connection, None)
+        if self._gate is not None:
+            await self._within(self._pass(self._gate), deadline, message)
         if self._state is not ChannelState.CONNECTED:
             await self._within(self.connect(), deadline, message)
-        if self._connection is None:
+        connection = self._connection
+        if connection is None:
             raise ConnectionClosed(f"the connection to {self.endpoint} was lost")
-        return self._connection
+        if not connection.is_usable:
+            # It ended as soon as it was up; its last call has the reason.
+            await self._within(connection.ended.wait(), deadline, message)
+            raise self._loss.again()
+        return connection
 
     async def _within(self, step: Coroutine[Any, Any, Any], deadline: float, message: Any) -> None:
         try:
@@ -261,7 +299,8 @@ class Channel:
     def _settle(self, correlation_id: int, outcome: Answer | Exception) -> None:
         """End one request; its caller may be gone."""
         entry = self._in_flight.pop(correlation_id)
-        self._slots.release()
+        if entry.holds_slot:
+            self._slots.release()
         if entry.answer.done():
             if isinstance(outcome, Answer):
                 outcome.frame.release()
@@ -298,34 +337,137 @@ class Channel:
         self._move(ChannelState.CONNECTING)
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                connection = await open_connection(self.endpoint, self._new_connection)
-                if self._wire is Wire.KAFKA:
-                    await self._negotiate(connection)
+                connection, session_ms = await self._open()
         except (OSError, TimeoutError, LocalError) as error:
             self._backoff.failed(loop.time())
             self._move(ChannelState.DISCONNECTED)
-            if isinstance(error, LocalError):
+            reason = self._reason(error)
+            self._refusal = reason if isinstance(reason, AuthenticationFailed) else None
+            if reason is error:
                 raise
-            if isinstance(error, ConnectionRefusedError):
-                raise ConnectionRefused(f"{self.endpoint} refused the connection") from error
-            raise ConnectionClosed(f"{self.endpoint}: {type(error).__name__}: {error}") from error
+            raise reason from error
         finally:
             self._connecting = None
+        self._refusal = None
         self._connection = connection
         self._move(ChannelState.CONNECTED)
         self._last_used = loop.time()
         self._idle_timer = loop.call_later(self._idle_ms / 1000, self._check_idle)
+        self._watch_session(session_ms)
 
-    async def _negotiate(self, connection: Connection) -> None:
-        """Negotiate the dialect of a connection; closes it if that fails."""
-        self._negotiation = Negotiation(connection, self.endpoint, self.client_id)
+    async def _open(self) -> tuple[Connection, int]:
+        """A connection that is ready for requests, and the time in ms that its session lasts."""
+        security = self._security
+        # A token may take a while, and a connection that is not authenticated must not wait for it.
+        client = None if security.login is None else await security.login.start()
+        tls = None if security.tls is None else security.tls()
+        connection = await open_connection(self.endpoint, self._new_connection, tls)
+        if self._wire is Wire.NATIVE and client is None:
+            return connection, 0
+        opening = self._opening = Opening(connection, self.endpoint, self.client_id)
+        session_ms = 0
         try:
-            self._dialect = await self._negotiation.run()
+            dialect = NATIVE if self._wire is Wire.NATIVE else await negotiate(opening)
+            if client is not None:
+                session_ms = await authenticate(self.endpoint, client, lambda m: opening.ask(dialect, m))
+            # After the last answer arrived and before it was read.
+            opening.check_open()
         except BaseException:
             connection.close()
             raise
         finally:
-            self._negotiation = None
+            self._opening = None
+        self._dialect = dialect
+        return connection, session_ms
+
+    def _reason(self, error: Exception) -> Exception:
+        """The error for the callers of a failed attempt to connect."""
+        if isinstance(error, LocalError):
+            return error
+        if isinstance(error, ssl.SSLError):
+            return tls_failure(self.endpoint, error)
+        if isinstance(error, ConnectionRefusedError):
+            return ConnectionRefused(f"{self.endpoint} refused the connection")
+        text = f"{self.endpoint}: {type(error).__name__}: {error}"
+        if isinstance(error, ConnectionError) and self._security.tls is not None:
+            text += "; the connection ended during the TLS handshake: does the listener use TLS?"
+        return ConnectionClosed(text)
+
+    # Authenticating again
+
+    def _watch_session(self, session_ms: int) -> None:
+        login = self._security.login
+        if session_ms > 0 and login is not None:
+            self._session_timer = asyncio.get_running_loop().call_later(
+                session_ms / 1000 * random.uniform(*_SESSION_SHARE), self._authenticate_later, login
+            )
+
+    def _authenticate_later(self, login: Login) -> None:
+        self._session_timer = None
+        self._authenticating_again = asyncio.create_task(self._authenticate_again(login))
+        self._authenticating_again.add_done_callback(_retrieve_outcome)
+
+    async def _authenticate_again(self, login: Login) -> None:
+        """Authenticate on the present connection; a failure ends it.
+
+        The broker reads the exchange after all earlier requests, and no other request within it.
+        """
+        connection = self._connection
+        gate: Gate | None = None
+        try:
+            client = await login.start()
+            if connection is None or self._connection is not connection:
+                return
+            gate = self._gate = Gate()
+            await gate.close()
+            last_used = self._last_used
+            session_ms = await authenticate(self.endpoint, client, self._ask_past_gate)
+            if self._connection is connection:
+                # This is no use of the connection by its owner.
+                self._last_used = last_used
+                self._watch_session(session_ms)
+        except LocalError as error:
+            if self._connection is connection and self._state is ChannelState.CONNECTED:
+                if isinstance(error, AuthenticationFailed):
+                    self._refused(error)
+                self._move(ChannelState.DISCONNECTED)
+                self._drop(ConnectionClosed(f"connection to {self.endpoint}: {error}"))
+        finally:
+            self._authenticating_again = None
+            if gate is not None:
+                gate.open()
+                self._forget(gate)
+
+    async def _ask_past_gate(self, message: RequestOf[Any]) -> Any:
+        """A request of the exchange itself, in flight behind the requests before it."""
+        connection = self._connection
+        if connection is None:
+            raise ConnectionClosed(f"the connection to {self.endpoint} was lost")
+        loop = asyncio.get_running_loop()
+        # The answers before it may take as long as their requests allow.
+        earliest = max((entry.deadline for entry in self._in_flight.values()), default=loop.time())
+        deadline = max(earliest, loop.time()) + self._request_timeout_ms / 1000
+        version = self._dialect.version_of(message)
+        correlation_id = self._take_correlation_id()
+        connection.write(self._dialect.encode(version, correlation_id, self.client_id, message))
+        answer: asyncio.Future[Answer] = loop.create_future()
+        entry = _InFlight(answer, type(message), version, deadline, self._request_timeout_ms, False)
+        self._expect(correlation_id, entry)
+        return (await answer).body
+
+    async def _pass(self, gate: Gate) -> None:
+        try:
+            await gate.wait()
+        finally:
+            self._forget(gate)
+
+    def _forget(self, gate: Gate) -> None:
+        if gate.is_passed and self._gate is gate:
+            self._gate = None
+
+    def _refused(self, error: AuthenticationFailed) -> None:
+        self._refusal = error
+        self._backoff.failed(asyncio.get_running_loop().time())
 
     def _new_connection(self) -> Connection:
         return Connection(
@@ -339,12 +481,13 @@ class Channel:
     def _drop(self, error: ConnectionClosed) -> None:
         """Fail the requests in flight, close the connection and call the owner."""
         connection, self._connection = self._connection, None
-        for timer in (self._idle_timer, self._deadline_timer):
+        self._loss = error
+        for timer in (self._idle_timer, self._deadline_timer, self._session_timer):
             if timer is not None:
                 timer.cancel()
-        self._idle_timer = self._deadline_timer = None
+        self._idle_timer = self._deadline_timer = self._session_timer = None
         for correlation_id in list(self._in_flight):
-            self._settle(correlation_id, ConnectionClosed(str(error)))
+            self._settle(correlation_id, error.again())
         if connection is not None:
             connection.close()
             if self._on_close is not None:
@@ -363,12 +506,13 @@ class Channel:
 
         Raises MalformedFrame, which closes the connection.
         """
+        if self._opening is not None:
+            self._opening.received(frames)
+            return
         if not connection.has_answered:
+            connection.has_answered = True
             self._backoff.succeeded()
         self._last_used = asyncio.get_running_loop().time()
-        if self._negotiation is not None:
-            self._negotiation.received(frames)
-            return
         for frame in frames:
             correlation_id, opened = self._dialect.open(frame.view)
             entry = self._in_flight.get(correlation_id)
@@ -379,16 +523,30 @@ class Channel:
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
         """The connection's last call: the peer closed it (no error), it broke, or it got malformed bytes."""
-        if self._negotiation is not None and connection is self._negotiation.connection:
-            self._negotiation.lost(error)
+        if self._opening is not None and connection is self._opening.connection:
+            self._opening.lost(self._why(connection, error))
         if connection is not self._connection:
             return
         now = asyncio.get_running_loop().time()
-        if not connection.has_answered and now - connection.opened_at < self._backoff_max_ms / 1000:
-            self._backoff.failed(now)
+        reason = ConnectionClosed(f"connection to {self.endpoint}: {self._why(connection, error)}")
+        if not connection.has_answered:
+            if isinstance(error, ssl.SSLError):
+                # A broker reads the certificate of a client after the client's side of the handshake.
+                reason = tls_failure(self.endpoint, error)
+            if isinstance(reason, TlsHandshakeFailed):
+                self._refused(reason)
+            elif now - connection.opened_at < self._backoff_max_ms / 1000:
+                self._backoff.failed(now)
         self._move(ChannelState.DISCONNECTED)
+        self._drop(reason)
+
+    def _why(self, connection: Connection, error: Exception | None) -> str:
+        """Why a connection ended, with the likely reason if the peer has never answered."""
         why = f"{type(error).__name__}: {error}" if error is not None else "closed by the peer"
-        self._drop(ConnectionClosed(f"connection to {self.endpoint}: {why}"))
+        if connection.has_answered or self._security.login is not None:
+            return why
+        other = "SSL, SASL_PLAINTEXT or SASL_SSL" if self._security.tls is None else "SASL_SSL"
+        return f"{why}, before it answered: does the listener need security_protocol={other}?"
 
 
 def _retrieve_outcome(attempt: asyncio.Task[None]) -> None:

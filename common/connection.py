@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from barnabas.protocol.errors import ConnectionClosed, MalformedFrame
+from barnabas.protocol.errors import ConnectionClosed, MalformedFrame, TlsHandshakeFailed
 from barnabas.protocol.frames import BufferPool, FrameReceiver
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.schema import Buffer
@@ -43,6 +44,9 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = False
         self.opened_at = asyncio.get_running_loop().time()
         self.has_answered = False
+        """Whether the peer has answered a request of the channel's owner."""
+        self.ended = asyncio.Event()
+        """Set once it is closed."""
         self.writable = asyncio.Event()
         self.writable.set()
 
@@ -76,7 +80,6 @@ class Connection(asyncio.BufferedProtocol):
             frames = self._receiver.buffer_updated(nbytes)
             if frames:
                 self._owner.received(self, frames)
-                self.has_answered = True
         except MalformedFrame as error:
             self._end(error)
 
@@ -104,7 +107,8 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close at once, without a call of the owner's `lost`. Idempotent."""
         self._ended = True
-        # A waiting writer checks `is_usable` next.
+        # Waiting callers go on after the owner's `lost`; a writer checks `is_usable` next.
+        self.ended.set()
         self.writable.set()
         if self._transport is not None:
             self._transport.abort()
@@ -139,16 +143,24 @@ def end_with_silent_host(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def open_connection(endpoint: Endpoint, make: Callable[[], Connection]) -> Connection:
-    """Connect to the first address of a host that can be reached.
+async def open_connection(
+    endpoint: Endpoint, make: Callable[[], Connection], tls: ssl.SSLContext | None = None
+) -> Connection:
+    """Connect to the first address of a host that can be reached, and carry out the TLS handshake.
 
-    Raises OSError; ConnectionRefusedError if no address was reached and one refused, so that a name with two
-    addresses, such as localhost, shows a dead broker as clearly as a number does.
+    The certificate is verified for the endpoint's host, which may be an address, not for what it resolves to.
+    Raises OSError: an `ssl.SSLError` if one address was reached and the handshake failed there, else
+    ConnectionRefusedError if no address was reached and one refused, so that a name with two addresses, such
+    as localhost, shows a dead broker as clearly as a number does.
     """
     errors: list[OSError] = []
+    loop = asyncio.get_running_loop()
+    server_hostname = None if tls is None else endpoint.host
     for host in await resolve(endpoint):
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(make, host, endpoint.port)
+            _, connection = await loop.create_connection(
+                make, host, endpoint.port, ssl=tls, server_hostname=server_hostname
+            )
         except OSError as error:
             errors.append(error)
             continue
@@ -159,7 +171,45 @@ async def open_connection(endpoint: Endpoint, make: Callable[[], Connection]) ->
             errors.append(ConnectionResetError(f"{endpoint} closed the connection at once"))
         else:
             return connection
-    raise next((error for error in errors if isinstance(error, ConnectionRefusedError)), errors[-1])
+    for kind in (ssl.SSLError, ConnectionRefusedError):
+        for found in errors:
+            if isinstance(found, kind):
+                raise found
+    raise errors[-1]
+
+
+_HOST_NAME_MISMATCH: Final = 62
+_ADDRESS_MISMATCH: Final = 64
+_UNKNOWN_ISSUER: Final = frozenset({18, 19, 20, 21})
+"""Codes of OpenSSL: self-signed, self-signed in the chain, and two forms of an issuer that is not known."""
+_NO_TLS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}
+)
+
+
+def tls_failure(endpoint: Endpoint, error: ssl.SSLError) -> ConnectionClosed:
+    """The error of a failed handshake, with its reason; a connection that just ended may be tried again."""
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "EOF" in reason:
+        return ConnectionClosed(f"{endpoint} ended the connection during the TLS handshake")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"certificate verify failed: {error.verify_message.rstrip('.')}"
+        if error.verify_code in (_HOST_NAME_MISMATCH, _ADDRESS_MISMATCH):
+            text = f"certificate verify failed: host name mismatch: {error.verify_message.rstrip('.')}"
+        elif error.verify_code in _UNKNOWN_ISSUER:
+            text += "; is its certificate authority among the trusted ones (ssl_truststore_location)?"
+    elif reason in _NO_TLS:
+        text = "the peer does not speak TLS; does its listener need security_protocol=PLAINTEXT?"
+    elif "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
+        text = f"{_words(reason)}; does it need a client certificate (ssl_keystore_location)?"
+    else:
+        text = _words(reason) or type(error).__name__
+    return TlsHandshakeFailed(f"{endpoint}: TLS handshake failed: {text}")
+
+
+def _words(reason: str) -> str:
+    """``TLSV1_ALERT_UNKNOWN_CA`` as words."""
+    return reason.lower().replace("_", " ")
 
 
 async def resolve(endpoint: Endpoint) -> list[str]:

@@ -57,6 +57,23 @@ class ConnectionRefused(ConnectionClosed):
     """No process listens there: the peer has ended or not started yet. The request was not carried out."""
 
 
+class AuthenticationFailed(ConnectionClosed):
+    """TLS or SASL failed for a reason that another attempt with the same settings does not change.
+
+    The request was not carried out.
+    """
+
+    retriable = False
+
+
+class SaslAuthenticationFailed(AuthenticationFailed):
+    """The broker refused the credentials, or did not prove that it knows them; the text is the broker's."""
+
+
+class TlsHandshakeFailed(AuthenticationFailed):
+    """The two sides could not agree on TLS: a certificate was refused, or the peer does not use TLS."""
+
+
 class MalformedFrame(LocalError):
     """Bytes that are not a message of ours; the connection that sent them is closed."""
 

@@ -34,7 +34,7 @@ from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, nodes_of
 from barnabas.client.offsets import ListedOffset, OffsetSpecs, checked_specs, list_offsets
-from barnabas.common.dialects import SOFTWARE_NAME, SOFTWARE_VERSION
+from barnabas.common.opening import SOFTWARE_NAME, SOFTWARE_VERSION
 from barnabas.common.security.acl import (
     AclBinding,
     AclEntry,

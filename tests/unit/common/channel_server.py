@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,8 @@ VERSIONS = {
     ApiKey.FETCH: (4, 17),
     ApiKey.PRODUCE: (0, 11),
     ApiKey.DELETE_TOPICS: (1, 6),
+    ApiKey.SASL_HANDSHAKE: (0, 1),
+    ApiKey.SASL_AUTHENTICATE: (0, 2),
 }
 
 
@@ -66,8 +69,9 @@ class Peer:
 
     def answer(self, request: RequestHead) -> None:
         """Echo the correlation id as a throttle time, so that a test sees which answer it got."""
-        echo = MetadataResponse(brokers=[], topics=[], throttle_time_ms=request.correlation_id)
-        self.send(request, self._server.bodies.get(request.api_key, echo))
+        body = MetadataResponse(brokers=[], topics=[], throttle_time_ms=request.correlation_id)
+        body = self._server.bodies.get(request.api_key, body)
+        self.send(request, body(request) if callable(body) else body)
 
     def send(self, request: RequestHead, body: Any) -> None:
         self.writer.writelines(self.encoded(request, body))
@@ -93,7 +97,8 @@ class Server:
         self.hangs_up = False
         self.reads = True
         self.bodies: dict[int, Any] = {}
-        """The answers by API key; the others are the echo of `Peer.answer`."""
+        """The answers by API key, or what makes them of a request; the others are `Peer.answer`'s echo."""
+        self.tls: ssl.SSLContext | None = None
         self.versions: dict[ApiKey, tuple[int, int]] = dict(VERSIONS)
         self.api_versions = (0, 5)
         self.names_its_range = True
@@ -120,7 +125,7 @@ class Server:
         return all(peer.at_end for peer in self.peers)
 
     async def start(self, port: int = 0) -> None:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", port, ssl=self.tls)
         self.endpoint = Endpoint("127.0.0.1", self._server.sockets[0].getsockname()[1])
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,0 +1,85 @@
+"""What secures the connections of a channel: TLS, SASL, both, or nothing.
+
+One object serves any number of channels, on any thread. Contexts and tokens are asked for at each new
+connection, so changed certificates and renewed tokens need no new channel.
+"""
+
+from __future__ import annotations
+
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from barnabas.common.security.sasl_client import (
+    OAUTHBEARER,
+    PLAIN,
+    OAuthBearerClient,
+    PlainClient,
+    SaslClient,
+    ScramClient,
+)
+from barnabas.common.security.scram import ScramMechanism
+from barnabas.common.security.tokens import TokenSource
+
+
+class Login(ABC):
+    """Credentials of one mechanism; its repr shows none of them."""
+
+    mechanism: str
+
+    @abstractmethod
+    async def start(self) -> SaslClient:
+        """A client for one authentication. Raises LocalError if there are no credentials now."""
+
+
+class PasswordLogin(Login):
+    """A user name and a password, for PLAIN and SCRAM."""
+
+    def __init__(self, mechanism: str, username: str, password: str) -> None:
+        self.mechanism = mechanism
+        self._username = username
+        self._password = password
+
+    def __repr__(self) -> str:
+        return f"PasswordLogin({self.mechanism}, {self._username!r})"
+
+    async def start(self) -> SaslClient:
+        if self.mechanism == PLAIN:
+            return PlainClient(self._username, self._password)
+        return ScramClient(ScramMechanism(self.mechanism), self._username, self._password)
+
+
+class TokenLogin(Login):
+    """Bearer tokens of a source, with SASL extensions (KIP-342)."""
+
+    mechanism = OAUTHBEARER
+
+    def __init__(self, source: TokenSource, extensions: Mapping[str, str] | None = None) -> None:
+        self._source = source
+        self._extensions = dict(extensions or {})
+
+    def __repr__(self) -> str:
+        return f"TokenLogin({type(self._source).__name__})"
+
+    async def start(self) -> SaslClient:
+        return OAuthBearerClient(await self._source.token(), self._extensions)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSecurity:
+    """`tls` returns the context for the next connection; a channel verifies its endpoint's name by it."""
+
+    tls: Callable[[], ssl.SSLContext] | None = None
+    login: Login | None = None
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name of it."""
+        if self.login is None:
+            return "PLAINTEXT" if self.tls is None else "SSL"
+        return "SASL_PLAINTEXT" if self.tls is None else "SASL_SSL"
+
+
+PLAINTEXT: Final = ChannelSecurity()

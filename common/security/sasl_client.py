@@ -1,0 +1,189 @@
+"""The client's side of a SASL exchange: bytes in, bytes out, one object for each authentication.
+
+`first` makes the first token; `answer` takes a challenge of the broker and returns the next token, or None
+when this side has succeeded. Any other order raises `IllegalSaslStep` and changes nothing. A broker that
+fails the exchange raises `SaslAuthenticationFailed`. No error shows a password, a token or a SCRAM message.
+
+Sources: RFC 4616 (PLAIN), RFC 5802 (SCRAM, in `scram`), RFC 7628 (OAUTHBEARER), KIP-342 (its extensions).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from barnabas.common.security.scram import (
+    ClientFinal,
+    ClientFirst,
+    ScramError,
+    ScramMechanism,
+    ServerFinal,
+    ServerFirst,
+    auth_message,
+    client_proof,
+    is_signature,
+    make_nonce,
+    salted_password,
+)
+from barnabas.protocol.errors import LocalError, SaslAuthenticationFailed
+
+PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
+CLIENT_MECHANISMS: Final = (PLAIN, *(mechanism.value for mechanism in ScramMechanism), OAUTHBEARER)
+
+
+class IllegalSaslStep(LocalError):
+    """A call that does not fit the state of the exchange."""
+
+
+class Step(Enum):
+    """What a client has done; `_NEXT` has the transitions."""
+
+    CREATED = "created"
+    FIRST_SENT = "sent its first token"
+    FINAL_SENT = "sent its last token"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+_NEXT: Final = {
+    Step.CREATED: {Step.FIRST_SENT},
+    Step.FIRST_SENT: {Step.FINAL_SENT, Step.SUCCEEDED, Step.FAILED},
+    Step.FINAL_SENT: {Step.SUCCEEDED, Step.FAILED},
+    Step.SUCCEEDED: set[Step](),
+    Step.FAILED: set[Step](),
+}
+
+
+class SaslClient(ABC):
+    """One exchange of a mechanism."""
+
+    mechanism: str
+
+    def __init__(self) -> None:
+        self._step = Step.CREATED
+
+    @property
+    def step(self) -> Step:
+        return self._step
+
+    def first(self) -> bytes:
+        """The first token."""
+        self._check(Step.FIRST_SENT)
+        token = self._first()
+        self._step = Step.FIRST_SENT
+        return token
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """The token for a challenge; None if this side has succeeded. Raises SaslAuthenticationFailed."""
+        if self._step not in (Step.FIRST_SENT, Step.FINAL_SENT):
+            raise IllegalSaslStep(
+                f"{self.mechanism}: a client that has {self._step.value} takes no challenge"
+            )
+        try:
+            token = self._answer(challenge)
+        except SaslAuthenticationFailed:
+            self._step = Step.FAILED
+            raise
+        next_step = Step.SUCCEEDED if token is None else Step.FINAL_SENT
+        self._check(next_step)
+        self._step = next_step
+        return token
+
+    def _check(self, step: Step) -> None:
+        if step not in _NEXT[self._step]:
+            raise IllegalSaslStep(f"{self.mechanism}: from {self._step.value} to {step.value}")
+
+    @abstractmethod
+    def _first(self) -> bytes: ...
+
+    @abstractmethod
+    def _answer(self, challenge: bytes) -> bytes | None: ...
+
+
+class PlainClient(SaslClient):
+    """Name and password in the clear, so only for TLS and for tests."""
+
+    mechanism = PLAIN
+
+    def __init__(self, username: str, password: str) -> None:
+        super().__init__()
+        # The message ends a field with a zero character.
+        if not username or "\0" in username or "\0" in password:
+            raise SaslAuthenticationFailed("PLAIN: a user name or password is empty or has a zero character")
+        self._username = username
+        self._password = password
+
+    def _first(self) -> bytes:
+        return f"\0{self._username}\0{self._password}".encode()
+
+    def _answer(self, challenge: bytes) -> None:
+        if challenge:
+            raise SaslAuthenticationFailed("PLAIN: the broker sent a challenge, and PLAIN has none")
+
+
+class ScramClient(SaslClient):
+    """A proof of the password without sending it; the broker must prove that it has the credential, too.
+
+    ``nonce`` is random unless a test gives it.
+    """
+
+    def __init__(self, mechanism: ScramMechanism, username: str, password: str, nonce: str = "") -> None:
+        super().__init__()
+        self.mechanism = mechanism.value
+        self._mechanism = mechanism
+        self._password = password
+        self._client_first = ClientFirst.make(username, nonce or make_nonce())
+        self._salted = b""
+        self._messages = b""
+
+    def _first(self) -> bytes:
+        return self._client_first.encoded
+
+    def _answer(self, challenge: bytes) -> bytes | None:
+        try:
+            if self._step is Step.FIRST_SENT:
+                return self._prove(ServerFirst.parse(challenge, self._client_first.nonce))
+            self._verify(ServerFinal.parse(challenge))
+        except ScramError as error:
+            raise SaslAuthenticationFailed(
+                f"{self.mechanism}: the broker's message is refused: {error}"
+            ) from None
+        return None
+
+    def _prove(self, server_first: ServerFirst) -> bytes:
+        final = ClientFinal.make(self._client_first.header, server_first.nonce)
+        self._salted = salted_password(
+            self._mechanism, self._password, server_first.salt, server_first.iterations
+        )
+        self._messages = auth_message(self._client_first, server_first, final)
+        return final.encoded(client_proof(self._mechanism, self._salted, self._messages))
+
+    def _verify(self, server_final: ServerFinal) -> None:
+        if server_final.error:
+            raise SaslAuthenticationFailed(f"{self.mechanism}: the broker reports {server_final.error}")
+        if not is_signature(self._mechanism, self._salted, self._messages, server_final.signature):
+            raise SaslAuthenticationFailed(
+                f"{self.mechanism}: the broker does not know the password, so it may be an impostor"
+            )
+
+
+class OAuthBearerClient(SaslClient):
+    """A bearer token with SASL extensions."""
+
+    mechanism = OAUTHBEARER
+
+    def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._token = token
+        self._extensions = dict(extensions or {})
+
+    def _first(self) -> bytes:
+        pairs = {"auth": f"Bearer {self._token}", **self._extensions}
+        return ("n,,\x01" + "".join(f"{name}={value}\x01" for name, value in pairs.items()) + "\x01").encode()
+
+    def _answer(self, challenge: bytes) -> bytes | None:
+        # A challenge is the error as JSON; the broker fails the exchange after this answer to it (RFC 7628).
+        return b"\x01" if challenge and self._step is Step.FIRST_SENT else None
