@@ -5,9 +5,8 @@ under ``/config/changes`` in one transaction, so there is no change without a no
 formats are those of Apache Kafka in ZooKeeper mode (`Entity.path`). The calls block, may come from any thread
 but the client library's, and raise `ZooKeeperUnavailable` or `SessionLost` unless they say otherwise.
 
-`ConfigChanges` watches ``/config/changes`` on a thread of its own, reads the settings of the entity that a
-notification names, and passes them to ``apply``. After a lost session it reads everything again. Any broker
-removes notifications that are older than a quarter of an hour. While ZooKeeper is unreachable it retries.
+`ConfigChanges` watches ``/config/changes``, reads the settings of the entities that notifications name, and
+passes them to ``apply`` (`NotificationWatcher`).
 """
 
 from __future__ import annotations
@@ -20,16 +19,14 @@ from urllib.parse import quote, unquote
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
-from barnabas.common.workers import Task
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths, znodes
-from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable, as_api_errors
+from barnabas.zookeeper.errors import as_api_errors
 from barnabas.zookeeper.json_nodes import MalformedZnode
+from barnabas.zookeeper.notifications import Notice, NotificationWatcher
 from barnabas.zookeeper.requests import (
     Transaction,
-    Watch,
-    delete,
     first_error,
     get_children,
     list_children,
@@ -37,16 +34,12 @@ from barnabas.zookeeper.requests import (
     recreate,
     retry_cas,
 )
-from barnabas.zookeeper.session import SessionEvent, ZooKeeperSession
+from barnabas.zookeeper.session import ZooKeeperSession
 from barnabas.zookeeper.znodes import StoredConfig
 
 log = logging.getLogger("barnabas.zookeeper")
 
-NOTICE_LIFETIME_MS: Final = 15 * 60_000
 _WHILE_UNREADABLE: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
-_RETRY_S: Final = 1.0
-_LONGEST_PAUSE_S: Final = 30.0
-_STOP_S: Final = 2.0
 
 Apply = Callable[[Mapping["Entity", StoredConfig]], None]
 
@@ -141,13 +134,6 @@ def _in_path(name: str | None) -> str:
 
 ALL_BROKERS: Final = Entity(EntityKind.BROKER, DEFAULT_NAME)
 """The defaults of all brokers."""
-
-
-class ChangeNotice(NamedTuple):
-    """A notification: the changed entity (None if unreadable), and the time in ms of ZooKeeper's clock."""
-
-    entity: Entity | None
-    created_ms: int
 
 
 class ConfigStore:
@@ -268,29 +254,11 @@ class ConfigStore:
         if config.is_readable and not config.values and folders == [EntityKind.CLIENT.value]:
             transaction.delete(user.path, config.version)
 
-    def notices(self, watch: Watch | None = None) -> list[str]:
-        return sorted(list_children(self.session, paths.CONFIG_CHANGES, watch))
 
-    def read_notices(self, names: Sequence[str]) -> dict[str, ChangeNotice]:
-        """By name; notifications that are gone already are omitted."""
-        by_path = {f"{paths.CONFIG_CHANGES}/{name}": name for name in names}
-        return {
-            by_path[path]: ChangeNotice(_changed_entity(path, data), stat.ctime)
-            for path, (data, stat) in read(self.session, list(by_path)).items()
-        }
+class ConfigChanges(NotificationWatcher):
+    """``apply`` gets the present settings of what was read: all by `load`, then those that have changed."""
 
-    def delete_notices(self, names: Iterable[str]) -> None:
-        """Remove old ones; another broker may do the same at the same time."""
-        for outcome in self.session.run_all([delete(f"{paths.CONFIG_CHANGES}/{name}") for name in names]):
-            if isinstance(outcome.error, NotEmptyError):
-                # Brokers do not create children there, and the node does no harm.
-                log.error("an old notification has children and is not deleted: %s", outcome.error)
-            elif outcome.error is not None and not isinstance(outcome.error, NoNodeError):
-                raise outcome.error
-
-
-class ConfigChanges:
-    """``apply`` is called by `load` (once, before `start`), then on this thread; never on two at a time."""
+    subject = "settings"
 
     def __init__(
         self,
@@ -302,26 +270,24 @@ class ConfigChanges:
     ) -> None:
         self._store = store
         self._apply = apply
-        self._now_ms = now_ms
-        # When each known notification was made, in ms.
-        self._seen: dict[str, int] = {}
         # Entities that were read and whose nodes may be deleted.
         self._present: set[Entity] = set()
-        self._must_reload = False
-        self._pause_s = 0.0
-        self._task = Task("config-changes", self._catch_up, on_fatal=on_fatal)
-        # Here, so that the loss of a session between `load` and `start` is noticed.
-        store.session.add_listener(self._session_changed)
+        super().__init__(
+            store.session, [paths.CONFIG_CHANGES], name="config-changes", now_ms=now_ms, on_fatal=on_fatal
+        )
 
-    def load(self) -> None:
-        """Read all settings and begin to watch. Raises ZooKeeperUnavailable or SessionLost."""
-        # Listed first, so that a change during the read counts as a change.
-        self._remember(self._read_notices())
+    def _read_all(self) -> None:
         for kind in EntityKind:
             configs = self._store.read_all(kind)
             # Deleted while nobody watched.
             gone = {entity for entity in self._present if entity.kind is kind} - configs.keys()
             self._pass_on(dict.fromkeys(gone, StoredConfig()) | configs)
+
+    def _read_changed(self, notices: Mapping[str, Notice]) -> None:
+        changed = changed_entities(notices)
+        if changed:
+            log.info("settings changed: %s", ", ".join(sorted(entity.path for entity in changed)))
+            self._pass_on(self._store.read(changed))
 
     def _pass_on(self, configs: Mapping[Entity, StoredConfig]) -> None:
         self._apply(configs)
@@ -330,61 +296,6 @@ class ConfigChanges:
                 self._present.add(entity)
             else:
                 self._present.discard(entity)
-
-    def start(self) -> None:
-        self._task.start()
-
-    def stop(self) -> None:
-        """End the task; it is abandoned if ZooKeeper does not answer. Idempotent."""
-        self._store.session.remove_listener(self._session_changed)
-        self._task.stop(_STOP_S)
-
-    def read_changes(self) -> None:
-        """Apply the settings that new notifications name; remove old notifications."""
-        notices = self._read_notices()
-        changed = {notice.entity for notice in notices.values() if notice.entity is not None}
-        if changed:
-            log.info("settings changed: %s", ", ".join(sorted(entity.path for entity in changed)))
-            self._pass_on(self._store.read(changed))
-        self._remember(notices)
-        too_old = self._now_ms() - NOTICE_LIFETIME_MS
-        self._store.delete_notices([name for name, created_ms in self._seen.items() if created_ms < too_old])
-
-    def _read_notices(self) -> dict[str, ChangeNotice]:
-        """The new notifications; forgets the ids of removed notifications, and sets the watch again."""
-        names = self._store.notices(lambda _: self._task.wake())
-        self._seen = {name: self._seen[name] for name in names if name in self._seen}
-        return self._store.read_notices([name for name in names if name not in self._seen])
-
-    def _remember(self, notices: Mapping[str, ChangeNotice]) -> None:
-        self._seen |= {name: notice.created_ms for name, notice in notices.items()}
-
-    def _session_changed(self, event: SessionEvent) -> None:
-        if event is SessionEvent.RENEWED:
-            self._must_reload = True
-        if event in (SessionEvent.RENEWED, SessionEvent.RESUMED):
-            self._task.wake()
-
-    def _catch_up(self) -> float | None:
-        """Returns after how many seconds to try again."""
-        reload, self._must_reload = self._must_reload, False
-        try:
-            if reload:
-                self.load()
-            else:
-                self.read_changes()
-        except (ZooKeeperUnavailable, SessionLost) as error:
-            log.warning("settings cannot be read now: %s", error)
-            self._must_reload = self._must_reload or reload
-            return _RETRY_S
-        except Exception:
-            # An error in settings must not end the broker.
-            self._pause_s = min(max(self._pause_s * 2, _RETRY_S), _LONGEST_PAUSE_S)
-            log.critical("changed settings were not applied; retry in %.0f s", self._pause_s, exc_info=True)
-            self._must_reload = True
-            return self._pause_s
-        self._pause_s = 0.0
-        return None
 
 
 def _decode(entity: Entity, data: bytes, stat: Any) -> StoredConfig:
@@ -400,9 +311,12 @@ def _clients_folder(user: Entity) -> str:
     return f"{user.path}/{EntityKind.CLIENT.value}"
 
 
-def _changed_entity(path: str, data: bytes) -> Entity | None:
-    try:
-        return Entity.of_key(znodes.decode_config_change(path, data))
-    except (MalformedZnode, ValueError) as error:
-        log.info("ignored: %s", error)
-        return None
+def changed_entities(notices: Mapping[str, Notice]) -> list[Entity]:
+    """The entities that readable notifications name, each once, in the order of the notifications."""
+    changed: dict[Entity, None] = {}
+    for path, notice in notices.items():
+        try:
+            changed[Entity.of_key(znodes.decode_config_change(path, notice.data))] = None
+        except (MalformedZnode, ValueError) as error:
+            log.info("ignored: %s", error)
+    return list(changed)

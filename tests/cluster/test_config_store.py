@@ -8,13 +8,13 @@ from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.configs import (
     ALL_BROKERS,
-    NOTICE_LIFETIME_MS,
     ConfigChanges,
     Entity,
 )
+from barnabas.zookeeper.notifications import NOTICE_LIFETIME_MS
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import StoredConfig
-from tests.support.store_contract import TOPIC, change
+from tests.support.store_contract import TOPIC, change, notices
 from tests.support.waiting import wait_for
 
 from .tools import OpenStore, expire_session
@@ -121,8 +121,8 @@ def test_old_notifications_are_removed_and_malformed_ones_ignored(
     store.session.run(lambda zk: zk.create_async(TOPIC.path, znodes.encode_config({"a": "1"})))
     store.session.run(lambda zk: zk.create_async(prefix, old, sequence=True))
     broker.wait_for(TOPIC, {"a": "1"})
-    assert len(store.configs.notices()) == 3
+    assert len(notices(store)) == 3
     broker.now_ms += NOTICE_LIFETIME_MS + 60_000
     change(store.configs, TOPIC, a="2")
-    wait_for(lambda: store.configs.notices() == [], "old notifications stay")
+    wait_for(lambda: not notices(store), "old notifications stay")
     broker.wait_for(TOPIC, {"a": "2"})

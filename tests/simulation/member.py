@@ -17,8 +17,9 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.controller.controller import Controller
 from barnabas.controller.events import Event
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, ControllerEpoch
-from barnabas.zookeeper.configs import NOTICE_LIFETIME_MS, ConfigChanges
+from barnabas.zookeeper.configs import ConfigChanges
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
+from barnabas.zookeeper.notifications import NOTICE_LIFETIME_MS
 from barnabas.zookeeper.session import Threads
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration

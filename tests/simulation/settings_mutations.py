@@ -9,7 +9,7 @@ from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.replication.become_leader_or_follower import RoleChanges
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrTopic
-from barnabas.zookeeper.configs import ConfigChanges
+from barnabas.zookeeper.configs import ConfigChanges, changed_entities
 from tests.simulation.planted import SetAttr, found_in
 
 
@@ -84,7 +84,7 @@ def a_failed_read_is_not_repeated(setattr_: SetAttr) -> None:
     def hasty(self: ConfigChanges) -> None:
         notices = self._read_notices()
         self._remember(notices)
-        self._apply(self._store.read({notice.entity for notice in notices.values() if notice.entity}))
+        self._apply(self._store.read(changed_entities(notices)))
 
     setattr_(ConfigChanges, "read_changes", hasty)
 

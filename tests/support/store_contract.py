@@ -25,6 +25,7 @@ from barnabas.zookeeper.configs import (
     ConfigStore,
     Entity,
     EntityKind,
+    changed_entities,
     desanitize,
     sanitize,
 )
@@ -37,6 +38,7 @@ from barnabas.zookeeper.errors import (
     SessionLost,
     ZooKeeperRolledBack,
 )
+from barnabas.zookeeper.notifications import Notice, list_notices, read_notices
 from barnabas.zookeeper.registration import register_broker
 from barnabas.zookeeper.session import Outcome, Start
 from barnabas.zookeeper.store import ClusterStore
@@ -112,6 +114,11 @@ def register_elsewhere(store: ClusterStore, ours: BrokerRegistration, **argument
         "grace_ms": 100 - store.session.session_timeout_ms,
     } | arguments
     return register_broker(store.session, ours, **arguments)
+
+
+def notices(store: ClusterStore) -> dict[str, Notice]:
+    """The notifications of changed settings, by path."""
+    return read_notices(store.session, list_notices(store.session, paths.CONFIG_CHANGES))
 
 
 # Cluster and registrations
@@ -380,8 +387,8 @@ def test_settings_are_replaced_only_as_they_were_read(store: ClusterStore, write
     for former in (StoredConfig(), first, second):
         assert not configs.replace(TOPIC, {"a": "3"}, former)
     assert store.topic_configs(["t", "x"]) == {"t": third, "x": StoredConfig()}
-    notices = configs.read_notices(configs.notices())
-    assert [notice.entity for notice in notices.values()] == [TOPIC, TOPIC]
+    assert len(notices(store)) == 2
+    assert changed_entities(notices(store)) == [TOPIC]
 
 
 def test_unreadable_settings_leave_the_former_ones_and_no_retention_limit(
@@ -409,9 +416,9 @@ def test_settings_have_kafkas_paths_and_formats(store: ClusterStore) -> None:
     assert data_of("/config/brokers/<default>") == b'{"version":1,"config":{"a":"1"}}'
     assert data_of("/config/brokers/7") == b'{"version":1,"config":{"b":"2"}}'
     assert set(store.configs.read_all(EntityKind.BROKER)) == {ALL_BROKERS, BROKER}
-    [first, _] = store.configs.notices()
-    assert first == "config_change_0000000000"
-    assert data_of(f"/config/changes/{first}") == b'{"version":2,"entity_path":"brokers/<default>"}'
+    [first, _] = notices(store)
+    assert first == "/config/changes/config_change_0000000000"
+    assert data_of(first) == b'{"version":2,"entity_path":"brokers/<default>"}'
 
 
 def test_users_clients_and_addresses_have_kafkas_paths(store: ClusterStore) -> None:
@@ -436,8 +443,7 @@ def test_users_clients_and_addresses_have_kafkas_paths(store: ClusterStore) -> N
         assert {entity: config.values for entity, config in read[kind].items() if config.values} == {
             entity: {"number": str(number)} for number, entity in enumerate(keys) if entity.kind is kind
         }
-    notices = store.configs.read_notices(store.configs.notices())
-    assert [notice.entity for _, notice in sorted(notices.items())] == list(keys)
+    assert changed_entities(notices(store)) == list(keys)
     for odd in ("users", "users/a/b", "users/a/clients/b/c", "clients/a/clients/b", "odd/a"):
         with pytest.raises(ValueError, match=r"names no topic|not a valid"):
             Entity.of_key(odd)
@@ -472,9 +478,9 @@ def test_the_nodes_of_users_go_with_their_last_setting(store: ClusterStore) -> N
     set_to(alice, a="1")
     set_to(pair)
     assert present() == {"users/alice"}
-    before = len(store.configs.notices())
+    before = len(notices(store))
     set_to(Entity.client_id("nobody"))
-    assert len(store.configs.notices()) == before
+    assert len(notices(store)) == before
 
 
 def test_a_user_that_kafka_made_for_its_pairs_has_no_settings(
@@ -494,4 +500,4 @@ def test_a_topic_that_does_not_exist_has_no_settings(store: ClusterStore) -> Non
     with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         store.configs.replace(TOPIC, {"a": "1"}, StoredConfig())
     assert not store.configs.read([TOPIC])[TOPIC].exists
-    assert store.configs.notices() == []
+    assert not notices(store)
