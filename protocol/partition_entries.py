@@ -1,7 +1,7 @@
 """The topics and partitions of messages: one walk over those of a request, one grouping for an answer.
 
 In a declared class for a topic, the only string is the topic's name, and the first array has its partitions:
-numbers, or structures whose first int32 is the partition's number.
+numbers, or structures whose first int32 is the partition's number, and in answers the first int16 its error.
 """
 
 from __future__ import annotations
@@ -106,12 +106,15 @@ def outcomes_per_partition(
 
 def _outcome_maker(topic_class: Callable[..., Any]) -> Callable[[TopicPartition, Outcome], Any]:
     struct, texts = _fields_of(topic_class).struct, ErrorTexts()
-    number, code, *message = (name for name, _, _ in wire_fields(struct))
+    fields = wire_fields(struct)
+    number = next(name for name, wire, _ in fields if wire.kind is WireType.INT32)
+    code = next(name for name, wire, _ in fields if wire.kind is WireType.INT16)
+    message = next((name for name, wire, _ in fields if wire.kind is WireType.STRING), None)
 
     def make(tp: TopicPartition, outcome: Outcome) -> Any:
         if not isinstance(outcome, ApiError):
             return struct(**{number: tp.partition, code: outcome or ErrorCode.NONE})
-        text = {name: texts.of(outcome) for name in message}
+        text = {} if message is None else {message: texts.of(outcome)}
         return struct(**{number: tp.partition, code: outcome.code, **text})
 
     return make

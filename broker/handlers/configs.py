@@ -16,7 +16,9 @@ from functools import partial
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.dynamic import PER_BROKER, ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import check
 from barnabas.broker.handlers.services import Services
+from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.messages import configs as wire
 from barnabas.protocol.topic_names import validate_topic_name
@@ -30,15 +32,20 @@ Settings = Mapping[str, str]
 # Which resource
 
 
-def _entity(services: Services, kind: int, name: str) -> Entity:
-    """The resource of a request. Raises INVALID_REQUEST, or for topics as Metadata does."""
+def _entity(services: Services, request: ApiRequest, operation: Operation, kind: int, name: str) -> Entity:
+    """The resource of a request, if the principal may do the operation on it.
+
+    Raises INVALID_REQUEST, for topics as Metadata does, or the authorization errors.
+    """
     if kind == wire.ConfigResourceType.TOPIC:
+        check(services, request, operation, ResourceType.TOPIC, name)
         validate_topic_name(name)
         if name not in services.metadata.current.topics:
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {name!r} does not exist")
         return Entity.topic(name)
     if kind != wire.ConfigResourceType.BROKER:
         raise api_error(ErrorCode.INVALID_REQUEST, f"resource type {kind}; expected 2 (topic) or 4 (broker)")
+    check(services, request, operation, ResourceType.CLUSTER)
     own = str(services.config.broker_id)
     if name not in ("", own):
         raise api_error(
@@ -70,7 +77,7 @@ def handle_describe(services: Services, request: ApiRequest) -> None:
     kept = ErrorTexts()
     for kind, name in resources:
         try:
-            entities[kind, name] = _entity(services, kind, name)
+            entities[kind, name] = _entity(services, request, Operation.DESCRIBE_CONFIGS, kind, name)
         except ApiError as error:
             entities[kind, name] = kept.kept(error)
     requested = {entity for entity in entities.values() if isinstance(entity, Entity)}
@@ -131,7 +138,7 @@ def handle_alter(services: Services, request: ApiRequest) -> None:
         try:
             if counts[kind, name] > 1:
                 raise api_error(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
-            entity = _entity(services, kind, name)
+            entity = _entity(services, request, Operation.ALTER_CONFIGS, kind, name)
             refused = sorted(PER_BROKER & {entry.name for entry in resource.configs})
             if refused and entity == ALL_BROKERS:
                 raise api_error(

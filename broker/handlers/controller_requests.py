@@ -22,10 +22,12 @@ from barnabas.broker.cluster.features import updated
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import permitted, with_refusals
 from barnabas.broker.handlers.known_errors import known_error
 from barnabas.broker.handlers.services import Services
+from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.errors import MAX_TEXTS_LENGTH, ApiError, ErrorCode, ErrorTexts, api_error
-from barnabas.protocol.ids import NO_BROKER, TopicId, TopicPartition
+from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, TopicId, TopicPartition
 from barnabas.protocol.messages import features, placement
 from barnabas.protocol.messages import topics as wire
 from barnabas.protocol.partition_entries import entries, in_topics, outcomes_in_topics, partitions_of
@@ -136,13 +138,22 @@ def handle_create_topics(services: Services, request: ApiRequest) -> None:
     body: wire.CreateTopicsRequest = request.body
     results = services.topics.create_topics(body.topics, validate_only=body.validate_only)
     created = [result for result in results if result.error_code == ErrorCode.NONE]
-    if created:
-        _describe_configs(services, body.topics, created)
     awaited = [
         (result, partial(_is_served, services, result.name, TopicId(result.topic_id), result.num_partitions))
         for result in created
         if not body.validate_only
     ]
+    names = [result.name for result in created]
+    shown = permitted(
+        services, request, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, names, logs_denied=False
+    )
+    for result in created:
+        if result.name not in shown:
+            result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            result.num_partitions = result.replication_factor = -1
+    described = [result for result in created if result.name in shown]
+    if described:
+        _describe_configs(services, body.topics, described)
     text = "the topic is made, but not every partition has a leader yet"
     _respond_when_done(services, request, results, awaited, text)
 
@@ -225,7 +236,34 @@ def handle_delete_topics(services: Services, request: ApiRequest) -> None:
     body: wire.DeleteTopicsRequest = request.body
     # Older versions have only names.
     body.topics += [wire.DeleteTopicState(name=name) for name in body.topic_names]
+    if services.authorizer is not None:
+        request = with_refusals(request, _refuse_deletions(services, request))
     _delete(services, request)
+
+
+def _refuse_deletions(services: Services, request: ApiRequest) -> list[wire.DeletableTopicResult]:
+    """Take the topics out of the request that the principal may not delete; returns their results.
+
+    A topic id is no secret, but the name that belongs to it is: it is not answered.
+    """
+    body: wire.DeleteTopicsRequest = request.body
+    by_id = services.metadata.current.topic_names
+    topics = {
+        (topic.name, topic.topic_id): topic.name or by_id.get(TopicId(topic.topic_id), "")
+        for topic in body.topics
+    }
+    named = [name for name in topics.values() if name]
+    deletable = permitted(services, request, Operation.DELETE, ResourceType.TOPIC, named)
+    refused = {
+        key: ErrorCode.TOPIC_AUTHORIZATION_FAILED if name else ErrorCode.UNKNOWN_TOPIC_ID
+        for key, name in topics.items()
+        if name not in deletable and key != (None, NO_TOPIC_ID)
+    }
+    body.topics = [topic for topic in body.topics if (topic.name, topic.topic_id) not in refused]
+    return [
+        wire.DeletableTopicResult(name=name, topic_id=topic_id, error_code=code)
+        for (name, topic_id), code in refused.items()
+    ]
 
 
 @_by_controller(wire.DeletableTopicResult)

@@ -12,8 +12,10 @@ from barnabas.broker.base.clocks import wall_clock_ms
 from barnabas.broker.coordinators.transactions.state import IDLE, TransactionState
 from barnabas.broker.coordinators.transactions.transaction import Transaction
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import permitted
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.producer_state import ProducerState
+from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages import describe_transactions as wire
@@ -28,6 +30,11 @@ def handle_describe(services: Services, request: ApiRequest) -> None:
     # Each once: an answer has the partitions of its transaction.
     ids = dict.fromkeys(body.transactional_ids)
     described = [_describe(services, transactional_id) for transactional_id in ids]
+    for transaction in described:
+        # As in Kafka, without the partitions that the principal may not know of.
+        names = [topic.topic for topic in transaction.topics]
+        shown = permitted(services, request, Operation.DESCRIBE, ResourceType.TOPIC, names, logs_denied=False)
+        transaction.topics = [topic for topic in transaction.topics if topic.topic in shown]
     request.respond(wire.DescribeTransactionsResponse(transaction_states=described))
 
 
@@ -40,14 +47,7 @@ def _describe(services: Services, transactional_id: str) -> wire.DescribedTransa
         described, code = None, error.code
     if described is not None:
         return described
-    # As in Kafka: zeros, since there are clients that cannot decode -1 here.
-    return wire.DescribedTransaction(
-        error_code=code,
-        transactional_id=transactional_id,
-        transaction_start_time_ms=0,
-        producer_id=0,
-        producer_epoch=0,
-    )
+    return wire.DescribedTransaction(error_code=code, transactional_id=transactional_id)
 
 
 def handle_list(services: Services, request: ApiRequest) -> None:

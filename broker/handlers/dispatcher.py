@@ -12,6 +12,7 @@ from typing import Final
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.handlers import api_versions
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import authorize
 from barnabas.broker.handlers.registry import HANDLERS, Handler
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.network.request import Lane, Request
@@ -75,8 +76,13 @@ class Dispatcher:
         listener_name = request.peer.listener_name
         if handler.inter_broker_only and listener_name != self._inter_broker_listener:
             request.close_connection(f"{decoded.api_key.name} is refused on listener {listener_name}")
-        else:
-            handler.handle(self._services, decoded)
+            return
+        if self._services.authorizer is not None:
+            authorized = authorize(self._services, decoded)
+            if authorized is None:
+                return
+            decoded = authorized
+        handler.handle(self._services, decoded)
 
 
 def _decoded(request: Request) -> ApiRequest:

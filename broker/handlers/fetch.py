@@ -12,6 +12,7 @@ from typing import Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import allows
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.network.request import Lane
@@ -28,6 +29,7 @@ from barnabas.broker.replication.fetch_sessions import (
     SessionRequest,
 )
 from barnabas.broker.replication.partition import Isolation, PartitionRead
+from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition
@@ -58,7 +60,9 @@ def handle(services: Services, request: ApiRequest) -> None:
     is_follower = replica_id >= 0
     # Followers use the native protocol only: in Kafka's, any client could claim to hold records.
     if is_follower and (
-        version is not None or request.raw.peer.listener_name != services.config.inter_broker_listener_name
+        version is not None
+        or request.raw.peer.listener_name != services.config.inter_broker_listener_name
+        or not allows(services, request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     ):
         _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
@@ -76,6 +80,8 @@ def handle(services: Services, request: ApiRequest) -> None:
         is_follower=is_follower,
         reads_any_replica=replica_id == DEBUGGING_REPLICA_ID or (body.rack_id != "" and not is_follower),
     )
+    if services.authorizer is not None and not is_follower:
+        params.may_read = _Readable(services, request).__getitem__
     fetch = _Fetch(services, request, params)
     if is_follower:
         request.raw.kind = _OF_FOLLOWER
@@ -86,6 +92,22 @@ def handle(services: Services, request: ApiRequest) -> None:
         # request can be answered.
         request.raw.run_in_turn(fetch.begin)
     request.raw.release_frame()
+
+
+class _Readable(dict[str, bool]):
+    """Whether a consumer may read a topic. As in Kafka, a fetch that waits keeps its decisions."""
+
+    def __init__(self, services: Services, request: ApiRequest) -> None:
+        super().__init__()
+        self._services, self._request = services, request
+
+    def __missing__(self, topic: str) -> bool:
+        # A topic of an unknown id has no name, and another error.
+        may_read = not topic or allows(
+            self._services, self._request, Operation.READ, ResourceType.TOPIC, topic
+        )
+        self[topic] = may_read
+        return may_read
 
 
 def _refuse(request: ApiRequest, code: ErrorCode, session_id: int = wire.NO_SESSION) -> None:

@@ -18,12 +18,13 @@ from barnabas.broker.coordinators.groups.coordinator import GroupShard
 from barnabas.broker.coordinators.groups.group import JoinOptions
 from barnabas.broker.coordinators.groups.members import Client
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import authorized_operations
 from barnabas.broker.handlers.known_errors import respond_code
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
+from barnabas.common.security.acl import ResourceType
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
 from barnabas.protocol.messages import groups as wire
-from barnabas.protocol.messages.metadata import GROUP_OPERATIONS
 
 _MEMBER_ID_REQUIRED_SINCE: Final = 4
 _NULL_PROTOCOL_SINCE: Final = 7
@@ -114,7 +115,9 @@ def _answer_describe(services: Services, request: ApiRequest) -> None:
     if body.include_authorized_operations:
         for group in groups:
             if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = GROUP_OPERATIONS
+                group.authorized_operations = authorized_operations(
+                    services, request, ResourceType.GROUP, group.group_id
+                )
     request.respond(wire.DescribeGroupsResponse(groups=groups))
 
 

@@ -6,13 +6,15 @@ refuse that, so they always may.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Final
+from collections.abc import Container, Hashable, Mapping
+from typing import Any, Final
 
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataCache
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import allows, authorized_operations, permitted
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import after_first_update
+from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
 from barnabas.protocol.messages import metadata as wire
@@ -25,6 +27,7 @@ _LEADERS_WAIT_MS: Final = 1_000
 _NEWS_WAIT_MS: Final = 20
 """A busy broker may take this long to notice that its own connection to a peer was reset."""
 _SETTLED_AFTER_MS: Final = 1_000
+_NOTHING_HIDDEN: Final[frozenset[str]] = frozenset()
 _WORTH_KEEPING: Final = 50
 """An answer with fewer partitions is built for each request."""
 
@@ -89,16 +92,21 @@ def _moving(services: Services, body: wire.MetadataRequest) -> list[str]:
 def _answer(services: Services, request: ApiRequest) -> None:
     cache = services.metadata
     version, current = cache.version, cache.current
-    codes = _ask_to_create(services, request.body, current)
-    question = *_question(request), *codes.items()
-    answer = cache.answers.find(version, question)
+    hidden = _hidden(services, request, current)
+    codes = _ask_to_create(services, request, current, hidden)
+    operations = _cluster_operations(services, request)
+    question = *_question(request), hidden, operations, *codes.items()
+    # The operations on topics may be another principal's.
+    is_shared = services.authorizer is None or not request.body.include_topic_authorized_operations
+    answer: Any = cache.answers.find(version, question) if is_shared else None
     if answer is None:
-        response = _build(services, request, current, codes)
+        response = _build(services, request, current, hidden, codes)
+        response.cluster_authorized_operations = operations
         answer = response if request.api_version is None else request.encoded(response)
         if answer is None:
             return
         is_large = sum(len(topic.partitions) for topic in response.topics) >= _WORTH_KEEPING
-        if is_large and cache.version == version:
+        if is_large and is_shared and cache.version == version:
             cache.answers.keep(version, question, answer)
     if request.api_version is None:
         request.respond(answer)
@@ -106,19 +114,55 @@ def _answer(services: Services, request: ApiRequest) -> None:
         request.respond_with(answer)
 
 
+def _asks_for_all(request: ApiRequest) -> bool:
+    # In version 0, which has no null, an empty list asks for all topics.
+    topics = request.body.topics
+    return topics is None or (request.api_version == 0 and not topics)
+
+
+def _hidden(services: Services, request: ApiRequest, current: ClusterMetadata) -> frozenset[str]:
+    """The requested topics that the principal may not describe, whether they exist or not."""
+    if services.authorizer is None:
+        return _NOTHING_HIDDEN
+    is_listing = _asks_for_all(request)
+    names = list(current.topics) if is_listing else [_name(current, each) for each in request.body.topics]
+    shown = permitted(
+        services, request, Operation.DESCRIBE, ResourceType.TOPIC, names, logs_denied=not is_listing
+    )
+    return frozenset(name for name in names if name and name not in shown)
+
+
+def _name(current: ClusterMetadata, requested: wire.MetadataRequestTopic) -> str:
+    """The name of a topic that is requested by id or name; empty for an unknown id."""
+    if requested.topic_id == NO_TOPIC_ID:
+        return requested.name or ""
+    return current.topic_names.get(TopicId(requested.topic_id), "")
+
+
 def _ask_to_create(
-    services: Services, body: wire.MetadataRequest, current: ClusterMetadata
+    services: Services, request: ApiRequest, current: ClusterMetadata, hidden: Container[str]
 ) -> Mapping[str, ErrorCode]:
     """Have the unknown topics created that a request names, if it may; the error codes to answer for them."""
+    body: wire.MetadataRequest = request.body
     if not (body.topics and body.allow_auto_topic_creation and services.auto_topics.is_enabled):
         return {}
     names = (topic.name or "" for topic in body.topics if topic.topic_id == NO_TOPIC_ID)
     unknown = {
         name: None
         for name in names
-        if name not in current.topics and name not in INTERNAL_TOPICS and _invalidity(name) is None
+        if name not in current.topics
+        and name not in hidden
+        and name not in INTERNAL_TOPICS
+        and _invalidity(name) is None
     }
-    return services.auto_topics.ask(unknown) if unknown else {}
+    if not unknown:
+        return {}
+    if not allows(services, request, Operation.CREATE, ResourceType.CLUSTER, logs_denied=False):
+        creatable = permitted(services, request, Operation.CREATE, ResourceType.TOPIC, unknown)
+        refused = {name: ErrorCode.TOPIC_AUTHORIZATION_FAILED for name in unknown if name not in creatable}
+        permitted_names = [name for name in unknown if name in creatable]
+        return refused | (services.auto_topics.ask(permitted_names) if permitted_names else {})
+    return services.auto_topics.ask(unknown)
 
 
 def _question(request: ApiRequest) -> tuple[Hashable, ...]:
@@ -129,36 +173,36 @@ def _question(request: ApiRequest) -> tuple[Hashable, ...]:
         request.raw.peer.listener_name,
         request.api_version,
         body.include_topic_authorized_operations,
-        body.include_cluster_authorized_operations,
     )
 
 
 def _build(
-    services: Services, request: ApiRequest, current: ClusterMetadata, codes: Mapping[str, ErrorCode]
+    services: Services,
+    request: ApiRequest,
+    current: ClusterMetadata,
+    hidden: Container[str],
+    codes: Mapping[str, ErrorCode],
 ) -> wire.MetadataResponse:
     body: wire.MetadataRequest = request.body
     cache = services.metadata
-    # In version 0, which has no null, an empty list asks for all topics.
-    if body.topics is None or (request.api_version == 0 and not body.topics):
-        topics = [_topic(cache, current, name) for name in current.topics]
+    if _asks_for_all(request):
+        topics = [_topic(cache, current, name) for name in current.topics if name not in hidden]
     else:
-        topics = [_find(cache, current, topic, codes) for topic in body.topics]
+        topics = [_find(cache, current, topic, hidden, codes) for topic in body.topics or ()]
+    if body.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.name and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                topic.topic_authorized_operations = authorized_operations(
+                    services, request, ResourceType.TOPIC, topic.name
+                )
     if not request.is_since(_NULL_NAME_SINCE):
         for topic in topics:
             topic.name = topic.name or ""
-    operations = (
-        wire.TOPIC_OPERATIONS if body.include_topic_authorized_operations else wire.OPERATIONS_UNKNOWN
-    )
-    for topic in topics:
-        topic.topic_authorized_operations = operations
     return wire.MetadataResponse(
         brokers=live_brokers(cache, current, request.raw.peer.listener_name),
         cluster_id=services.cluster_id,
         controller_id=named_controller(cache, current),
         topics=topics,
-        cluster_authorized_operations=wire.CLUSTER_OPERATIONS
-        if body.include_cluster_authorized_operations
-        else wire.OPERATIONS_UNKNOWN,
     )
 
 
@@ -184,20 +228,20 @@ def _find(
     cache: MetadataCache,
     current: ClusterMetadata,
     requested: wire.MetadataRequestTopic,
+    hidden: Container[str],
     codes: Mapping[str, ErrorCode],
 ) -> wire.MetadataTopic:
-    """A topic by its id if the request has one, else by its name."""
-    name = requested.name or ""
-    if requested.topic_id != NO_TOPIC_ID:
-        name_of_id = current.topic_names.get(TopicId(requested.topic_id))
-        if name_of_id is None:
-            return wire.MetadataTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                name=requested.name,
-                topic_id=requested.topic_id,
-                partitions=[],
-            )
-        name = name_of_id
+    """A topic by its id if the request has one, else by its name.
+
+    As in Kafka a topic id is no secret, but the name of a hidden topic is.
+    """
+    name = _name(current, requested)
+    is_unknown_id = requested.topic_id != NO_TOPIC_ID and not name
+    if is_unknown_id or name in hidden:
+        code = ErrorCode.UNKNOWN_TOPIC_ID if is_unknown_id else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return wire.MetadataTopic(
+            error_code=code, name=requested.name, topic_id=requested.topic_id, partitions=[]
+        )
     if name in current.topics:
         return _topic(cache, current, name)
     code = codes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -268,7 +312,6 @@ def handle_describe_cluster(services: Services, request: ApiRequest) -> None:
 
 
 def _describe_cluster(services: Services, request: ApiRequest) -> None:
-    body: wire.DescribeClusterRequest = request.body
     cache, current = services.metadata, services.metadata.current
     request.respond(
         wire.DescribeClusterResponse(
@@ -281,8 +324,13 @@ def _describe_cluster(services: Services, request: ApiRequest) -> None:
                 )
                 for broker in live_brokers(cache, current, request.raw.peer.listener_name)
             ],
-            cluster_authorized_operations=wire.CLUSTER_OPERATIONS
-            if body.include_cluster_authorized_operations
-            else wire.OPERATIONS_UNKNOWN,
+            cluster_authorized_operations=_cluster_operations(services, request),
         )
     )
+
+
+def _cluster_operations(services: Services, request: ApiRequest) -> int:
+    """The operations on the cluster, if Metadata or DescribeCluster asks for them."""
+    if not request.body.include_cluster_authorized_operations:
+        return wire.OPERATIONS_UNKNOWN
+    return authorized_operations(services, request, ResourceType.CLUSTER)

@@ -14,10 +14,12 @@ from barnabas.broker.coordinators.groups.offsets import Commit, CommitResponse, 
 from barnabas.broker.coordinators.groups.records import OffsetAndMetadata
 from barnabas.broker.coordinators.state_machine import Moment, TransactionalProducer
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import check, permitted
 from barnabas.broker.handlers.groups import shard_of
 from barnabas.broker.handlers.known_errors import known_error, respond_code
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
+from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages import offsets as wire
@@ -139,32 +141,59 @@ def _answer_fetch(services: Services, request: ApiRequest) -> None:
     if request.is_since(_SEVERAL_GROUPS_SINCE):
         # Each group once, by its last entry: a short request could ask for gigabytes otherwise.
         by_id = {group.group_id: group for group in body.groups}
-        groups = [_fetch(services, group, body.require_stable) for group in by_id.values()]
+        groups = [_fetch(services, request, group) for group in by_id.values()]
         request.respond(wire.OffsetFetchResponse(groups=groups))
         return
     entry = wire.OffsetFetchRequestGroup(group_id=body.group_id, topics=body.topics)
-    fetched = _fetch(services, entry, body.require_stable)
+    fetched = _fetch(services, request, entry)
     if fetched.error_code and not request.is_since(_ERROR_OF_GROUP_SINCE):
         fetched.topics = _without_offsets(body.topics or [], fetched.error_code)
     request.respond(wire.OffsetFetchResponse(topics=fetched.topics, error_code=fetched.error_code))
 
 
 def _fetch(
-    services: Services, entry: wire.OffsetFetchRequestGroup, require_stable: bool
+    services: Services, request: ApiRequest, entry: wire.OffsetFetchRequestGroup
 ) -> wire.OffsetFetchResponseGroup:
+    """A group's offsets, if the principal may describe the group, in the topics that it may describe."""
+    require_stable = request.body.require_stable
     partitions = None if entry.topics is None else partitions_of(entry.topics)
     try:
+        check(services, request, Operation.DESCRIBE, ResourceType.GROUP, entry.group_id)
         shard = services.groups.shard_of(entry.group_id)
         fetched = shard.read(entry.group_id, lambda group, now: group.fetch(partitions, require_stable))
     except ApiError as error:
         return wire.OffsetFetchResponseGroup(group_id=entry.group_id, error_code=error.code)
     if fetched is None:
-        topics_without = _without_offsets(entry.topics or [], ErrorCode.NONE)
-        return wire.OffsetFetchResponseGroup(group_id=entry.group_id, topics=topics_without)
+        topics = _without_offsets(entry.topics or [], ErrorCode.NONE)
+    else:
+        topics = in_topics(wire.OffsetFetchResponseTopic, fetched.items())
     return wire.OffsetFetchResponseGroup(
-        group_id=entry.group_id,
-        topics=in_topics(wire.OffsetFetchResponseTopic, fetched.items()),
+        group_id=entry.group_id, topics=_shown(services, request, topics, is_listing=entry.topics is None)
     )
+
+
+def _shown(
+    services: Services,
+    request: ApiRequest,
+    topics: list[wire.OffsetFetchResponseTopic],
+    *,
+    is_listing: bool,
+) -> list[wire.OffsetFetchResponseTopic]:
+    """The answer without the offsets in topics that the principal may not describe."""
+    names = [topic.name for topic in topics]
+    shown = permitted(
+        services, request, Operation.DESCRIBE, ResourceType.TOPIC, names, logs_denied=not is_listing
+    )
+    for topic in topics:
+        if topic.name not in shown:
+            topic.partitions = [
+                wire.OffsetFetchResponsePartition(
+                    partition_index=partition.partition_index,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                )
+                for partition in topic.partitions
+            ]
+    return [topic for topic in topics if topic.name in shown] if is_listing else topics
 
 
 def _without_offsets(topics: list[TopicPartitionIndexes], code: int) -> list[wire.OffsetFetchResponseTopic]:

@@ -13,6 +13,7 @@ from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD, MAX_PRODUCED_BATC
 from barnabas.broker.coordinators.transactions.requests import AddPartitions
 from barnabas.broker.coordinators.transactions.verification import Outcome
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import check
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.appending import ProducedBatches, count_batches, parse_produced
@@ -20,6 +21,7 @@ from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
 from barnabas.broker.log.record_checks import are_quickly_prepared
 from barnabas.broker.network.request import Lane
+from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import TopicPartition
@@ -64,7 +66,7 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
             tp = TopicPartition(topic.name, data.index)
             tps.append(tp)
             try:
-                produced = _checked(services, body.acks, request.api_version, tp, data.records)
+                produced = _checked(services, request, body.acks, tp, data.records)
             except ApiError as error:
                 refused.append(_refusal(tp, error, texts))
                 continue
@@ -152,8 +154,12 @@ def _confirm(
         # The guards take the locks of the logs, which an append that waits for a disk holds.
         request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, batches, append, texts))
         return
+    transactional_id = request.body.transactional_id
     try:
-        producer_id, epoch = _only_producer(request.body.transactional_id, batches)
+        if transactional_id is not None:
+            resource = ResourceType.TRANSACTIONAL_ID
+            check(services, request, Operation.WRITE, resource, transactional_id)
+        producer_id, epoch = _only_producer(transactional_id, batches)
     except ApiError as error:
         append({tp: _refusal(tp, error, texts) for tp, _ in batches}, _NO_GUARDS)
         return
@@ -269,12 +275,15 @@ def _has_many_batches(body: wire.ProduceRequest) -> bool:
 
 
 def _checked(
-    services: Services, acks: int, api_version: int | None, tp: TopicPartition, records: Any
+    services: Services, request: ApiRequest, acks: int, tp: TopicPartition, records: Any
 ) -> ProducedBatches:
     """A partition's batches, checked against the rules that hold for every topic. Raises ApiError.
 
     Kafka's own clients send one batch per partition; ours may send several in one go.
     """
+    api_version = request.api_version
+    if services.authorizer is not None:
+        check(services, request, Operation.WRITE, ResourceType.TOPIC, tp.topic)
     if acks not in _ACKS:
         raise api_error(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; expected 0, 1 or -1 (all)")
     if tp.topic in INTERNAL_TOPICS:

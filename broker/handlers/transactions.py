@@ -8,7 +8,7 @@ answers CONCURRENT_TRANSACTIONS and its clients back off. The answers may come o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,10 +18,12 @@ from barnabas.broker.coordinators.transactions.requests import (
     Request,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.authorization import allows, allows_any, permitted
 from barnabas.broker.handlers.known_errors import known_error, respond_code
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
 from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
+from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import ProducerId, TopicPartition
 from barnabas.protocol.messages import transactions as wire
@@ -71,7 +73,10 @@ def handle_init_producer_id(services: Services, request: ApiRequest) -> None:
     """
     body: InitProducerIdRequest = request.body
     allows_prepared = services.config.transaction_two_phase_commit_enable
-    if body.transactional_id and body.keep_prepared_txn and not allows_prepared:
+    refusal = _refusal_of_init(services, request)
+    if refusal is not None:
+        respond_code(request, refusal)
+    elif body.transactional_id and body.keep_prepared_txn and not allows_prepared:
         # As in KIP-939, and as `handle_prepare`.
         respond_code(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     elif body.transactional_id is not None:
@@ -91,6 +96,22 @@ def handle_init_producer_id(services: Services, request: ApiRequest) -> None:
         services.producer_ids.give(answer)
 
 
+def _refusal_of_init(services: Services, request: ApiRequest) -> ErrorCode | None:
+    """The error for a principal that may not do it.
+
+    Without a transactional id it must be allowed to write somewhere (KIP-679).
+    """
+    transactional_id = request.body.transactional_id
+    if transactional_id is not None:
+        if not allows(services, request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif not allows(
+        services, request, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, logs_denied=False
+    ) and not allows_any(services, request, Operation.WRITE, ResourceType.TOPIC):
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return None
+
+
 # ---- AddPartitionsToTxn
 
 
@@ -98,6 +119,10 @@ def handle_add_partitions(services: Services, request: ApiRequest) -> None:
     """For one transaction of a client, or for several from a broker (version 4), which may only verify."""
     body: wire.AddPartitionsToTxnRequest = request.body
     if request.is_since(_ADDS_SEVERAL_SINCE):
+        if not allows(services, request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            request.respond(wire.AddPartitionsToTxnResponse(error_code=code, results_by_transaction=[]))
+            return
         # Each id once, by its last entry: each entry is an event of its coordinator.
         transactions = {transaction.transactional_id: transaction for transaction in body.transactions}
     else:
@@ -138,6 +163,8 @@ def _add(
 
     if not transaction.transactional_id:
         added(ErrorCode.INVALID_REQUEST)
+    elif not _may_add(services, request, transaction.transactional_id):
+        added(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     elif refused := _refused(services, request, partitions):
         answer(refused)
     else:
@@ -149,6 +176,13 @@ def _add(
         )
         answered = answer if add.verify_only else added
         services.transactions.apply(transaction.transactional_id, add, answered)
+
+
+def _may_add(services: Services, request: ApiRequest, transactional_id: str) -> bool:
+    """Whether the principal may write with the id; a broker need not ask, since it adds for a producer."""
+    return request.is_since(_ADDS_SEVERAL_SINCE) or allows(
+        services, request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    )
 
 
 def _answer_addition(request: ApiRequest, outcomes: Sequence[tuple[str, Errors]]) -> None:
@@ -174,9 +208,17 @@ def _refused(services: Services, request: ApiRequest, partitions: Sequence[Topic
     has the offsets of a group.
     """
     unknown = services.transactions.unknown(partitions)
-    internal = _ONLY_COORDINATORS_WRITE if request.is_since(_ADDS_SEVERAL_SINCE) else INTERNAL_TOPICS
+    is_from_broker = request.is_since(_ADDS_SEVERAL_SINCE)
+    internal = _ONLY_COORDINATORS_WRITE if is_from_broker else INTERNAL_TOPICS
+    names: Container[str] = {tp.topic for tp in partitions}
+    if not is_from_broker:
+        names = permitted(
+            services, request, Operation.WRITE, ResourceType.TOPIC, (tp.topic for tp in partitions)
+        )
     refused = dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) | {
-        tp: ErrorCode.TOPIC_AUTHORIZATION_FAILED for tp in partitions if tp.topic in internal
+        tp: ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for tp in partitions
+        if tp.topic in internal or tp.topic not in names
     }
     if not refused:
         return {}

@@ -65,6 +65,8 @@ class FetchParams:
     is_follower: bool = False
     reads_any_replica: bool = False
     """Whether a replica answers even if it follows: consumers with a rack, tools that compare replicas."""
+    may_read: Callable[[str], bool] | None = None
+    """Whether a topic may be read; None if all may."""
 
 
 class FetchItem(NamedTuple):
@@ -306,6 +308,8 @@ class FetchReader:
         """``has_records``: the answer has some already, so no batch above the limits is read."""
         partition = None
         try:
+            if params.may_read is not None and not params.may_read(item.partition.topic):
+                raise api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             partition = find(self.partition_of, item)
             is_held_back = params.is_follower and self.holds_back(params, partition)
             return partition.read(

@@ -45,15 +45,18 @@ class DescribeProducersRequest(s.RequestOf[DescribeProducersResponse]):
 
 @s.message
 class DescribedTransaction:
-    """``transaction_start_time_ms`` is -1 without an ongoing transaction."""
+    """``transaction_start_time_ms`` is -1 without an ongoing transaction.
+
+    In errors everything is zero, as in Kafka: there are clients that cannot decode -1 here.
+    """
 
     error_code: int = s.int16(default=0)
     transactional_id: str = s.string()
     transaction_state: str = s.string(default="")
     transaction_timeout_ms: int = s.int32(default=0)
-    transaction_start_time_ms: int = s.int64(default=-1)
-    producer_id: int = s.int64(default=-1)
-    producer_epoch: int = s.int16(default=-1)
+    transaction_start_time_ms: int = s.int64(default=0)
+    producer_id: int = s.int64(default=0)
+    producer_epoch: int = s.int16(default=0)
     topics: list[TopicPartitions] = s.array(TopicPartitions, default_factory=list)
     is_prepared: bool = s.boolean(native_only=True, default=False)
 

@@ -147,7 +147,7 @@ class DescribeReplicasResponse:
     """``strays`` are the folders of logs that belong to no known topic and are kept."""
 
     error_code: int = s.int16()
-    broker_id: int = s.int32()
+    broker_id: int = s.int32(default=-1)
     topics: list[TopicReplicas] = s.array(TopicReplicas)
     strays: list[str] = s.array(s.WireType.STRING, default_factory=list)
     cleaner: CleanerDescription = s.struct(CleanerDescription, default_factory=CleanerDescription)

@@ -1,0 +1,142 @@
+"""The answers to what a principal may not do: of a whole request, or of entries of its list.
+
+They have what the request named and the error code, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages import (
+    acls,
+    authentication,
+    client_quotas,
+    groups,
+    offsets,
+    placement,
+    transactions,
+)
+from barnabas.protocol.messages import replicas as log_dirs
+from barnabas.protocol.messages.partitions import TopicResult
+from barnabas.protocol.partition_entries import outcomes_in_topics, partitions_of
+from barnabas.protocol.schema import APIS, ApiKey, WireType, wire_fields
+
+_NULL_PROTOCOL_SINCE: Final = 7
+
+
+def refusal_of(request: ApiRequest, code: ErrorCode) -> Any:
+    """The answer that refuses a whole request with one code, as Kafka's `getErrorResponse` makes it."""
+    make = _OF_ENTRIES.get(request.api_key)
+    if make is not None:
+        return make(request.body, code)
+    response_class = APIS[request.api_key].response
+    required: dict[str, list[Any]] = {
+        name: []
+        for name, wire, make_default in wire_fields(response_class)
+        if wire.is_array and not make_default
+    }
+    response = response_class(error_code=code, **required)
+    if isinstance(response, groups.JoinGroupResponse) and request.is_since(_NULL_PROTOCOL_SINCE):
+        response.protocol_name = None
+    return response
+
+
+def _of_partitions(topic_class: type[Any], topics: Iterable[Any], code: ErrorCode) -> list[Any]:
+    return outcomes_in_topics(topic_class, dict.fromkeys(partitions_of(topics), code))
+
+
+def _commit(body: offsets.OffsetCommitRequest, code: ErrorCode) -> Any:
+    return body.response_type(topics=_of_partitions(TopicResult, body.topics, code))
+
+
+def _elections(body: placement.ElectLeadersRequest, code: ErrorCode) -> placement.ElectLeadersResponse:
+    # Version 0 has no code of the whole request.
+    results = _of_partitions(placement.ReplicaElectionResult, body.topic_partitions or (), code)
+    return placement.ElectLeadersResponse(error_code=code, replica_election_results=results)
+
+
+def _moves(
+    body: log_dirs.AlterReplicaLogDirsRequest, code: ErrorCode
+) -> log_dirs.AlterReplicaLogDirsResponse:
+    topics = [topic for log_dir in body.dirs for topic in log_dir.topics]
+    return log_dirs.AlterReplicaLogDirsResponse(
+        results=_of_partitions(log_dirs.AlterReplicaLogDirTopicResult, topics, code)
+    )
+
+
+def _markers(
+    body: transactions.WriteTxnMarkersRequest, code: ErrorCode
+) -> transactions.WriteTxnMarkersResponse:
+    return transactions.WriteTxnMarkersResponse(
+        markers=[
+            transactions.WritableTxnMarkerResult(
+                producer_id=marker.producer_id, topics=_of_partitions(TopicResult, marker.topics, code)
+            )
+            for marker in body.markers
+        ]
+    )
+
+
+def _scram_users(
+    body: authentication.AlterUserScramCredentialsRequest, code: ErrorCode
+) -> authentication.AlterUserScramCredentialsResponse:
+    users = dict.fromkeys([change.name for change in body.deletions])
+    users |= dict.fromkeys([change.name for change in body.upsertions])
+    return authentication.AlterUserScramCredentialsResponse(
+        results=[authentication.AlterUserScramCredentialsResult(user=user, error_code=code) for user in users]
+    )
+
+
+_OF_ENTRIES: Final[Mapping[ApiKey, Callable[[Any, ErrorCode], Any]]] = {
+    ApiKey.OFFSET_COMMIT: _commit,
+    ApiKey.TXN_OFFSET_COMMIT: _commit,
+    ApiKey.ELECT_LEADERS: _elections,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _moves,
+    ApiKey.WRITE_TXN_MARKERS: _markers,
+    ApiKey.CREATE_ACLS: lambda body, code: acls.CreateAclsResponse(
+        results=[acls.AclCreationResult(error_code=code) for _ in body.creations]
+    ),
+    ApiKey.DELETE_ACLS: lambda body, code: acls.DeleteAclsResponse(
+        filter_results=[acls.DeleteAclsFilterResult(error_code=code) for _ in body.filters]
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: lambda body, code: client_quotas.AlterClientQuotasResponse(
+        entries=[
+            client_quotas.AlterQuotaResult(error_code=code, entity=entry.entity) for entry in body.entries
+        ]
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _scram_users,
+}
+"""The APIs whose answers have no code of the whole request, or not in every version."""
+
+
+# ---- entries
+
+
+def list_of(response_class: type[Any]) -> tuple[str, type[Any]]:
+    """The first list of an answer, which has the results of the request's entries, and their class."""
+    return next(
+        (name, wire.struct)
+        for name, wire, _ in wire_fields(response_class)
+        if wire.is_array and wire.struct is not None
+    )
+
+
+def name_field(entry_class: type[Any]) -> str:
+    """The first string of a class, which is the name of its entries."""
+    return next(name for name, wire, _ in wire_fields(entry_class) if wire.kind is WireType.STRING)
+
+
+def name_of(entry: Any) -> str:
+    """The name of an entry of a list, or the entry itself where the list has names alone."""
+    return entry if isinstance(entry, str) else getattr(entry, name_field(type(entry)))
+
+
+def refused_entries(result_class: type[Any], entries: Iterable[Any], code: ErrorCode) -> list[Any]:
+    """The results of refused entries, each name once: with the code, or with it for each partition."""
+    if any(name == "error_code" for name, _, _ in wire_fields(result_class)):
+        names = dict.fromkeys(map(name_of, entries))
+        return [result_class(**{name_field(result_class): name, "error_code": code}) for name in names]
+    return _of_partitions(result_class, entries, code)
