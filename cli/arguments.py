@@ -149,6 +149,7 @@ def on_cluster(
     *arguments: Argument,
     check: Callable[[argparse.Namespace], object] = lambda options: None,
     json_help: str = "print JSON",
+    epilog: str | None = None,
 ) -> Action:
     """An action on the chosen cluster: `work` takes the options and an admin client.
 
@@ -160,7 +161,7 @@ def on_cluster(
         check(options)
         return run_async(with_admin(options, work))
 
-    return Action(name, help, run, (*arguments, *cluster_options(json_help)))
+    return Action(name, help, run, (*arguments, *cluster_options(json_help)), epilog)
 
 
 async def with_admin(

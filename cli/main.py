@@ -40,6 +40,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "reassign": ("reassign", "move partitions to other brokers, or change their number of replicas"),
     "drain": ("reassign", "move all replicas away from a broker"),
     "configs": ("configs", "show and change the settings of topics and brokers"),
+    "users": ("users", "create, change, delete and list users, their passwords and quotas"),
+    "acls": ("acls", "grant users what they may do, revoke it, list it"),
     "features": ("features", "show and change the features that all brokers of the cluster use"),
     "produce": ("produce", "write lines from stdin or a file as records"),
     "consume": ("consume", "print the records of a topic"),
