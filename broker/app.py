@@ -27,7 +27,7 @@ from barnabas.broker.cluster.features import NEW_CLUSTER, SUPPORTED
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.compaction.cleaner import CleanerSettings, LogCleaner
-from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings
+from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings, re_encoded
 from barnabas.broker.config.settings import RACK_AWARE_SELECTOR, BrokerConfig
 from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.broker.coordinators.coordination import Coordination
@@ -50,7 +50,7 @@ from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, Endpoint
 from barnabas.protocol.messages.features import TRANSACTION_VERSION
-from barnabas.zookeeper.configs import ConfigChanges
+from barnabas.zookeeper.configs import ConfigChanges, Entity
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
@@ -130,8 +130,8 @@ class Broker:
         self._start_part("ZooKeeper session", self._store.start, session.close)
         cluster_id = self._store.cluster_id(NEW_CLUSTER)
         self._features.load()
-        config_changes = self._make_config_changes()
-        config_changes.load()
+        self._re_encode_passwords()
+        config_changes = self._load_settings()
         logs = LogManager.open(
             [Path(path) for path in config.log_dirs],
             broker_id=config.broker_id,
@@ -218,7 +218,18 @@ class Broker:
             except (BarnabasError, OSError, RuntimeError):
                 logger.exception("%s could not be closed", name)
 
-    def _make_config_changes(self) -> ConfigChanges:
+    def _re_encode_passwords(self) -> None:
+        """Encrypt passwords in dynamic settings again after a change of password.encoder.secret."""
+        config, own = self._config, Entity.broker(self._config.broker_id)
+        if config.password_encoder_old_secret is None or config.password_encoder_secret is None:
+            return
+        stored = self._store.configs.values({own})[own]
+        if re_encoded(config, stored) != stored:
+            self._store.configs.change(own, functools.partial(re_encoded, config))
+
+    def _load_settings(self) -> ConfigChanges:
+        """Read the settings in ZooKeeper, and watch them as soon as the result is started."""
+
         def topics_changed(topics: Collection[str] | None) -> None:
             if self._replicas is not None:
                 self._replicas.roles.settings_changed(topics)
@@ -246,9 +257,12 @@ class Broker:
             topics_written=self._controller.topic_configs_changed,
             layers_changed=layers_changed,
         )
-        return ConfigChanges(
+        changes = ConfigChanges(
             self._store.configs, apply=live.take, now_ms=wall_clock_ms, on_fatal=self._on_fatal
         )
+        changes.load()
+        live.is_starting = False
+        return changes
 
     def _make_replicas(self, logs: LogManager) -> ReplicaManager:
         config = self._config

@@ -9,13 +9,23 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from barnabas.broker.config.dynamic import DYNAMIC_NAMES, PER_BROKER, ConfigLayers, Layer
+from barnabas.broker.config.dynamic import (
+    ConfigLayers,
+    Layer,
+    check_open_listeners,
+    is_dynamic,
+    is_password,
+    is_per_broker,
+)
+from barnabas.broker.config.listener_config import RELOADABLE
 from barnabas.broker.config.load import conflicts, parse_setting, usable_topic_config
-from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS
+from barnabas.broker.config.password_encoder import PasswordEncoder
+from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, declaration
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS
+from barnabas.common.security.secret import Secret
 from barnabas.common.settings import Setting, setting_text
 from barnabas.common.suggestions import did_you_mean
-from barnabas.protocol.errors import ErrorCode, api_error
+from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.messages import configs as wire
 
 
@@ -58,10 +68,10 @@ def describe_broker(
             declared,
             None if (value := layers.value(name)) is None else setting_text(value),
             layers.layers(name),
-            read_only=name not in DYNAMIC_NAMES,
+            read_only=not is_dynamic(name),
         )
-        for name, declared in SETTINGS.items()
-        if names is None or name in names
+        for name in (*SETTINGS, *layers.of_listeners())
+        if (names is None or name in names) and (declared := declaration(name)) is not None
     ]
 
 
@@ -72,13 +82,13 @@ def describe_all_brokers(
     return [
         _described(
             name,
-            SETTINGS[name],
+            declared,
             text,
             [Layer(name, text, wire.ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)],
             read_only=False,
         )
         for name, text in layers.all_brokers.items()
-        if names is None or name in names
+        if (names is None or name in names) and (declared := declaration(name)) is not None
     ]
 
 
@@ -131,6 +141,8 @@ def altered(
         text = alteration.value or ""
         if operation is not wire.ConfigOperation.SET:
             text = _changed_list(kind, operation, name, text, result, layers)
+        if kind is wire.ConfigResourceType.BROKER and is_password(name):
+            text = _encoded(text, layers)
         result[name] = text
     check(kind, result, layers)
     return result
@@ -146,15 +158,33 @@ def check(kind: wire.ConfigResourceType, settings: Mapping[str, str], layers: Co
         if declared.name and declared.is_dynamic
     }
     for name, text in settings.items():
-        if (declared := _settings_of(kind).get(name)) is not None:
+        declared = TOPIC_SETTINGS.get(name) if is_topic else declaration(name)
+        # Passwords are encrypted already, and any text can be one.
+        if declared is not None and not declared.kind.is_sensitive:
             value = parse_setting(name, declared.kind, text, problems)
-            if value is not None:
+            if value is not None and name in _settings_of(kind):
                 values[name] = value
     problems += conflicts(values)
-    if not problems and not is_topic and not PER_BROKER.isdisjoint(settings):
-        ConfigLayers.of(layers.static, settings, layers.all_brokers)[0].addresses(problems)
+    if not problems and not is_topic and any(is_per_broker(name) for name in {*settings, *layers.broker}):
+        after, _ = ConfigLayers.of(layers.static, settings, layers.all_brokers)
+        after.addresses(problems)
+        check_open_listeners(layers, after, problems)
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))
+
+
+def _encoded(text: str, layers: ConfigLayers) -> str:
+    """A password as it is kept in ZooKeeper."""
+    encoder = PasswordEncoder.of(layers.static, layers.static.password_encoder_secret)
+    if encoder is None:
+        raise api_error(
+            ErrorCode.INVALID_CONFIG,
+            "Password encoder secret not configured; expected password.encoder.secret at the broker's start",
+        )
+    try:
+        return encoder.encode(Secret(text.strip()))
+    except InvalidConfiguration as error:
+        raise api_error(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
 def _settings_of(kind: wire.ConfigResourceType) -> Mapping[str, Setting]:
@@ -186,13 +216,24 @@ def _check_name(kind: wire.ConfigResourceType, name: str, current: Mapping[str, 
     # A setting that is set may be kept, even if this broker does not know it.
     if name in current:
         return
-    is_topic, settings = kind is wire.ConfigResourceType.TOPIC, _settings_of(kind)
-    if name not in (settings if is_topic else KNOWN_NAMES):
+    is_topic = kind is wire.ConfigResourceType.TOPIC
+    if is_topic and name not in TOPIC_SETTINGS:
         raise api_error(
-            ErrorCode.INVALID_CONFIG,
-            f"unknown {'topic' if is_topic else 'broker'} setting {name!r}{did_you_mean(name, settings)}",
+            ErrorCode.INVALID_CONFIG, f"unknown topic setting {name!r}{did_you_mean(name, TOPIC_SETTINGS)}"
         )
-    if not is_topic and name not in DYNAMIC_NAMES:
+    if is_topic:
+        return
+    if name not in KNOWN_NAMES and declaration(name) is None:
+        raise api_error(
+            ErrorCode.INVALID_CONFIG, f"unknown broker setting {name!r}{did_you_mean(name, SETTINGS)}"
+        )
+    if name in RELOADABLE:
+        raise api_error(
+            ErrorCode.INVALID_REQUEST,
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            f"{name}; expected listener.name.<listener>.{name}",
+        )
+    if not is_dynamic(name):
         raise api_error(
             ErrorCode.INVALID_REQUEST,
             f"Cannot update these configs dynamically: {name} takes effect only when a broker starts",
@@ -207,7 +248,8 @@ def _changed_list(
     current: Mapping[str, str],
     layers: ConfigLayers,
 ) -> str:
-    declared = _settings_of(kind).get(name)
+    is_topic = kind is wire.ConfigResourceType.TOPIC
+    declared = TOPIC_SETTINGS.get(name) if is_topic else declaration(name)
     if declared is None:
         raise api_error(
             ErrorCode.INVALID_CONFIG, f"{operation.name} of {name}, which this broker does not know"
@@ -217,8 +259,12 @@ def _changed_list(
             ErrorCode.INVALID_CONFIG,
             f"{operation.name} is only for settings that are lists, and {name} is not",
         )
-    default = layers.value(declared.name) if declared.name else declared.default
-    before = current[name] if name in current else setting_text(default)
+    before = current.get(name)
+    if before is None:
+        default = declared.default if is_topic and not declared.name else layers.value(declared.name)
+        if not is_topic and (own := layers.value(name)) is not None:
+            default = own
+        before = "" if default is None else setting_text(default)
     words = dict.fromkeys(word.strip() for word in before.split(",") if word.strip())
     changed = dict.fromkeys(word.strip() for word in text.split(","))
     if operation is wire.ConfigOperation.APPEND:

@@ -6,23 +6,36 @@ runs. `ConfigLayers` is frozen; `LiveSettings` is called by one thread at a time
 that watches for changes. Unusable settings are logged and ignored, because other programs write them into
 ZooKeeper.
 
+Settings of one listener (``listener.name.<listener>.…``) are dynamic too: those of an open listener only if
+they are its stores of keys or its limits, all of them for a listener that is added. Passwords are encrypted
+in ZooKeeper; the layers show no text of theirs.
+
 Source: KIP-226.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from barnabas.broker.config.listener_config import (
+    LIMITS,
+    PREFIX,
+    RELOADABLE,
+    ListenerConfig,
+    parse_listener_name,
+)
 from barnabas.broker.config.listeners import Addresses, check_listeners, make_addresses
-from barnabas.broker.config.load import parse_setting
-from barnabas.broker.config.settings import ALIASES, SETTINGS, BrokerConfig
+from barnabas.broker.config.load import parse_setting, unknown_setting
+from barnabas.broker.config.password_encoder import PasswordEncoder
+from barnabas.broker.config.settings import ALIASES, SETTINGS, BrokerConfig, declaration
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, TopicConfig
 from barnabas.broker.config.topic_configs import TopicConfigs
+from barnabas.common.security.secret import HIDDEN, Secret
 from barnabas.common.settings import NoDefault, setting_text
-from barnabas.common.suggestions import did_you_mean
+from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.messages.configs import ConfigSource
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity, EntityKind
 from barnabas.zookeeper.znodes import StoredConfig
@@ -33,8 +46,24 @@ DYNAMIC_NAMES: Final = frozenset(name for name, declared in SETTINGS.items() if 
 """Settings of a broker that can be changed while it runs."""
 
 
-PER_BROKER: Final = frozenset({"listeners", "advertised.listeners", "listener.security.protocol.map"})
-"""Dynamic settings that differ from broker to broker, and cannot be set for all."""
+_ADDRESSES: Final = frozenset({"listeners", "advertised.listeners", "listener.security.protocol.map"})
+
+
+def is_dynamic(name: str) -> bool:
+    """Whether a broker's setting can be changed while it runs."""
+    return name in DYNAMIC_NAMES or parse_listener_name(name) is not None
+
+
+def is_per_broker(name: str) -> bool:
+    """Whether a setting differs from broker to broker, so that it cannot be set for all."""
+    parsed = parse_listener_name(name)
+    return name in _ADDRESSES if parsed is None else parsed.setting not in LIMITS
+
+
+def is_password(name: str) -> bool:
+    """Whether the value of a broker's setting is a secret."""
+    declared = declaration(name)
+    return declared is not None and declared.kind.is_sensitive
 
 
 class Layer(NamedTuple):
@@ -52,6 +81,8 @@ class ConfigLayers:
     static: BrokerConfig
     broker: Mapping[str, str] = field(default_factory=dict)
     all_brokers: Mapping[str, str] = field(default_factory=dict)
+    passwords: Mapping[str, Secret] = field(default_factory=dict)
+    """The secrets among the settings of this broker, whose texts in `broker` are hidden."""
 
     @classmethod
     def of(
@@ -60,32 +91,55 @@ class ConfigLayers:
         """The layers without unusable settings, and the problems of those."""
         problems: list[str] = []
         shared = usable_dynamic(all_brokers, problems)
-        for name in shared.keys() & PER_BROKER:
+        for name in filter(is_per_broker, list(shared)):
             problems.append(f"{name} cannot be set for all brokers")
             del shared[name]
-        return cls(static, usable_dynamic(broker, problems), shared), problems
+        own = usable_dynamic(broker, problems)
+        passwords = _decoded(static, broker, own, problems)
+        return cls(static, own, shared, passwords), problems
 
     def value(self, name: str) -> Any:
-        """The typed value in force."""
+        """The typed value in force; None for a setting of one listener without a value of its own."""
+        if name in self.passwords:
+            return self.passwords[name]
         for layer in (self.broker, self.all_brokers):
             if name in layer:
-                return SETTINGS[name].kind.parse(layer[name])
+                return (declaration(name) or SETTINGS[name]).kind.parse(layer[name])
         return self.static.value(name)
 
+    def listener(self, name: str) -> ListenerConfig:
+        """The settings of a listener in force, or in force as soon as it is added."""
+        prefix = f"{PREFIX}{name.lower()}."
+        given = [given for given in {**self.all_brokers, **self.broker} if given.startswith(prefix)]
+        values = {given.removeprefix(prefix): self.value(given) for given in given}
+        return self.static.listener(name).overridden(values)
+
+    def of_listeners(self) -> list[str]:
+        """The names of the settings that are given for single listeners, at start or since."""
+        given = {**self.static.given, **self.all_brokers, **self.broker}
+        return sorted(name for name in given if name.startswith(PREFIX))
+
     def layers(self, name: str) -> list[Layer]:
-        """All layers with a value, the one in force first."""
+        """All layers with a value, the one in force first; those of one listener, then those of all."""
+        if (parsed := parse_listener_name(name)) is not None:
+            base = parsed.declared.name
+            return self._given(name, [name]) + ([] if base in LIMITS else self.layers(base))
         declared = SETTINGS[name]
+        aliases = [alias for alias, aliased in ALIASES.items() if aliased == name]
+        layers = self._given(name, [name, *(coarse for coarse, _ in declared.coarser), *aliases])
+        if not isinstance(declared.default, NoDefault):
+            layers.append(Layer(name, setting_text(declared.default), ConfigSource.DEFAULT_CONFIG))
+        return layers
+
+    def _given(self, name: str, static_names: Iterable[str]) -> list[Layer]:
         layers = []
         if name in self.broker:
             layers.append(Layer(name, self.broker[name], ConfigSource.DYNAMIC_BROKER_CONFIG))
         if name in self.all_brokers:
             layers.append(Layer(name, self.all_brokers[name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG))
-        aliases = [alias for alias, aliased in ALIASES.items() if aliased == name]
-        for given in (name, *(coarse for coarse, _ in declared.coarser), *aliases):
+        for given in static_names:
             if given in self.static.given:
                 layers.append(Layer(given, self.static.given[given], ConfigSource.STATIC_BROKER_CONFIG))
-        if not isinstance(declared.default, NoDefault):
-            layers.append(Layer(name, setting_text(declared.default), ConfigSource.DEFAULT_CONFIG))
         return layers
 
     def addresses(self, problems: list[str]) -> Addresses:
@@ -112,16 +166,82 @@ class ConfigLayers:
 
 
 def usable_dynamic(settings: Mapping[str, str], problems: list[str]) -> dict[str, str]:
-    """The dynamic and valid settings; the problems of the others are added to the list."""
+    """The dynamic and valid settings; the problems of the others are added to the list.
+
+    The texts of passwords, which are encrypted, are hidden and not checked.
+    """
     usable = {}
     for name, text in settings.items():
-        if name not in SETTINGS:
-            problems.append(f"unknown setting {name}={text!r}{did_you_mean(name, SETTINGS)}")
-        elif name not in DYNAMIC_NAMES:
+        declared = declaration(name)
+        if declared is None:
+            problems.append(unknown_setting(name, text))
+        elif not is_dynamic(name):
             problems.append(f"{name} cannot be changed while the broker runs")
-        elif parse_setting(name, SETTINGS[name].kind, text, problems) is not None:
+        elif declared.kind.is_sensitive:
+            usable[name] = HIDDEN
+        elif parse_setting(name, declared.kind, text, problems) is not None:
             usable[name] = text
     return usable
+
+
+def _decoded(
+    static: BrokerConfig, stored: Mapping[str, str], usable: dict[str, str], problems: list[str]
+) -> dict[str, Secret]:
+    """The passwords among the settings in ZooKeeper; one that cannot be decoded is removed from `usable`."""
+    names = [name for name in usable if is_password(name)]
+    if not names:
+        return {}
+    # During a change of the secret some are encrypted with the old one.
+    secrets = (static.password_encoder_secret, static.password_encoder_old_secret)
+    encoders = [made for secret in secrets if (made := PasswordEncoder.of(static, secret)) is not None]
+    passwords = {}
+    for name in names:
+        for encoder in encoders:
+            try:
+                passwords[name] = encoder.decode(stored[name])
+                break
+            except (ValueError, InvalidConfiguration):
+                continue
+        else:
+            del usable[name]
+            problems.append(
+                f"{name} cannot be decoded with password.encoder.secret"
+                f"{'' if encoders else ', which is not set'}"
+            )
+    return passwords
+
+
+def re_encoded(static: BrokerConfig, stored: Mapping[str, str]) -> dict[str, str]:
+    """The settings of this broker in ZooKeeper, passwords with the old secret encrypted with the new one."""
+    new, old = (
+        PasswordEncoder.of(static, secret)
+        for secret in (static.password_encoder_secret, static.password_encoder_old_secret)
+    )
+    result = dict(stored)
+    if new is None or old is None:
+        return result
+    for name in filter(is_password, stored):
+        try:
+            result[name] = new.encode(old.decode(stored[name]))
+        except ValueError:
+            # The new secret encrypted it already, or neither did, which is reported when it is read.
+            logger.debug("%s is not encrypted with password.encoder.old.secret", name)
+    return result
+
+
+def check_open_listeners(before: ConfigLayers, after: ConfigLayers, problems: list[str]) -> None:
+    """Refuse changes of settings that a listener, open before and after them, reads when it is opened."""
+    for name in sorted({*_names(before)} & {*_names(after)}):
+        old, new = before.listener(name), after.listener(name)
+        if old.reloaded(new) != new:
+            problems.append(
+                f"Configs cannot be updated dynamically for existing listener {name}, restart broker or "
+                f"create a new listener for update; except {', '.join(sorted(RELOADABLE | LIMITS))}"
+            )
+
+
+def _ignore_listener(name: str, config: ListenerConfig) -> None:
+    """The default of ``listener_changed``."""
 
 
 class LiveSettings:
@@ -129,7 +249,8 @@ class LiveSettings:
 
     ``topics_changed`` is called with the topics whose settings have changed, None for all topics;
     ``topics_written`` with the topics whose settings were written, even with equal values; ``layers_changed``
-    with the broker's own settings.
+    with the broker's own settings; ``listener_changed`` with a listener whose stores of keys or limits have
+    changed, and its settings.
     """
 
     def __init__(
@@ -140,6 +261,7 @@ class LiveSettings:
         topics_changed: Callable[[Collection[str] | None], None],
         topics_written: Callable[[Collection[str]], None],
         layers_changed: Callable[[ConfigLayers], None],
+        listener_changed: Callable[[str, ListenerConfig], None] = _ignore_listener,
     ) -> None:
         self._own = Entity.broker(config.broker_id)
         self._table = table
@@ -149,6 +271,10 @@ class LiveSettings:
         self._topics_changed = topics_changed
         self._topics_written = topics_written
         self._layers_changed = layers_changed
+        self._listener_changed = listener_changed
+        self.is_starting = True
+        """Until all settings were read for the first time: no listener is open, so all of its can change."""
+        self._in_force: dict[str, ListenerConfig] = {}
 
     def take(self, configs: Mapping[Entity, StoredConfig]) -> None:
         """Apply the present settings of these topics and brokers, as `ConfigChanges` calls it."""
@@ -162,9 +288,9 @@ class LiveSettings:
         own, defaults = configs.get(self._own), configs.get(ALL_BROKERS)
         if own is not None and own.is_readable:
             self._broker = own.values
-            self._take_layers()
         if defaults is not None and defaults.is_readable:
             self._all_brokers = defaults.values
+        if own is not None or defaults is not None:
             self._take_layers()
 
     def _take_topics(self, configs: Mapping[str, StoredConfig]) -> None:
@@ -182,8 +308,35 @@ class LiveSettings:
             logger.error("dynamic settings of brokers that are not usable: %s", "; ".join(problems))
         if layers == self._layers:
             return
-        self._layers = layers
+        before, self._layers = self._layers, layers
         logger.info("dynamic settings: own %s, of all brokers %s", layers.broker, layers.all_brokers)
         if self._table.set_defaults(layers.topic_defaults()):
             self._topics_changed(None)
         self._layers_changed(layers)
+        self._tell_listeners(before, layers)
+
+    def _tell_listeners(self, before: ConfigLayers, after: ConfigLayers) -> None:
+        problems: list[str] = []
+        if not self.is_starting:
+            check_open_listeners(before, after, problems)
+        if problems:
+            logger.error("settings of listeners take effect at the next start: %s", "; ".join(problems))
+        open_before = (
+            {}
+            if self.is_starting
+            else {name: self._in_force.get(name) or before.listener(name) for name in _names(before)}
+        )
+        self._in_force = {
+            name: open_before[name].reloaded(after.listener(name))
+            if name in open_before
+            else after.listener(name)
+            for name in _names(after)
+        }
+        for name, config in self._in_force.items():
+            if config != (before.listener(name) if self.is_starting else open_before.get(name, config)):
+                self._listener_changed(name, config)
+
+
+def _names(layers: ConfigLayers) -> list[str]:
+    """Of the listeners that are open with these settings."""
+    return sorted({listener.name for listener in layers.addresses([]).listeners})

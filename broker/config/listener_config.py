@@ -291,6 +291,10 @@ class ListenerConfig:
         secret: Secret | None = self.of_mechanism(mechanism, JAAS)
         return None if secret is None else secret.value
 
+    def reloaded(self, other: ListenerConfig) -> ListenerConfig:
+        """With those values of another config that can change while the listener is open."""
+        return self.overridden({name: other.value(name) for name in RELOADABLE | LIMITS})
+
     def overridden(self, values: Mapping[str, Any]) -> ListenerConfig:
         """With these values, by the name without the prefix of the listener."""
         changes: dict[str, Any] = {}
@@ -328,6 +332,15 @@ OF_MECHANISMS: Final = OF_MECHANISMS_ALONE.union(
 )
 """Settings that may have the prefix of a mechanism."""
 _MECHANISM_PREFIXES: Final = {mechanism.lower() for mechanism in KNOWN_MECHANISMS}
+
+
+RELOADABLE: Final = frozenset(
+    {
+        *(name for name in LISTENER_SETTINGS if name.startswith(("ssl.keystore.", "ssl.truststore."))),
+        "ssl.key.password",
+    }
+)
+"""Settings that change while their listener is open: the key stores and trust stores."""
 
 
 class ListenerName(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from barnabas.broker.config import describe as config_rules
-from barnabas.broker.config.dynamic import PER_BROKER, ConfigLayers
+from barnabas.broker.config.dynamic import ConfigLayers, is_per_broker
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorization import check
 from barnabas.broker.handlers.services import Services
@@ -139,7 +139,7 @@ def handle_alter(services: Services, request: ApiRequest) -> None:
             if counts[kind, name] > 1:
                 raise api_error(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
             entity = _entity(services, request, Operation.ALTER_CONFIGS, kind, name)
-            refused = sorted(PER_BROKER & {entry.name for entry in resource.configs})
+            refused = sorted(filter(is_per_broker, {entry.name for entry in resource.configs}))
             if refused and entity == ALL_BROKERS:
                 raise api_error(
                     ErrorCode.INVALID_REQUEST,

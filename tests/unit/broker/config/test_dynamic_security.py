@@ -1,0 +1,260 @@
+"""Dynamic settings of listeners: encrypted passwords, and what an open listener may change."""
+
+import logging
+from collections.abc import Mapping
+
+import pytest
+
+from barnabas.broker.config.describe import Alteration, altered, describe_all_brokers, describe_broker
+from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings, re_encoded
+from barnabas.broker.config.listener_config import ListenerConfig
+from barnabas.broker.config.load import config_from
+from barnabas.broker.config.password_encoder import PasswordEncoder
+from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.config.topic_configs import TopicConfigs
+from barnabas.common.security.secret import Secret
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.messages.configs import ConfigOperation, ConfigResourceType, ConfigSource
+from barnabas.zookeeper.configs import ALL_BROKERS, Entity
+from barnabas.zookeeper.znodes import StoredConfig
+from tests.support.defaults import REQUIRED
+
+OWN = Entity.broker(BrokerId(1))
+BROKER, SET = ConfigResourceType.BROKER, ConfigOperation.SET
+EXTERNAL = "listener.name.external."
+TWO = {
+    "listeners": "INTERNAL://:9092,EXTERNAL://:9093",
+    "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:SSL,NEW:SASL_SSL",
+    "inter.broker.listener.name": "INTERNAL",
+    "password.encoder.secret": "encoder-secret",
+    "password.encoder.iterations": "1024",
+    f"{EXTERNAL}ssl.keystore.location": "/old.p12",
+    f"{EXTERNAL}ssl.keystore.password": "old-secret",
+}
+KAFKAS = (
+    "initializationVector:Cf/JrecQ1h4b34Kh0b0FIg==,keyLength:128,salt:uwrVk2uwJ8IKdgABdbwCS+X5pqcYdehT4TR"
+    "ZkWPcLCY7UptP2Eyt2OIKTGyGV4RwaQP5YJWiD8eKI+czJXfPrdsTut90gX/Ljuea3Ml1ejOH+FTdskUUIz6jt6G1vc3vV9TcYCd"
+    "BAmkdElMip/ycEs6N+9uYjALGXxBGsKHG41GhTZu3Rq+paien7HW4lp20bOAg+Ug7TfW9+BSk8aNtYmN+dufa52Xz/llRGVlzGJR"
+    "TrebACiEFVJblfFUFn1in2w/0bYOiWlnOQVd/rXWJZcY8LotOSQLpR9MFgcPGXrKXFWQFzlgubUuPwUDX8OnrW7+3TDU5n/87mmK"
+    "Hg2tQUg==,keyFactoryAlgorithm:PBKDF2WithHmacSHA512,cipherAlgorithm:AES/CBC/PKCS5Padding,iterations:1"
+    "024,passwordLength:12,encryptedPassword:iYx+ZxgyoajUGSY1mciDZQ=="
+)
+"""Encoded by Apache Kafka 3.9.1 with the secret of `TWO`."""
+
+
+def static(**changes: str) -> BrokerConfig:
+    return config_from(REQUIRED | TWO | {name.replace("_", "."): value for name, value in changes.items()})
+
+
+def layers(broker: Mapping[str, str], everywhere: Mapping[str, str] | None = None) -> ConfigLayers:
+    made, problems = ConfigLayers.of(static(), broker, everywhere or {})
+    assert not problems
+    return made
+
+
+def alter(current: Mapping[str, str], *changes: tuple[str, str]) -> dict[str, str]:
+    alterations = [Alteration(name, SET, value) for name, value in changes]
+    return altered(BROKER, current, alterations, layers(current))
+
+
+def test_a_password_is_kept_encrypted_and_in_force_decoded() -> None:
+    stored = alter(
+        {},
+        (f"{EXTERNAL}ssl.keystore.location", "/new.p12"),
+        (f"{EXTERNAL}ssl.keystore.password", "new-secret"),
+    )
+    assert stored[f"{EXTERNAL}ssl.keystore.location"] == "/new.p12"
+    assert "new-secret" not in stored[f"{EXTERNAL}ssl.keystore.password"]
+    assert "keyFactoryAlgorithm:PBKDF2WithHmacSHA512" in stored[f"{EXTERNAL}ssl.keystore.password"]
+    made = layers(stored)
+    listener = made.listener("EXTERNAL")
+    assert listener.ssl_keystore_location == "/new.p12"
+    assert listener.ssl_keystore_password == Secret("new-secret")
+    assert made.listener("INTERNAL").ssl_keystore_location is None
+    assert not [secret for secret in ("new-secret", "old-secret", "encoder-secret") if secret in repr(made)]
+    # A change of another setting leaves the encrypted text as it is.
+    assert alter(stored, ("max.connections", "5")) == stored | {"max.connections": "5"}
+
+
+def test_a_password_that_kafka_encoded_is_decoded() -> None:
+    assert layers({f"{EXTERNAL}ssl.key.password": KAFKAS}).listener("EXTERNAL").ssl_key_password == Secret(
+        "kafka-sécret"
+    )
+
+
+def test_passwords_are_described_without_their_texts() -> None:
+    stored = alter(
+        {}, (f"{EXTERNAL}ssl.keystore.password", "new-secret"), (f"{EXTERNAL}max.connections", "9")
+    )
+    entries = {entry.name: entry for entry in describe_broker(layers(stored, {"max.connections": "8"}))}
+    password = entries[f"{EXTERNAL}ssl.keystore.password"]
+    assert (password.value, password.is_sensitive, password.read_only) == (None, True, False)
+    assert password.config_source == ConfigSource.DYNAMIC_BROKER_CONFIG
+    assert [(each.value, each.source) for each in password.synonyms] == [
+        (None, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (None, ConfigSource.STATIC_BROKER_CONFIG),
+        (None, ConfigSource.DEFAULT_CONFIG),
+    ]
+    location = entries[f"{EXTERNAL}ssl.keystore.location"]
+    assert (location.value, location.config_source) == ("/old.p12", ConfigSource.STATIC_BROKER_CONFIG)
+    assert entries[f"{EXTERNAL}max.connections"].value == "9"
+    assert (entries["max.connections"].value, entries["ssl.keystore.location"].read_only) == ("8", True)
+    limits = layers({}, {f"{EXTERNAL}max.connections": "9"})
+    assert [entry.name for entry in describe_all_brokers(limits)] == [f"{EXTERNAL}max.connections"]
+    assert limits.listener("EXTERNAL").max_connections == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code", "sentence"),
+    [
+        (
+            "ssl.keystore.location",
+            "/k",
+            ErrorCode.INVALID_REQUEST,
+            "These security configs can be dynamically updated only per-listener using the listener prefix",
+        ),
+        ("super.users", "User:a", ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically"),
+        (f"{EXTERNAL}ssl.keystore.typo", "x", ErrorCode.INVALID_CONFIG, "unknown broker setting"),
+        (
+            f"{EXTERNAL}ssl.keystore.type",
+            "x",
+            ErrorCode.INVALID_CONFIG,
+            "ssl.keystore.type='x': expected one of",
+        ),
+        (
+            f"{EXTERNAL}ssl.client.auth",
+            "required",
+            ErrorCode.INVALID_CONFIG,
+            "Configs cannot be updated dynamically for existing listener EXTERNAL, restart broker or create",
+        ),
+        (
+            f"{EXTERNAL}plain.sasl.jaas.config",
+            "m required;",
+            ErrorCode.INVALID_CONFIG,
+            "Configs cannot be updated dynamically for existing listener EXTERNAL",
+        ),
+    ],
+)
+def test_what_cannot_change_while_a_broker_runs_is_refused(
+    name: str, value: str, code: ErrorCode, sentence: str
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        alter({}, (name, value))
+    assert refused.value.code is code
+    assert sentence in str(refused.value)
+
+
+def test_a_new_listener_comes_with_any_settings() -> None:
+    jaas = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    stored = alter(
+        {},
+        ("listeners", f"{TWO['listeners']},NEW://:9094"),
+        ("listener.name.new.sasl.enabled.mechanisms", "SCRAM-SHA-256"),
+        ("listener.name.new.scram-sha-256.sasl.jaas.config", jaas),
+        ("listener.name.new.ssl.client.auth", "required"),
+    )
+    new = layers(stored).listener("NEW")
+    assert (new.jaas("SCRAM-SHA-256"), new.ssl_client_auth) == (jaas, "required")
+    # Once it is open they are fixed.
+    with pytest.raises(ApiError, match="for existing listener NEW"):
+        alter(stored, ("listener.name.new.ssl.client.auth", "none"))
+
+
+def test_without_a_secret_of_the_encoder_no_password_is_taken() -> None:
+    made, _ = ConfigLayers.of(config_from(REQUIRED), {}, {})
+    name = "listener.name.plaintext.ssl.key.password"
+    with pytest.raises(ApiError, match="Password encoder secret not configured") as refused:
+        altered(BROKER, {}, [Alteration(name, SET, "new-secret")], made)
+    assert "new-secret" not in str(refused.value)
+    _, problems = ConfigLayers.of(config_from(REQUIRED), {name: "stored"}, {})
+    assert problems == [f"{name} cannot be decoded with password.encoder.secret, which is not set"]
+
+
+def test_a_password_is_decoded_with_the_old_secret_during_a_change() -> None:
+    stored = alter({}, (f"{EXTERNAL}ssl.key.password", "new-secret"))
+    changed = {"password.encoder.secret": "next", "password.encoder.old.secret": "encoder-secret"}
+    made, problems = ConfigLayers.of(config_from(REQUIRED | TWO | changed), stored, {})
+    assert not problems
+    assert made.listener("EXTERNAL").ssl_key_password == Secret("new-secret")
+    moved = re_encoded(config_from(REQUIRED | TWO | changed), stored)
+    made, _ = ConfigLayers.of(static(password_encoder_secret="next"), moved, {})
+    assert made.listener("EXTERNAL").ssl_key_password == Secret("new-secret")
+    assert re_encoded(config_from(REQUIRED | TWO | changed), moved) == moved
+    lost, problems = ConfigLayers.of(static(password_encoder_secret="next"), stored, {})
+    assert problems == [f"{EXTERNAL}ssl.key.password cannot be decoded with password.encoder.secret"]
+    assert lost.listener("EXTERNAL").ssl_key_password is None
+
+
+class Live:
+    def __init__(self) -> None:
+        self.told: list[tuple[str, ListenerConfig]] = []
+        config = static()
+        self.live = LiveSettings(
+            config,
+            TopicConfigs(config.topics),
+            topics_changed=lambda topics: None,
+            topics_written=lambda topics: None,
+            layers_changed=lambda layers: None,
+            listener_changed=lambda name, listener: self.told.append((name, listener)),
+        )
+
+    def take(self, broker: Mapping[str, str], everywhere: Mapping[str, str] | None = None) -> None:
+        self.told.clear()
+        self.live.take({OWN: StoredConfig(dict(broker)), ALL_BROKERS: StoredConfig(dict(everywhere or {}))})
+
+
+def test_a_listener_is_told_of_its_new_stores_and_limits_alone(caplog: pytest.LogCaptureFixture) -> None:
+    live = Live()
+    with caplog.at_level(logging.INFO):
+        live.take({f"{EXTERNAL}ssl.client.auth": "required"})
+        # It was not open yet.
+        live.live.is_starting = False
+        [(name, listener)] = live.told
+        assert (name, listener.ssl_client_auth) == ("EXTERNAL", "required")
+        password = PasswordEncoder.of(static(), Secret("encoder-secret"))
+        assert password is not None
+        stored = {
+            f"{EXTERNAL}ssl.client.auth": "none",
+            f"{EXTERNAL}ssl.keystore.password": password.encode(Secret("new-secret")),
+        }
+        live.take(stored)
+        [(name, listener)] = live.told
+        assert listener.ssl_keystore_password == Secret("new-secret")
+        assert listener.ssl_client_auth == "required"
+        assert "take effect at the next start: Configs cannot be updated dynamically" in caplog.text
+        live.take(stored)
+        assert live.told == []
+        live.take(stored, {f"{EXTERNAL}max.connections": "3"})
+        assert [(name, listener.max_connections) for name, listener in live.told] == [("EXTERNAL", 3)]
+        live.take(stored, {"max.connections": "3"})
+        assert [listener.max_connections for _, listener in live.told] == [2**31 - 1]
+    assert "new-secret" not in caplog.text
+    assert stored[f"{EXTERNAL}ssl.keystore.password"] not in caplog.text
+
+
+@pytest.mark.parametrize("cipher", ["AES/CBC/PKCS5Padding", "AES/GCM/NoPadding"])
+@pytest.mark.parametrize("password", ["", "a", "sixteen letters!", "pässwörd \U0001f511"])
+def test_a_password_survives_encoding(cipher: str, password: str) -> None:
+    config = static(password_encoder_cipher_algorithm=cipher, password_encoder_key_length="256")
+    encoder = PasswordEncoder.of(config, Secret("one"))
+    other = PasswordEncoder.of(config, Secret("other"))
+    assert encoder is not None
+    assert other is not None
+    text = encoder.encode(Secret(password))
+    assert encoder.decode(text).value == password
+    assert encoder.encode(Secret(password)) != text
+    with pytest.raises(ValueError, match="cannot be decoded"):
+        other.decode(text)
+
+
+@pytest.mark.parametrize("change", ["", "salt:", "iterations:99999999999", "keyLength:7", "passwordLength:8"])
+def test_a_damaged_text_of_a_password_is_refused(change: str) -> None:
+    encoder = PasswordEncoder.of(static(), Secret("encoder-secret"))
+    assert encoder is not None
+    text = encoder.encode(Secret("1234567"))
+    name = change.partition(":")[0]
+    parts = [part for part in text.split(",") if not part.startswith(f"{name}:")]
+    damaged = ",".join([*parts, change]) if change else "no parts"
+    with pytest.raises(ValueError, match="cannot be decoded"):
+        encoder.decode(damaged)
