@@ -43,6 +43,8 @@ from barnabas.broker.replication.fetcher_state import LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.client_quotas import ClientQuotas
+from barnabas.broker.security.rates import Windows
 from barnabas.controller.controller import Controller
 from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin
@@ -54,7 +56,7 @@ from barnabas.zookeeper.configs import ConfigChanges, Entity
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
-from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
+from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration, StoredConfig
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +104,10 @@ class Broker:
             ),
             on_fatal=on_fatal,
             was_reached=self.metadata.was_reached,
+        )
+        self._quotas = ClientQuotas(
+            Windows(config.quota_window_num, config.quota_window_size_seconds * 1_000),
+            Windows(config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1_000),
         )
         # They need the logs, which are opened at start.
         self._replicas: ReplicaManager | None = None
@@ -257,8 +263,14 @@ class Broker:
             topics_written=self._controller.topic_configs_changed,
             layers_changed=layers_changed,
         )
+
+        def apply(configs: Mapping[Entity, StoredConfig]) -> None:
+            live.take(configs)
+            self._quotas.take(configs)
+            self._server.charge_times(self._quotas.requests.is_active)
+
         changes = ConfigChanges(
-            self._store.configs, apply=live.take, now_ms=wall_clock_ms, on_fatal=self._on_fatal
+            self._store.configs, apply=apply, now_ms=wall_clock_ms, on_fatal=self._on_fatal
         )
         changes.load()
         live.is_starting = False
@@ -392,6 +404,7 @@ class Broker:
             verification=coordination.verification,
             log_dir_moves=moves,
             cleaner=self._cleaner,
+            quotas=self._quotas,
         )
         return services, coordination
 

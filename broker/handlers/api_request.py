@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVarTuple
@@ -12,8 +13,9 @@ from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.purgatory import DelayedCall, Purgatory
 from barnabas.broker.base.slow_work import SlowWork
 from barnabas.broker.network.request import Request
+from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.common.workers import WorkRefused
-from barnabas.protocol import codec_kafka, codec_msgpack
+from barnabas.protocol import codec_kafka, codec_msgpack, schema
 from barnabas.protocol.answer_codes import error_counts
 from barnabas.protocol.errors import MessageTooComplex, Unencodable
 from barnabas.protocol.invariants import InvariantViolation
@@ -51,6 +53,10 @@ class ApiRequest:
     client_id: str
     body: Any
     api_version: int | None
+    quotas: ClientQuotas | None = None
+    """What its answer is charged to; None without quotas, and for requests of brokers."""
+    is_charged_for_time: bool = False
+    """Whether it was charged for the time of threads, or is exempt from that."""
 
     def take_body(self) -> Any:
         """The body, which has no records. Neither it nor its frame stays with the request any longer.
@@ -75,6 +81,9 @@ class ApiRequest:
         If it cannot be encoded (a value may be too long for this version), the connection is closed: a thread
         that answers many requests must not fail at one of them.
         """
+        if self.quotas is not None and self.throttle_ms() and hasattr(body, "throttle_time_ms"):
+            # Others may share the body.
+            body = schema.replace(body, throttle_time_ms=self.raw.throttle_ms)
         answer = self.encoded(body)
         if answer is not None:
             self.raw.errors = answer.errors
@@ -156,6 +165,50 @@ class ApiRequest:
             slow_work.submit(failed, run)
         except WorkRefused as error:
             self.raw.close_connection(str(error))
+
+    # Quotas. Only requests that have some call these.
+
+    def throttle_ms(self) -> int:
+        """For how long the connection is muted after the answer; charges the time of threads until now."""
+        quotas, raw = self.quotas, self.raw
+        if quotas is not None and quotas.requests.is_active and not self.is_charged_for_time:
+            self.is_charged_for_time = True
+            user, name = raw.peer.session.principal.name, self.client_id
+            busy_ns = raw.busy_ns(time.monotonic_ns())
+            self.throttle(quotas.charge_request(user, name, busy_ns, monotonic_ms()))
+            raw.charge_sent = lambda ns: quotas.note_request(user, name, ns, monotonic_ms())
+        return raw.throttle_ms
+
+    def throttle(self, throttle_ms: int) -> None:
+        """Mute the connection after the answer for this time at least."""
+        self.raw.throttle_ms = max(self.raw.throttle_ms, throttle_ms)
+
+    def charge_produced(self) -> None:
+        """Charge the bytes of the request, as Kafka does."""
+        if self.quotas is not None:
+            user = self.raw.peer.session.principal.name
+            self.throttle(
+                self.quotas.charge_produced(user, self.client_id, self.raw.size_bytes, monotonic_ms())
+            )
+
+    def charge_fetched(self, size_bytes: int) -> bool:
+        """Charge an answer of records; False if it must be sent without them, and then it is not charged."""
+        if self.quotas is None:
+            return True
+        user, now_ms = self.raw.peer.session.principal.name, monotonic_ms()
+        self.throttle(self.quotas.charge_fetched(user, self.client_id, size_bytes, now_ms))
+        if not self.throttle_ms():
+            return True
+        self.quotas.give_back_fetched(user, self.client_id, size_bytes, now_ms)
+        return False
+
+    def most_fetched_bytes(self, max_bytes: int) -> int:
+        """The most that an answer of records may have: more could never be sent."""
+        if self.quotas is None:
+            return max_bytes
+        user = self.raw.peer.session.principal.name
+        most = self.quotas.most_fetched_bytes(user, self.client_id, monotonic_ms())
+        return max_bytes if most is None else min(max_bytes, most)
 
     def respond_with(self, answer: EncodedAnswer) -> None:
         """Answer with the result of `encoded` for another request of the same Kafka protocol version."""

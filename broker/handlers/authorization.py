@@ -128,6 +128,8 @@ class _AmendedRequest(ApiRequest):
             request.client_id,
             request.body,
             request.api_version,
+            request.quotas,
+            request.is_charged_for_time,
         )
         self.amendments = (*getattr(request, "amendments", ()), *amendments)
 

@@ -77,6 +77,9 @@ class Dispatcher:
         if handler.inter_broker_only and listener_name != self._inter_broker_listener:
             request.close_connection(f"{decoded.api_key.name} is refused on listener {listener_name}")
             return
+        quotas = self._services.quotas
+        if quotas.is_active and not (handler.is_exempt or handler.inter_broker_only):
+            decoded.quotas = quotas
         if self._services.authorizer is not None:
             authorized = authorize(self._services, decoded)
             if authorized is None:

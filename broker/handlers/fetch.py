@@ -46,6 +46,8 @@ _OF_FOLLOWER: Final = (ApiKey.FETCH, None, True)
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
 _FOLLOWER: Final = Isolation.FOLLOWER
 _ISOLATIONS: Final = (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)
+_PARTITION_BYTES: Final = 60
+"""Of an answer's partition without its records."""
 _MAX_WAIT_MS: Final = 600_000
 """As long as a silent connection is kept: until then a client that is gone takes up memory."""
 
@@ -67,6 +69,11 @@ def handle(services: Services, request: ApiRequest) -> None:
         _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
     max_bytes = body.max_bytes if is_follower else min(body.max_bytes, services.config.fetch_max_bytes)
+    if request.quotas is not None:
+        if is_follower:
+            request.quotas = None
+        else:
+            max_bytes = request.most_fetched_bytes(max_bytes)
     params = FetchParams(
         replica_id=BrokerId(replica_id),
         replica_epoch=BrokerEpoch(body.replica_epoch),
@@ -194,6 +201,10 @@ class _Fetch:
             outcomes = [self._without_zstd(outcome) for outcome in outcomes]
         session, epoch = self._session, self._session_request.epoch
         session_id = wire.NO_SESSION
+        is_empty = self._request.quotas is not None and not self._request.charge_fetched(_size(outcomes))
+        if is_empty:
+            # The partitions stay as they were for the next fetch, which reads them again.
+            outcomes = []
         if session is not None:
             session_id = session.id
             news = session.answer(epoch, outcomes)
@@ -201,7 +212,7 @@ class _Fetch:
                 _refuse(self._request, ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id)
                 return
             outcomes = news
-        elif epoch == wire.INITIAL_EPOCH:
+        elif epoch == wire.INITIAL_EPOCH and not is_empty:
             session_id = self._sessions.open(self._session_request, outcomes)
         self._request.respond(self._response(session_id, outcomes))
 
@@ -236,6 +247,11 @@ class _Fetch:
         if hints is not None:
             response.node_endpoints = list(hints.endpoints.values())
         return response
+
+
+def _size(outcomes: Iterable[FetchOutcome]) -> int:
+    """The bytes of an answer, nearly."""
+    return sum(_PARTITION_BYTES + len(outcome.read.records) for outcome in outcomes)
 
 
 def _partition(item: FetchItem, read: PartitionRead) -> wire.FetchPartitionResponse:

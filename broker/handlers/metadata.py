@@ -99,16 +99,24 @@ def _answer(services: Services, request: ApiRequest) -> None:
     # The operations on topics may be another principal's.
     is_shared = services.authorizer is None or not request.body.include_topic_authorized_operations
     answer: Any = cache.answers.find(version, question) if is_shared else None
-    if answer is None:
+
+    def build() -> wire.MetadataResponse:
         response = _build(services, request, current, hidden, codes)
         response.cluster_authorized_operations = operations
+        return response
+
+    if answer is None:
+        response = build()
         answer = response if request.api_version is None else request.encoded(response)
         if answer is None:
             return
         is_large = sum(len(topic.partitions) for topic in response.topics) >= _WORTH_KEEPING
         if is_large and is_shared and cache.version == version:
             cache.answers.keep(version, question, answer)
-    if request.api_version is None:
+    if request.quotas is not None and request.throttle_ms():
+        # An answer that is kept has no throttle time.
+        request.respond(build())
+    elif request.api_version is None:
         request.respond(answer)
     else:
         request.respond_with(answer)

@@ -79,16 +79,12 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
     def answer(appended: list[wire.PartitionProduceResponse]) -> None:
         rest = iter(appended)
         responses = [response or next(rest) for response in refused]
+        if request.quotas is not None:
+            request.charge_produced()
         if body.acks != 0:
             request.respond(_response(services, request, tps, responses))
-            return
-        for tp, response in zip(tps, responses, strict=True):
-            if response.error_code != ErrorCode.NONE:
-                # The client expects no answer; closing is the only signal, and makes it refresh its metadata.
-                code = ErrorCode(response.error_code).name
-                request.raw.close_connection(f"acks=0 to {tp}: {code}: {response.error_message}")
-                return
-        request.raw.respond_nothing()
+        else:
+            _end_unanswered(request, tps, responses)
 
     def append(unconfirmed: Refusals, guards: Guards) -> None:
         """Append the batches that are not refused, in the lane that they need."""
@@ -115,6 +111,19 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
         _confirm(services, request, batches, append, texts)
     else:
         append(_NO_REFUSALS, _NO_GUARDS)
+
+
+def _end_unanswered(
+    request: ApiRequest, tps: list[TopicPartition], responses: list[wire.PartitionProduceResponse]
+) -> None:
+    """End a request with acks=0, which is exempt from request_percentage, as in Kafka."""
+    for tp, response in zip(tps, responses, strict=True):
+        if response.error_code != ErrorCode.NONE:
+            # The client expects no answer; closing is the only signal, and makes it refresh its metadata.
+            code = ErrorCode(response.error_code).name
+            request.raw.close_connection(f"acks=0 to {tp}: {code}: {response.error_message}")
+            return
+    request.raw.respond_nothing()
 
 
 def _lane_for(services: Services, batches: Iterable[Named]) -> Lane | None:

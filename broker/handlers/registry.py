@@ -44,6 +44,8 @@ class Handler(NamedTuple):
     """Whether it runs only when all earlier requests of its connection are answered. Behind a waiting fetch,
     an answer may be half a second old when it leaves, and a client takes it for newer than those that came by
     its other connections: librdkafka 2.0 goes back to the dead leader, and may stay there."""
+    is_exempt: bool = False
+    """Whether no quota holds for it, as for those of the inter-broker listener alone."""
 
 
 def _slowly(handle: Callable[[Services, ApiRequest], None]) -> Callable[[Services, ApiRequest], None]:
@@ -81,7 +83,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.LIST_TRANSACTIONS: Handler(describe_transactions.handle_list),
     ApiKey.TXN_OFFSET_COMMIT: Handler(offsets.handle_transaction_commit),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(log_offsets.handle_leader_epoch),
-    ApiKey.WRITE_TXN_MARKERS: Handler(transactions.handle_write_markers),
+    ApiKey.WRITE_TXN_MARKERS: Handler(transactions.handle_write_markers, is_exempt=True),
     ApiKey.DESCRIBE_CONFIGS: Handler(_slowly(configs.handle_describe)),
     ApiKey.ALTER_CONFIGS: Handler(_slowly(configs.handle_alter)),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Handler(replicas.handle_alter_log_dirs),

@@ -23,6 +23,7 @@ from barnabas.broker.replication.fence import RequestOrder
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.security.authorizer import Authorizer
+from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     BrokerEpoch,
@@ -107,3 +108,4 @@ class Services:
     authorizer: Authorizer | None = None
     """None if ``authorizer.class.name`` is empty: everybody may do everything."""
     request_order: RequestOrder = field(default_factory=RequestOrder)
+    quotas: ClientQuotas = field(default_factory=ClientQuotas)

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 STOPPING: Final = "the broker is stopping"
 _NETWORK: Final = Lane.NETWORK
+_LONGEST_MUTE_MS: Final = 600_000
+"""The end of a muted connection is not seen, so this is how long one that the peer has left takes up memory.
+A client that must wait for longer is muted again after its next request."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -59,10 +62,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
         self._queue_is_full = False
+        self._end_of_mute: asyncio.TimerHandle | None = None
         # The lock guards these. A queue counts all pending requests exactly while it is `_queue`.
         self._lock = threading.Lock()
         self._pipeline = Pipeline(limits, thread.handlers.in_turn)
         self._queue: RequestQueue[Connection] | None = None
+        self._muted_until_ns = 0
 
     # ---- on the network thread
 
@@ -189,12 +194,17 @@ class Connection(asyncio.BufferedProtocol):
             reason,
         )
         self._transport = None
+        if self._end_of_mute is not None:
+            self._end_of_mute.cancel()
         self._memory.lose()
         self._thread.lost(self)
         self._on_lost()
 
     def flush(self) -> None:
-        """Send the answers whose turn has come, then continue to read and run what had to stop."""
+        """Send the answers whose turn has come, then continue to read and run what had to stop.
+
+        An answer with a throttle time has muted the connection by then.
+        """
         transport, pipeline = self._transport, self._pipeline
         if transport is None or pipeline.phase is CLOSING:
             return
@@ -210,6 +220,10 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(out[0])
             else:
                 transport.writelines(out)
+        if pipeline.is_muted:
+            self._wait_for_end_of_mute()
+        if self._handlers.charges_times and out:
+            _charge_sending(sent, time.monotonic_ns() - self._last_active_ns)
         if sent and self._handlers.measures_times:
             now_ns = time.monotonic_ns()
             self._thread.metrics.note(sent, self._last_active_ns if out else now_ns, now_ns)
@@ -217,6 +231,28 @@ class Connection(asyncio.BufferedProtocol):
             self._close_gently(reason)
         elif not self._is_reading:
             self._set_reading()
+
+    def _wait_for_end_of_mute(self) -> None:
+        if self._end_of_mute is None:
+            left_ns = self._muted_until_ns - time.monotonic_ns()
+            self._end_of_mute = self._thread.call_later(max(0, left_ns) / 1e9, self._unmute_if_due)
+            self._set_reading()
+
+    def _unmute_if_due(self) -> None:
+        """Continue, unless another answer has prolonged the mute meanwhile."""
+        self._end_of_mute = None
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            if now_ns < self._muted_until_ns:
+                is_due = False
+            else:
+                is_due, self._pipeline.is_muted = True, False
+                self._queue_up_if_possible()
+        if is_due:
+            self._last_active_ns = now_ns
+            self._set_reading()
+        else:
+            self._wait_for_end_of_mute()
 
     def queue_has_room(self) -> None:
         if self._queue_is_full:
@@ -290,6 +326,9 @@ class Connection(asyncio.BufferedProtocol):
             request.answered_ns = time.monotonic_ns()
         with self._lock:
             is_next = self._pipeline.answer(request, buffers, close_reason)
+            if request.throttle_ms:
+                self._mute(request.throttle_ms)
+                is_next = True
         if is_next:
             self._thread.wake_for(self)
 
@@ -331,6 +370,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---- with the lock held
 
+    def _mute(self, throttle_ms: int) -> None:
+        until_ns = time.monotonic_ns() + min(throttle_ms, _LONGEST_MUTE_MS) * 1_000_000
+        self._muted_until_ns = max(self._muted_until_ns, until_ns)
+        self._pipeline.is_muted = True
+
     def _queue_up_if_possible(self) -> None:
         lane = self._pipeline.claim()
         if lane is not None:
@@ -349,3 +393,9 @@ class Connection(asyncio.BufferedProtocol):
         if lane is _NETWORK:
             lane = self._pipeline.pending[0].lane = Lane.GENERAL
         return self._handlers.queues[lane]
+
+
+def _charge_sending(sent: list[Request], taken_ns: int) -> None:
+    for request in sent:
+        if request.charge_sent is not None:
+            request.charge_sent(taken_ns // len(sent))

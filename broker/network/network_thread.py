@@ -204,6 +204,9 @@ class NetworkThread:
         """Continue a run in the next turn of the loop."""
         self._loop.call_soon(run)
 
+    def call_later(self, delay_s: float, work: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_s, work)
+
     def after_run_soon(self) -> None:
         """Have `after_run` called a few turns of the loop later, once for all runs until then."""
         if not self._after_run_is_pending:

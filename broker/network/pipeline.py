@@ -10,7 +10,8 @@ are cancelled.
 Bounds: at most `max_in_flight` requests have run and are unanswered. Reading stops while as many requests are
 received and not answered, while their frames exceed `max_in_flight_bytes`, or while the peer does not read
 its responses. In the last case no further request runs either: a slow reader makes the broker hold twice
-`max_unwritten_bytes` and two responses at most, however much it requests.
+`max_unwritten_bytes` and two responses at most, however much it requests. While an open connection is muted
+because its client has exceeded a quota, it reads nothing and begins no request (KIP-219).
 
 If a peer ends its side, its received requests still run, because a producer with acks=0 may write, close and
 rely on that. Then the connection is closed; like Apache Kafka, it does not wait for unanswered requests.
@@ -107,6 +108,8 @@ class Pipeline:
         self._unsent_bytes = 0
         self.peer_is_slow = False
         """The connection sets it while the peer does not read its responses."""
+        self.is_muted = False
+        """The connection sets it for the throttle time of an answer."""
         self._close_reason = ""
 
     # Reading
@@ -117,6 +120,7 @@ class Pipeline:
         return (
             self.phase is OPEN
             and not self.peer_is_slow
+            and not self.is_muted
             and len(self._unsent) < limits.max_in_flight
             and self.in_flight_bytes < limits.max_in_flight_bytes
         )
@@ -178,6 +182,7 @@ class Pipeline:
                 and self._unsent_bytes <= self._limits.max_unwritten_bytes
                 and ran < self._limits.max_in_flight
                 and not (ran and self._has_to_wait(pending[0], ran))
+                and not (self.is_muted and self._may_be_held(pending[0]))
             )
         else:
             # Requests of a closed connection only have to be dropped.
@@ -194,6 +199,10 @@ class Pipeline:
             and (self._in_turn(request.frame.view) if request.rest is None else request.waits_its_turn)
             and not all(earlier.answered for earlier in islice(self._unsent, ran))
         )
+
+    def _may_be_held(self, request: Request) -> bool:
+        """Whether a mute holds the request: not one that has begun, and none before the connection closes."""
+        return self.phase is OPEN and request.rest is None
 
     # Answering
 
@@ -230,15 +239,18 @@ class Pipeline:
         return out
 
     def held(self) -> list[tuple[int, int]] | None:
-        """The held bytes and the arrival of each unsent request; None while one waits for a worker."""
-        if self.is_claimed and not self._is_paused:
+        """The held bytes and the arrival of each unsent request.
+
+        None while one waits for a worker, or the connection is muted: then it is the broker that holds it up.
+        """
+        if self.is_muted or (self.is_claimed and not self._is_paused):
             return None
         return [(request.held_bytes, request.received_ns) for request in self._unsent]
 
     @property
     def is_idle(self) -> bool:
-        """Whether every request is answered and sent."""
-        return not self._unsent
+        """Whether every request is answered and sent, and the connection is not muted."""
+        return not self._unsent and not self.is_muted
 
     # Closing
 

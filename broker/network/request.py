@@ -71,6 +71,7 @@ class Request:
         "answered_ns",
         "buffers",
         "cancel",
+        "charge_sent",
         "close_reason",
         "errors",
         "failed",
@@ -82,11 +83,14 @@ class Request:
         "is_paused",
         "kind",
         "lane",
+        "part_ns",
         "peer",
+        "ran_ns",
         "received_ns",
         "rest",
         "size_bytes",
         "started_ns",
+        "throttle_ms",
         "waits_its_turn",
     )
 
@@ -124,6 +128,14 @@ class Request:
         self.handled_ns = 0
         """When its handler returned, if it was not answered by then."""
         self.answered_ns = 0
+        self.throttle_ms = 0
+        """For how long the connection is muted after the answer."""
+        self.part_ns = 0
+        """When the part that runs now began; 0 if none runs, or if requests are not charged for time."""
+        self.ran_ns = 0
+        """How long its earlier parts ran."""
+        self.charge_sent: Callable[[int], None] | None = None
+        """Called with the time that the network thread took to send the answer."""
         self._answer = answer
         self._resume = resume
         self._give_back = give_back
@@ -139,6 +151,11 @@ class Request:
     def connection_age_ms(self) -> int:
         """How long the connection had been open when the request came."""
         return (self.received_ns - self.peer.opened_ns) // 1_000_000
+
+    def busy_ns(self, now_ns: int) -> int:
+        """How long threads have run it; 0 if requests are not charged for time."""
+        part_ns = self.part_ns
+        return self.ran_ns + (now_ns - part_ns if part_ns else 0)
 
     def continue_in(self, lane: Lane, rest: Callable[[], None]) -> None:
         """Run the rest of the request in a lane: at once if it runs there already, else on a worker.

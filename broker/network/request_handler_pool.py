@@ -50,6 +50,8 @@ class RequestHandlerPool:
         measures_times: bool = False,
     ) -> None:
         self.measures_times = measures_times
+        self.charges_times = False
+        """Whether the time of threads is charged to clients: `Request.busy_ns` needs it."""
         self._process = process
         self.lane_of = lane_of
         self.in_turn = in_turn
@@ -79,8 +81,10 @@ class RequestHandlerPool:
 
         Raises only what must end the broker.
         """
-        measures_times = self.measures_times
+        measures_times, charges_times = self.measures_times, self.charges_times
         try:
+            if charges_times:
+                request.part_ns = monotonic_ns()
             rest = request.rest
             if rest is None:
                 if measures_times:
@@ -91,6 +95,9 @@ class RequestHandlerPool:
                 rest()
             if measures_times and not request.answered:
                 request.handled_ns = monotonic_ns()
+            if charges_times:
+                request.ran_ns = request.busy_ns(monotonic_ns())
+                request.part_ns = 0
         except InvariantViolation:
             raise
         except Exception as error:

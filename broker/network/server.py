@@ -73,6 +73,7 @@ class SocketServer:
         self.worker_times: list[BusyTime] = []
         """Of the workers of the general lane."""
         self._handlers: RequestHandlerPool | None = None
+        self._charges_times = False
         self.queues: dict[Lane, RequestQueue[Connection]] = {}
 
     def bind(self) -> None:
@@ -128,6 +129,7 @@ class SocketServer:
             workers=workers,
             measures_times=config.metrics_port >= 0,
         )
+        handlers.charges_times = self._charges_times
         self._handlers, self.queues = handlers, handlers.queues
         self.worker_times = handlers.worker_times[Lane.GENERAL]
         self.network_threads = [
@@ -150,6 +152,12 @@ class SocketServer:
         for thread in self.network_threads:
             thread.start()
         self._acceptor.start()
+
+    def charge_times(self, charges_times: bool) -> None:
+        """Measure how long threads run each request, or not, from now on: quotas need that."""
+        self._charges_times = charges_times
+        if self._handlers is not None:
+            self._handlers.charges_times = charges_times
 
     def call_soon(self, work: Callable[[], None]) -> None:
         """Call a function on a network thread, after it has sent the answers that are complete.

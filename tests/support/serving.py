@@ -40,6 +40,7 @@ from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
+from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -345,6 +346,7 @@ class Serving:
         self.blocks = Blocks()
         self.configs = Configs()
         self.znodes = Znodes()
+        self.quotas = ClientQuotas()
         self.features = FeatureChanges(self.znodes.open_store().features, supported=SUPPORTED, on_fatal=fatal)
         self.auto_created: list[list[str]] = []
         self.auto_topics = AutoTopicCreation(
@@ -417,6 +419,7 @@ class Serving:
             auto_topics=self.auto_topics,
             configs=cast(Any, self.configs),
             features=self.features,
+            quotas=self.quotas,
             controller=self.controller,
             slow_work=cast(Any, self.slow),
             producer_ids=self.producer_ids,

@@ -367,6 +367,57 @@ def test_a_lost_connection_drops_what_has_not_run(is_claimed: bool, pipeline: Dr
     assert (pipeline.turns, pipeline.sent()) == ([], [])
 
 
+def test_a_muted_connection_reads_nothing_and_begins_nothing(pipeline: Driven) -> None:
+    first, second = pipeline.received(b"1", b"2")
+    pipeline.claim()
+    pipeline.finish(pipeline.take())
+    pipeline.take()
+    pipeline.finish(second)
+    pipeline.received(b"3")
+    second.respond((b"b",))
+    pipeline.is_muted = True
+    assert not pipeline.may_read
+    assert pipeline.run_all() == []
+    # What has run is answered.
+    first.respond((b"a",))
+    assert pipeline.sent() == [b"a", b"b"]
+    assert pipeline.held() is None
+    pipeline.is_muted = False
+    assert pipeline.may_read
+    assert pipeline.run_all() == [b"3"]
+
+
+def test_a_muted_connection_is_not_idle(pipeline: Driven) -> None:
+    pipeline.is_muted = True
+    assert not pipeline.is_idle
+    pipeline.is_muted = False
+    assert pipeline.is_idle
+
+
+def test_a_request_that_has_begun_continues_though_its_connection_is_muted(pipeline: Driven) -> None:
+    pipeline.received(b"1", b"2")
+    pipeline.claim()
+    request = pipeline.take()
+    assert request is not None
+    request.continue_in(Lane.RECORDS, lambda: None)
+    pipeline.is_muted = True
+    assert pipeline.finish(request) is Lane.RECORDS
+    pipeline.take()
+    request.rest = None
+    assert pipeline.finish(request) is None
+
+
+@pytest.mark.parametrize("ends", [Driven.peer_ends, lambda pipeline: pipeline.drain("stopping")])
+def test_a_mute_holds_up_no_connection_that_is_to_close(
+    ends: Callable[[Driven], object], pipeline: Driven
+) -> None:
+    pipeline.received(b"1", b"2")
+    pipeline.is_muted = True
+    assert pipeline.run_all() == []
+    ends(pipeline)
+    assert pipeline.run_all() == [b"1", b"2"]
+
+
 AFTER = {
     # PEER_ENDS, DRAIN, REFUSE, CLOSE, LOSE; "-" for an event that would be a bug
     "OPEN": "HALF_CLOSED DRAINING REFUSING CLOSING CLOSED",
@@ -403,7 +454,7 @@ def test_any_schedule_runs_and_answers_each_request_once_and_in_order(seed: int)
     running: Request | None = None
     received = 0
     for _ in range(2_000):
-        step = random.choice(["receive", "run", "answer", "send", "peer"])
+        step = random.choice(["receive", "run", "answer", "send", "peer", "mute"])
         if step == "receive" and pipeline.may_read and received < 300:
             count = random.randint(1, 4)
             pipeline.received(*[b"%d" % number for number in range(received, received + count)])
@@ -422,10 +473,12 @@ def test_any_schedule_runs_and_answers_each_request_once_and_in_order(seed: int)
             sent += pipeline.sent()
         elif step == "peer":
             pipeline.peer_is_slow = random.choice([True, False, False])
+        elif step == "mute":
+            pipeline.is_muted = random.choice([True, False, False])
         waiting = len(ran) + (running is not None) - len(sent)
         assert waiting <= LIMITS.max_in_flight
         assert sent == [b"%d" % number for number in range(len(sent))]
-    pipeline.peer_is_slow = False
+    pipeline.peer_is_slow = pipeline.is_muted = False
     while len(sent) < received:
         if running is None and pipeline.claim() is not None:
             running = pipeline.take()

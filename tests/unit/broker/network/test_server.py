@@ -404,7 +404,7 @@ def test_an_idle_connection_is_closed_but_not_one_that_waits_for_an_answer(
     serve: Serve, caplog: pytest.LogCaptureFixture, holding: Holding
 ) -> None:
     caplog.set_level(logging.INFO)
-    served = serve(holding, connections_max_idle_ms=100)
+    served = serve(holding, connections_max_idle_ms=100, connection_failed_authentication_delay_ms=50)
     waiting = connect_before_the_idle_limit(served, lambda: bool(holding.requests), b"long poll")
     (request,) = holding.requests
     idle = served.client()
@@ -697,3 +697,88 @@ def test_a_request_whose_worker_could_not_be_started_runs_soon(
     client = served.client()
     client.send(b"general 1")
     assert client.receive() == b"general 1"
+
+
+def throttling(throttle_ms: int) -> Callable[[Request], None]:
+    """Echoes, and mutes the connection after each answer to a payload that begins with "mute"."""
+
+    def process(request: Request) -> None:
+        if bytes(request.frame.view).startswith(b"mute"):
+            request.throttle_ms = throttle_ms
+        echo(request)
+
+    return process
+
+
+def test_a_throttled_connection_is_answered_and_then_muted(serve: Serve) -> None:
+    served = serve(throttling(200))
+    muted, other = served.client(), served.client()
+    began = time.monotonic()
+    muted.send(b"mute 1", b"2")
+    assert muted.receive() == b"mute 1"
+    muted.send(b"3")
+    other.send(b"other")
+    assert other.receive() == b"other"
+    assert muted.receive() == b"2"
+    assert time.monotonic() - began >= 0.2
+    assert muted.receive() == b"3"
+
+
+def test_a_muted_connection_is_not_closed_as_idle_and_has_its_time_anew(serve: Serve) -> None:
+    served = serve(throttling(400), connections_max_idle_ms=100, connection_failed_authentication_delay_ms=50)
+    client = served.client()
+    client.send(b"mute", b"next")
+    assert client.receive() == b"mute"
+    assert client.receive() == b"next"
+    assert client.is_closed_by_server()
+
+
+def test_a_stopping_server_closes_muted_connections_at_once(serve: Serve) -> None:
+    served = serve(throttling(600_000))
+    client = served.client()
+    client.send(b"mute", b"received")
+    assert client.receive() == b"mute"
+    began = time.monotonic()
+    served.server.stop(drain_timeout_ms=60_000)
+    assert time.monotonic() - began < 30
+    assert client.receive() == b"received"
+    assert client.is_closed_by_server()
+
+
+def test_the_longest_of_several_throttle_times_counts(serve: Serve, holding: Holding) -> None:
+    served = serve(holding)
+    client = served.client()
+    client.send(b"0", b"1")
+    long, short = holding.held(2)
+    began = time.monotonic()
+    long.throttle_ms, short.throttle_ms = 200, 10
+    echo(long)
+    echo(short)
+    assert [client.receive(), client.receive()] == [b"0", b"1"]
+    client.send(b"2")
+    third = holding.held(3)[2]
+    assert time.monotonic() - began >= 0.2
+    echo(third)
+    assert client.receive() == b"2"
+
+
+def test_the_time_of_threads_is_measured_when_it_is_charged(serve: Serve) -> None:
+    charged: list[int] = []
+    busy: list[int] = []
+
+    def process(request: Request) -> None:
+        time.sleep(0.01)
+        busy.append(request.busy_ns(time.monotonic_ns()))
+        request.charge_sent = charged.append
+        echo(request)
+
+    served = serve(process)
+    client = served.client()
+    for charges_times in (False, True):
+        served.server.charge_times(charges_times)
+        client.send(b"00")
+        assert client.receive() == b"00"
+    assert busy[0] == 0
+    assert 10_000_000 <= busy[1] < 10**9
+    wait_for(lambda: len(charged) == 1, "the charge for sending")
+    assert 0 < charged[0] < 10**9

@@ -1,0 +1,142 @@
+"""What requests are charged, and the throttle times in their answers."""
+
+from typing import Any
+
+import pytest
+
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.groups import HeartbeatRequest
+from barnabas.protocol.messages.metadata import MetadataRequest
+from barnabas.zookeeper.configs import Entity
+from barnabas.zookeeper.znodes import StoredConfig
+from tests.support.building import TOPIC_ID, led_by, metadata
+from tests.support.record_requests import (
+    LAST_FETCH,
+    catch_up,
+    fetch,
+    fetch_request,
+    fetched,
+    follow,
+    produce,
+    produced,
+)
+from tests.support.serving import EXTERNAL, Connection, Serving, batch
+
+
+@pytest.fixture
+def leading(leading: Serving) -> Serving:
+    """Its metadata has the topic's id."""
+    leading.managed.metadata.update(metadata({1: 0, 2: 5, 3: 5}, led_by(1), topic_id=TOPIC_ID))
+    return leading
+
+
+def limit(serving: Serving, **quotas: str) -> None:
+    """For the user of all requests, whose client id is "test"."""
+    serving.quotas.take({Entity.user("ANONYMOUS"): StoredConfig(quotas, 1, 1)})
+
+
+def test_a_producer_above_its_rate_is_muted_after_its_answer(leading: Serving) -> None:
+    first = produce(leading, batch(b"a" * 1_000), acks=1, version=9)
+    assert (first.response.throttle_time_ms, first.request.throttle_ms) == (0, 0)
+    limit(leading, producer_byte_rate="1")
+    second = produce(leading, batch(b"a" * 1_000), acks=1, version=9)
+    assert produced(second).error_code == ErrorCode.NONE
+    throttle_ms = (second.request.size_bytes - 10) * 1_000
+    assert second.response.throttle_time_ms == second.request.throttle_ms == throttle_ms
+    without_answer = produce(leading, batch(b"a"), acks=0)
+    assert without_answer.request.throttle_ms > throttle_ms
+
+
+@pytest.mark.parametrize("version", [None, 4, 12, LAST_FETCH])
+def test_a_consumer_above_its_rate_gets_no_records_and_asks_again(
+    leading: Serving, version: int | None
+) -> None:
+    produce(leading, batch(b"a" * 600))
+    catch_up(leading)
+    limit(leading, consumer_byte_rate="10")
+    throttled = fetch(leading, 0, version=version, listener=EXTERNAL)
+    assert throttled.response.responses == []
+    assert throttled.response.throttle_time_ms == throttled.request.throttle_ms > 10_000
+    # What was not sent is not charged.
+    limit(leading, consumer_byte_rate="200")
+    again = fetch(leading, 0, version=version, listener=EXTERNAL)
+    assert len(fetched(again).records) > 600
+    assert again.response.throttle_time_ms == 0
+    assert len(fetched(follow(leading, 0)).records) > 600
+
+
+def test_a_throttled_session_goes_on_with_the_partitions_that_it_had(leading: Serving) -> None:
+    produce(leading, batch(b"a" * 600))
+    catch_up(leading)
+    session: dict[str, Any] = {"version": LAST_FETCH, "listener": EXTERNAL}
+    opened = fetch(leading, 1, session_epoch=0, **session)
+    session_id = opened.response.session_id
+    assert session_id != 0
+
+    def again(epoch: int, offset: int | None) -> Connection:
+        return fetch(leading, offset, session_id=session_id, session_epoch=epoch, **session)
+
+    limit(leading, consumer_byte_rate="1")
+    throttled = again(1, 0)
+    assert (throttled.response.session_id, throttled.response.responses) == (session_id, [])
+    assert throttled.response.throttle_time_ms > 0
+    # A full fetch opens no session while it is throttled, as in Kafka.
+    full = fetch(leading, 0, session_epoch=0, **session)
+    assert (full.response.session_id, full.response.responses) == (0, [])
+    limit(leading, consumer_byte_rate="1000000")
+    assert len(fetched(again(2, None)).records) > 600
+
+
+def test_an_answer_has_no_more_records_than_a_consumers_quota_can_ever_send(leading: Serving) -> None:
+    for _ in range(8):
+        produce(leading, batch(b"a" * 100))
+    catch_up(leading)
+    unlimited = len(fetched(fetch(leading, 0, listener=EXTERNAL)).records)
+    limit(leading, consumer_byte_rate="50")
+    answer = fetch(leading, 0, listener=EXTERNAL, min_bytes=100_000, max_wait_ms=60_000)
+    assert 0 < len(fetched(answer).records) < 500 < unlimited
+
+
+def test_a_followers_fetch_is_exempt(leading: Serving) -> None:
+    limit(leading, consumer_byte_rate="0", request_percentage="0")
+    produce(leading, batch(b"a"))
+    follower = follow(leading, 0)
+    assert len(fetched(follower).records) > 0
+    assert follower.request.throttle_ms == 0
+
+
+@pytest.mark.parametrize("version", [None, 2, 9])
+def test_any_request_pays_for_the_time_of_threads(leading: Serving, version: int | None) -> None:
+    limit(leading, request_percentage="50")
+
+    def ask(body: Any) -> Connection:
+        connection = Connection.of(body, version=version and min(version, 4 if body is beat else version))
+        connection.request.ran_ns = 5_010_000_000
+        connection.run(leading.dispatch)
+        return connection
+
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    first = ask(MetadataRequest(topics=None))
+    assert 20 <= first.request.throttle_ms <= 1_000
+    assert len(first.response.topics) == 1
+    if version != 2:
+        assert first.response.throttle_time_ms == first.request.throttle_ms
+    second = ask(beat)
+    assert second.request.throttle_ms == 1_000
+    if version != 2:
+        assert second.response.throttle_time_ms == 1_000
+    # The metadata that is kept for others has no throttle time.
+    limit(leading)
+    assert ask(MetadataRequest(topics=None)).response.throttle_time_ms == 0
+
+
+def test_a_fetch_that_pays_for_time_alone_gets_no_records_either(leading: Serving) -> None:
+    produce(leading, batch(b"a"))
+    catch_up(leading)
+    limit(leading, request_percentage="1", consumer_byte_rate="1000000")
+    connection = Connection.of(fetch_request(0))
+    connection.request.ran_ns = 10**9
+    connection.run(leading.dispatch)
+    assert connection.response.responses == []
+    assert connection.response.throttle_time_ms == 1_000
+    assert leading.quotas.fetched.clients()["ANONYMOUS", ""].measure.measure(0) == 0
