@@ -1,4 +1,4 @@
-"""A real ZooKeeper for a local cluster, which needs Java and five jars (4.3 MB).
+"""A real ZooKeeper for a local cluster, which needs Java and five jars (4.3 MB), or six with SASL.
 
 The installed `pyspark` has the jars; without it they are downloaded from a Maven repository once. The stock
 server is up in a quarter of a second and takes 57 MB.
@@ -15,6 +15,7 @@ Any thread; calls block and are bounded.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -36,6 +37,8 @@ JARS_VARIABLE: Final = "BARNABAS_ZOOKEEPER_JARS"
 MINIMUM_JAVA: Final = 11
 _JARS: Final = ("zookeeper-3", "zookeeper-jute-3", "slf4j-api-", "metrics-core-", "snappy-java-")
 _PINNED: Final = Path(__file__).with_name("zookeeper_jars.sha256")
+_SASL_JARS: Final = ("netty-handler-4",)
+"""The server's settings of TLS, which it reads together with those of SASL, refer to a class of Netty."""
 _LOGGING_JARS: Final = ("log4j-api-2", "log4j-core-2", "log4j-slf4j2-impl-2")
 _DIAGNOSIS_TIMEOUT_S: Final = 20.0
 _PROBE_TIMEOUT_S: Final = 0.5
@@ -122,9 +125,12 @@ def _fetch_jars() -> Path:
     # Imported here: most machines have the jars, and need neither an HTTP client nor an XML parser.
     from barnabas.deploy.maven import FetchFailed, fetch, read_pinned
 
-    archives = read_pinned(_PINNED.read_text(encoding="utf-8"))
+    pinned = _PINNED.read_text(encoding="utf-8")
+    archives = read_pinned(pinned)
+    # The list may grow for the same ZooKeeper; a folder of an earlier list would lack some.
+    digest = hashlib.sha256(pinned.encode()).hexdigest()[:8]
     try:
-        return fetch(archives[0].name.removesuffix(".jar"), archives)
+        return fetch(f"{archives[0].name.removesuffix('.jar')}-{digest}", archives)
     except FetchFailed as error:
         raise DeployError(
             f"ZooKeeper's jars could not be fetched: {error}; or set {JARS_VARIABLE} to a folder with them, "
@@ -166,12 +172,14 @@ class ZooKeeper(LocalServer):
         sync: bool = False,
         log_level: str | None = None,
         die_with_parent: bool = True,
+        jaas_file: Path | None = None,
     ) -> None:
         """A server in `directory`, not yet started.
 
         `port`: None picks a free one. `sync`: whether transactions are forced to disk
         before they are acknowledged; without it they survive the crash of a process, but not a power cut.
         `log_level`: ``info``, ``debug``… turns on ZooKeeper's own log, in the same file (0.2 s and 16 MB).
+        `jaas_file`: with it only its users may connect, by SASL with DIGEST-MD5; it exists at each start.
         """
         port = ReservedPort.pick(host) if port is None else port
         reserved = [port] if isinstance(port, ReservedPort) else []
@@ -188,6 +196,7 @@ class ZooKeeper(LocalServer):
         self.tick_time_ms = tick_time_ms
         self.sync = sync
         self.log_level = log_level
+        self.jaas_file = jaas_file
 
     @property
     def endpoint(self) -> Endpoint:
@@ -242,7 +251,8 @@ class ZooKeeper(LocalServer):
 
     def command(self) -> list[str]:
         """Write the server's configuration, and return the command that runs it."""
-        jars = find_jars(_JARS if self.log_level is None else _JARS + _LOGGING_JARS)
+        names = _JARS if self.log_level is None else _JARS + _LOGGING_JARS
+        jars = find_jars(names if self.jaas_file is None else names + _SASL_JARS)
         java = find_java()
         (self.directory / "data").mkdir(parents=True, exist_ok=True)
         settings = {
@@ -257,9 +267,18 @@ class ZooKeeper(LocalServer):
             "autopurge.snapRetainCount": 3,
             "autopurge.purgeInterval": 1,
         }
+        if self.jaas_file is not None:
+            # Without the last two a stranger could still connect, and read what has no ACL of its own.
+            settings |= {
+                "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+                "enforce.auth.enabled": "true",
+                "enforce.auth.schemes": "sasl",
+            }
         configuration = self.directory / "zoo.cfg"
         configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         flags = [*_JVM_FLAGS, f"-Dzookeeper.forceSync={'yes' if self.sync else 'no'}"]
+        if self.jaas_file is not None:
+            flags.append(f"-Djava.security.auth.login.config={self.jaas_file}")
         if self.log_level is not None:
             log4j = self.directory / "log4j2.properties"
             log4j.write_text(_LOG4J.format(level=self.log_level))

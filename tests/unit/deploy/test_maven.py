@@ -110,7 +110,7 @@ def test_without_settings_maven_central_is_asked(tmp_path: Path, monkeypatch: py
 def test_without_pyspark_the_jars_of_zookeeper_come_from_the_repository(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = zookeeper.find_jars(zookeeper._JARS + zookeeper._LOGGING_JARS)
+    installed = zookeeper.find_jars(zookeeper._JARS + zookeeper._LOGGING_JARS + zookeeper._SASL_JARS)
     for archive in read_pinned(zookeeper._PINNED.read_text()):
         (repository / archive.path).parent.mkdir(parents=True)
         (jar,) = [path for path in installed if path.name == archive.name]

@@ -67,3 +67,14 @@ def test_the_installed_pyspark_has_the_five_jars() -> None:
 def test_a_malformed_connect_string_is_refused() -> None:
     with pytest.raises(ValueError, match="'nowhere' is not host:port"):
         ExistingZooKeeper("nowhere")
+
+
+def test_with_users_nobody_else_may_connect(tmp_path: Path) -> None:
+    server = ZooKeeper(tmp_path / "zookeeper", jaas_file=tmp_path / "zookeeper.jaas")
+    command = server.command()
+    assert f"-Djava.security.auth.login.config={tmp_path / 'zookeeper.jaas'}" in command
+    lines = (tmp_path / "zookeeper" / "zoo.cfg").read_text().splitlines()
+    assert {"enforce.auth.enabled=true", "enforce.auth.schemes=sasl"} <= set(lines)
+    plain = ZooKeeper(tmp_path / "plain").command()
+    assert not [word for word in plain if "login.config" in word or "netty" in word]
+    assert "auth" not in (tmp_path / "plain" / "zoo.cfg").read_text()
