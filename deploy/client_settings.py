@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.common.security.jaas import LOGIN_MODULES, LoginModule, jaas_text
-from barnabas.deploy.local_broker import to_properties
+from barnabas.deploy.local_broker import PLAINTEXT, to_properties
 from barnabas.deploy.private_files import make_private_folder, write_private
 from barnabas.deploy.state import SecurityConfiguration
 
@@ -51,8 +51,15 @@ def login_text(mechanism: str, user: str, password: str, users: Mapping[str, str
     return jaas_text(LoginModule(LOGIN_MODULES[mechanism], options))
 
 
+def _servers(access: ClientAccess, separator: str) -> dict[str, Any]:
+    servers, protocol = f"bootstrap{separator}servers", f"security{separator}protocol"
+    # PLAINTEXT is the default of all clients.
+    named = {} if access.protocol == PLAINTEXT else {protocol: access.protocol}
+    return {servers: access.bootstrap, **named}
+
+
 def _java(access: ClientAccess) -> dict[str, str]:
-    settings = {"bootstrap.servers": access.bootstrap, "security.protocol": access.protocol}
+    settings = _servers(access, ".")
     if access.ca_file is not None:
         settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(access.ca_file)}
     if access.mechanism is not None:
@@ -64,7 +71,7 @@ def _java(access: ClientAccess) -> dict[str, str]:
 
 
 def _confluent(access: ClientAccess) -> dict[str, str]:
-    settings = {"bootstrap.servers": access.bootstrap, "security.protocol": access.protocol}
+    settings = _servers(access, ".")
     if access.ca_file is not None:
         settings["ssl.ca.location"] = str(access.ca_file)
     if access.mechanism is not None:
@@ -77,14 +84,14 @@ def _confluent(access: ClientAccess) -> dict[str, str]:
 
 
 def _kafka_python(access: ClientAccess) -> dict[str, str]:
-    settings = {"bootstrap_servers": access.bootstrap, "security_protocol": access.protocol}
+    settings = _servers(access, "_")
     if access.ca_file is not None:
         settings["ssl_cafile"] = str(access.ca_file)
     return settings | _plain_login(access)
 
 
 def _aiokafka(access: ClientAccess) -> dict[str, Any]:
-    settings: dict[str, Any] = {"bootstrap_servers": access.bootstrap, "security_protocol": access.protocol}
+    settings = _servers(access, "_")
     if access.ca_file is not None:
         settings["ssl_context"] = ssl.create_default_context(cafile=access.ca_file)
     return settings | _plain_login(access)

@@ -12,11 +12,18 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
+from barnabas.cli.acls import bindings_of, operations_of, resource_of
+from barnabas.cli.exit_codes import CommandError
 from barnabas.client import NewTopic
+from barnabas.client.admin.users import ScramDeletion, ScramUpsertion
 from barnabas.client.blocking import Admin
+from barnabas.common.security.acl import AclBinding, AclFilter
+from barnabas.common.security.principal import Principal
+from barnabas.deploy.client_settings import ClientAccess, client_settings
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.security import ADMIN, make_password
 from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
 
 WHOLE_TIMEOUT_S: Final = 60.0
@@ -48,7 +55,8 @@ class Fault:
 class Cluster:
     def __init__(self, local: LocalCluster) -> None:
         self._local = local
-        self._admin = Admin(bootstrap_servers=local.bootstrap)
+        self._security = local.security
+        self._admin = Admin(**self.client_settings("barnabas"))
         self._faults: Counter[int] = Counter()
         """The number of faults that each broker has now."""
 
@@ -65,6 +73,44 @@ class Cluster:
     def log_files(self) -> dict[int, str]:
         """Broker id → the path of its log."""
         return {int(broker.id): str(broker.server_log) for broker in self._local.brokers}
+
+    def client_settings(self, kind: str, user: str = ADMIN) -> dict[str, Any]:
+        """The settings with which a client of this kind connects, by default as the super user admin.
+
+        Kinds: ``confluent``, ``kafka-python``, ``aiokafka``, ``java``, ``spark`` and ``barnabas``. Without
+        ``barnabas_security`` it has the bootstrap servers alone. Raises ValueError, and DeployError for an
+        unknown user.
+        """
+        if self._security is None:
+            return client_settings(kind, ClientAccess(bootstrap=self.bootstrap_servers))
+        return client_settings(kind, self._security.access(self.bootstrap_servers, user))
+
+    def create_user(self, name: str, *rights: str) -> None:
+        """Create a user with these rights, each ``OPERATION,… RESOURCE…`` as `barnabas acls grant` has them.
+
+        Returns once every broker knows the user. Raises ValueError for rights that mean nothing, ApiError,
+        and RuntimeError for a cluster whose users cannot be made while it runs.
+        """
+        security = self._security
+        mechanism = None if security is None else security.scram_mechanism
+        if security is None or mechanism is None:
+            raise RuntimeError("users of tests need barnabas_security = scram or scram+tls")
+        bindings = [binding for right in rights for binding in _bindings(name, right)]
+        password = make_password()
+        self._admin.alter_user_scram_credentials(ScramUpsertion(name, password, mechanism))
+        security.keep_user(name, password, self.bootstrap_servers)
+        if bindings:
+            self._admin.create_acls(bindings)
+
+    def delete_user(self, name: str) -> None:
+        """Delete a user and its rights. Raises ApiError."""
+        security = self._security
+        mechanism = None if security is None else security.scram_mechanism
+        if security is None or mechanism is None or name not in security.users:
+            return
+        self._admin.delete_acls(AclFilter(principal=str(Principal.user(name))))
+        self._admin.alter_user_scram_credentials(ScramDeletion(name, mechanism))
+        security.forget_user(name)
 
     def create_topic(
         self,
@@ -190,3 +236,14 @@ class Cluster:
             if time.monotonic() >= start + _LEADER_TIMEOUT_S:
                 raise TimeoutError(last)
             time.sleep(_POLL_S)
+
+
+def _bindings(user: str, right: str) -> list[AclBinding]:
+    operations, *resources = right.split()
+    if not resources:
+        raise ValueError(f"{right!r}: expected operations and resources, such as 'read,write topic:orders'")
+    try:
+        chosen = [resource_of(text) for text in resources]
+        return bindings_of(Principal.user(user), operations_of(operations), chosen)
+    except CommandError as error:
+        raise ValueError(f"{right!r}: {error}") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,16 +18,20 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    from barnabas.deploy.state import SecurityConfiguration
     from pytest_barnabas.cluster import Cluster
 
 _LOG_BYTES: Final = 16 * 1024
 _MARKERS: Final = {
-    "barnabas": ("brokers", "settings"),
+    "barnabas": ("brokers", "settings", "security"),
     "barnabas_topic": ("partitions", "replication_factor", "configs"),
 }
 """The arguments of each marker."""
 _MAPPINGS: Final = ("settings", "configs")
+_SECURITY: Final = ("off", "tls", "plain", "plain+tls", "scram", "scram+tls")
 _EXPECTED_NUMBER: Final = "expected a whole number, 1 or more"
+_EXPECTED_SECURITY: Final = f"expected one of {', '.join(_SECURITY)}"
+MakeUser = Callable[..., str]
 _CLUSTERS: Final = pytest.StashKey[list["Cluster"]]()
 
 
@@ -37,10 +41,15 @@ class Options:
 
     brokers: int
     settings: tuple[tuple[str, str], ...]
+    security: str = "off"
 
     @classmethod
     def of(
-        cls, config: pytest.Config, brokers: int | None = None, settings: Mapping[str, Any] | None = None
+        cls,
+        config: pytest.Config,
+        brokers: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        security: str | None = None,
     ) -> Options:
         """The ini options, overridden by those of a marker. Raises UsageError for a wrong ini option."""
         chosen: dict[str, str] = {}
@@ -55,10 +64,31 @@ class Options:
             brokers = int(text) if text.isdecimal() else 0
             if brokers < 1:
                 raise pytest.UsageError(f"barnabas_brokers = {text}: {_EXPECTED_NUMBER}")
-        return cls(brokers, tuple(sorted(chosen.items())))
+        if security is None:
+            security = _in_order(config.getini("barnabas_security"))
+            if security not in _SECURITY:
+                raise pytest.UsageError(f"barnabas_security = {security}: {_EXPECTED_SECURITY}")
+        return cls(brokers, tuple(sorted(chosen.items())), _in_order(security))
+
+    @property
+    def configuration(self) -> SecurityConfiguration | None:
+        """What of it is switched on: users who log in have no rights but those that they are given."""
+        from barnabas.deploy.state import SecurityConfiguration
+
+        if self.security == "off":
+            return None
+        words = self.security.split("+")
+        mechanism = {"plain": "PLAIN", "scram": "SCRAM-SHA-256"}.get(words[0])
+        return SecurityConfiguration(tls="tls" in words, mechanism=mechanism, acl=mechanism is not None)
 
     def __str__(self) -> str:
-        return ",".join([f"brokers={self.brokers}", *(f"{name}={value}" for name, value in self.settings)])
+        named = [f"brokers={self.brokers}", *(f"{name}={value}" for name, value in self.settings)]
+        return ",".join(named if self.security == "off" else [*named, self.security])
+
+
+def _in_order(security: str) -> str:
+    """The words of a security in one order: ``tls+scram`` is ``scram+tls``."""
+    return "+".join(sorted(word.strip() for word in security.split("+")))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,13 +96,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "barnabas_settings", "settings of its brokers, NAME=VALUE in each line", type="linelist", default=[]
     )
+    parser.addini("barnabas_security", f"how clients connect: {', '.join(_SECURITY)}", default="off")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_CLUSTERS] = []
     config.addinivalue_line(
         "markers",
-        "barnabas(brokers=None, settings=None): run with a cluster that has these brokers and settings",
+        "barnabas(brokers=None, settings=None, security=None): run with a cluster that has these brokers, "
+        "settings and security",
     )
     config.addinivalue_line(
         "markers",
@@ -112,6 +144,9 @@ def _wrong_argument(marker: pytest.Mark) -> str | None:
         if name in _MAPPINGS:
             if value is not None and not isinstance(value, Mapping):
                 return f"{name}={value!r}: expected a mapping"
+        elif name == "security":
+            if value is not None and (not isinstance(value, str) or _in_order(value) not in _SECURITY):
+                return f"{name}={value!r}: {_EXPECTED_SECURITY}"
         elif value is not None and (type(value) is not int or value < 1):
             return f"{name}={value!r}: {_EXPECTED_NUMBER}"
     return None
@@ -134,14 +169,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def barnabas_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """A running cluster of three brokers (ini: ``barnabas_brokers``, ``barnabas_settings``)."""
+    """A running cluster of three brokers (ini: ``barnabas_brokers``, ``barnabas_settings``,
+    ``barnabas_security``).
+    """
     # Imported here: most runs of pytest in this environment need no cluster.
     from barnabas.deploy.local import LocalCluster
     from pytest_barnabas.cluster import Cluster
 
     options: Options = getattr(request, "param", None) or Options.of(request.config)
     local = LocalCluster(
-        tmp_path_factory.mktemp("barnabas"), brokers=options.brokers, settings=dict(options.settings)
+        tmp_path_factory.mktemp("barnabas"),
+        brokers=options.brokers,
+        settings=dict(options.settings),
+        security=options.configuration,
     )
     clusters = request.config.stash[_CLUSTERS]
     try:
@@ -171,3 +211,28 @@ def barnabas_topic(request: pytest.FixtureRequest, barnabas_cluster: Cluster) ->
         barnabas_cluster.delete_topic(name)
     except BarnabasError as error:
         warnings.warn(pytest.PytestWarning(f"topic {name} was not deleted: {error}"), stacklevel=1)
+
+
+@pytest.fixture
+def barnabas_user(request: pytest.FixtureRequest, barnabas_cluster: Cluster) -> Iterator[MakeUser]:
+    """Makes users of this test from their rights, such as ``"read,write topic:orders group:g*"``.
+
+    Returns the name, for `Cluster.client_settings`; users and rights are removed after the test.
+    """
+    made: list[str] = []
+    prefix = re.sub("[^A-Za-z0-9._-]", "-", request.node.name)[:100]
+
+    def make(*rights: str) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        made.append(name)
+        barnabas_cluster.create_user(name, *rights)
+        return name
+
+    yield make
+    from barnabas.protocol.errors import BarnabasError
+
+    for name in made:
+        try:
+            barnabas_cluster.delete_user(name)
+        except BarnabasError as error:
+            warnings.warn(pytest.PytestWarning(f"user {name} was not deleted: {error}"), stacklevel=1)

@@ -168,10 +168,13 @@ def test_a_setting_without_a_value_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_wrong_argument_of_a_marker_is_named_before_a_cluster_starts(tmp_path: Path) -> None:
     said_of = {
         "barnabas(borkers=1)": "borkers=1: unknown; did you mean brokers?",
-        "barnabas(1)": "1 has no name; expected one of brokers, settings",
+        "barnabas(1)": "1 has no name; expected one of brokers, settings, security",
         "barnabas(brokers=0)": "brokers=0: expected a whole number, 1 or more",
         "barnabas(brokers='1')": "brokers='1': expected a whole number, 1 or more",
         "barnabas(settings=['a=1'])": "settings=['a=1']: expected a mapping",
+        "barnabas(security='ssl')": (
+            "security='ssl': expected one of off, tls, plain, plain+tls, scram, scram+tls"
+        ),
         "barnabas_topic(partition=6)": "partition=6: unknown; did you mean partitions?",
         "barnabas_topic(6)": "6 has no name; expected one of partitions, replication_factor, configs",
         "barnabas_topic(partitions='6')": "partitions='6': expected a whole number, 1 or more",
