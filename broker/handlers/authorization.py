@@ -187,7 +187,7 @@ def with_refusals(request: ApiRequest, refusals: Sequence[Any]) -> ApiRequest:
 
 def _added(request: ApiRequest, refusals: Sequence[Any]) -> Amend:
     name, _ = list_of(APIS[request.api_key].response)
-    return lambda response: getattr(response, name).extend(refusals)
+    return lambda response: setattr(response, name, [*getattr(response, name), *refusals])
 
 
 def _leave_out(services: Services, request: ApiRequest, question: Question) -> Amend:

@@ -133,11 +133,12 @@ def _hidden(services: Services, request: ApiRequest, current: ClusterMetadata) -
     if services.authorizer is None:
         return _NOTHING_HIDDEN
     is_listing = _asks_for_all(request)
-    names = list(current.topics) if is_listing else [_name(current, each) for each in request.body.topics]
+    requested = current.topics if is_listing else (_name(current, each) for each in request.body.topics)
+    names = [name for name in requested if name]
     shown = permitted(
         services, request, Operation.DESCRIBE, ResourceType.TOPIC, names, logs_denied=not is_listing
     )
-    return frozenset(name for name in names if name and name not in shown)
+    return frozenset(name for name in names if name not in shown)
 
 
 def _name(current: ClusterMetadata, requested: wire.MetadataRequestTopic) -> str:

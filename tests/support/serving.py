@@ -40,7 +40,9 @@ from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
+from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
+from barnabas.broker.security.session import Session
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -80,26 +82,38 @@ class Connection:
     opened_ns = 0
 
     def __init__(
-        self, payload: bytes, listener: str = EXTERNAL, request_type: Any = None, version: int | None = None
+        self,
+        payload: bytes,
+        listener: str = EXTERNAL,
+        request_type: Any = None,
+        version: int | None = None,
+        session: Session | None = None,
     ) -> None:
         self.closed: str | None = None
         self.answers: list[bytes] = []
         self._request_type = request_type
         self._version = version
-        peer = Peer("client-1", "127.0.0.1", listener, self.opened_ns)
+        peer = Peer("client-1", "127.0.0.1", listener, self.opened_ns, session or Session("127.0.0.1"))
         frame = Frame(memoryview(bytearray(payload)))
         self._is_running = False
         self.request = Request(frame, peer, lane_of(frame.view), 0, self._answer, self._resume)
 
     @classmethod
-    def of(cls, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
+    def of(
+        cls,
+        body: Any,
+        listener: str = EXTERNAL,
+        *,
+        version: int | None = None,
+        session: Session | None = None,
+    ) -> Connection:
         """Encode the request in the native protocol, or in a version of Kafka's."""
         if version is None:
             buffers = codec_msgpack.encode_request(CORRELATION_ID, "test", body)
         else:
             buffers = codec_kafka.encode_request(version, CORRELATION_ID, "test", body)
         payload = b"".join(bytes(buffer) for buffer in buffers)[LENGTH_BYTES:]
-        return cls(payload, listener, type(body), version)
+        return cls(payload, listener, type(body), version, session)
 
     def _answer(self, request: Request, buffers: Buffers, close_reason: str) -> None:
         if self.is_answered:
@@ -336,12 +350,16 @@ class Serving:
         topics: Any = None,
         auto_create: Create | None = None,
         links: Any = None,
+        authorizer: Authorizer | None = None,
         **settings: object,
     ) -> None:
         self.logs = open_logs(folder) if logs is None else logs
         self.managed = Managed(self.logs, real_clock=real_clock, broker_id=broker_id)
         self.topics = Topics() if topics is None else topics
         self.controller = FakeController()
+        self.authorizer = authorizer
+        self.session: Session | None = None
+        """Of the connections of later requests; None for another anonymous one each."""
         self.slow = Inline()
         self.blocks = Blocks()
         self.configs = Configs()
@@ -427,6 +445,7 @@ class Serving:
             transactions=self.transactions,
             verification=self.verification,
             log_dir_moves=self.log_dir_moves,
+            authorizer=self.authorizer,
         )
 
     def _auto_create(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
@@ -447,7 +466,7 @@ class Serving:
 
     def send(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
         """Receive a request by a listener and run it in the lanes that it chooses."""
-        return self.run(Connection.of(body, listener, version=version))
+        return self.run(Connection.of(body, listener, version=version, session=self.session))
 
     def run(self, connection: Connection) -> Connection:
         connection.run(self.dispatch)
