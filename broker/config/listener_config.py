@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+from barnabas.common.security.jaas import LOGIN_MODULES, LoginModule, jaas_text
 from barnabas.common.security.secret import Secret
 from barnabas.common.settings import (
     INT_MAX,
@@ -271,6 +272,8 @@ class ListenerConfig:
 
     mechanisms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The overrides of mechanisms: name in lower case → name of the setting → value."""
+    jaas_file: tuple[LoginModule, ...] = field(default=(), repr=False)
+    """The login modules of the listener's section of the JAAS file."""
 
     def value(self, name: str) -> Any:
         """By the name of the setting, without a prefix."""
@@ -287,9 +290,12 @@ class ListenerConfig:
         return None if name in OF_MECHANISMS_ALONE else self.value(name)
 
     def jaas(self, mechanism: str) -> str | None:
-        """The login module of a mechanism and its options; None if there is none."""
+        """The login module of a mechanism and its options: the setting's, else the JAAS file's, else None."""
         secret: Secret | None = self.of_mechanism(mechanism, JAAS)
-        return None if secret is None else secret.value
+        if secret is not None:
+            return secret.value
+        name = LOGIN_MODULES.get(mechanism.upper())
+        return next((jaas_text(module) for module in self.jaas_file if module.name == name), None)
 
     def reloaded(self, other: ListenerConfig) -> ListenerConfig:
         """With those values of another config that can change while the listener is open."""

@@ -33,6 +33,7 @@ from barnabas.broker.config.settings import (
     declaration,
 )
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, SettingValue, TopicConfig
+from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas_file
 from barnabas.common.security.secret import HIDDEN, shown
 from barnabas.common.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
 from barnabas.common.suggestions import did_you_mean
@@ -83,6 +84,7 @@ _NEEDED: Final = (
     "listener.security.protocol.map",
 )
 """Settings without which the others cannot be checked together."""
+_JAAS_FILE: Final = "java.security.auth.login.config"
 _CLEANER_THREADS: Final = "log.cleaner.threads"
 _DEDUPE_BUFFER: Final = "log.cleaner.dedupe.buffer.size"
 _LEAST_MAP_BYTES: Final = 1 << 20
@@ -239,10 +241,21 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
         topics=topics,
         own_listener=ListenerConfig(**of_listeners),
         listener_overrides=overrides,
+        jaas_file=_read_jaas_file(values.get(_JAAS_FILE), problems),
         given=MappingProxyType(given),
     )
     check_security(config, problems)
     return config
+
+
+def _read_jaas_file(path: str | None, problems: list[str]) -> Mapping[str, tuple[LoginModule, ...]]:
+    if path is None:
+        return {}
+    try:
+        return parse_jaas_file(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, MalformedJaas) as error:
+        problems.append(f"{_JAAS_FILE}={path!r} cannot be read: {error}")
+        return {}
 
 
 def unknown_setting(name: str, text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from barnabas.broker.config.listener_config import (
@@ -37,6 +37,7 @@ from barnabas.broker.config.topic_config import (
     WEEK_MS,
     TopicConfig,
 )
+from barnabas.common.security.jaas import LoginModule
 from barnabas.common.settings import (
     DERIVED,
     INT_MAX,
@@ -55,6 +56,8 @@ from barnabas.common.settings import (
 from barnabas.protocol.ids import BrokerId
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+_JAAS_OF_SERVERS: Final = "KafkaServer"
+_JAAS_OF_ZOOKEEPER: Final = "Client"
 _LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 
 
@@ -409,6 +412,8 @@ class BrokerConfig(SecuritySettings):
     """The settings of a listener without overrides."""
     listener_overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Listener in lower case → setting, maybe with the prefix of a mechanism → value."""
+    jaas_file: Mapping[str, tuple[LoginModule, ...]] = field(default_factory=dict, repr=False)
+    """The sections of the file that java.security.auth.login.config names."""
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """The texts of the settings that were given, by the name that was used; secrets are hidden."""
 
@@ -423,7 +428,15 @@ class BrokerConfig(SecuritySettings):
 
     def listener(self, name: str) -> ListenerConfig:
         """The settings of a listener: the broker's values with the overrides."""
-        return self.own_listener.overridden(self.listener_overrides.get(name.lower(), {}))
+        config = self.own_listener.overridden(self.listener_overrides.get(name.lower(), {}))
+        own, common = f"{name.lower()}.{_JAAS_OF_SERVERS}", _JAAS_OF_SERVERS
+        modules = self.jaas_file.get(own, self.jaas_file.get(common, ()))
+        return replace(config, jaas_file=modules) if modules else config
+
+    @property
+    def zookeeper_login(self) -> LoginModule | None:
+        """The credentials of the session with ZooKeeper."""
+        return next(iter(self.jaas_file.get(_JAAS_OF_ZOOKEEPER, ())), None)
 
     @property
     def inter_broker_security_protocol(self) -> str:

@@ -74,6 +74,28 @@ def parse_jaas(text: str, mechanism: str | None = None) -> LoginModule:
     return module
 
 
+def parse_jaas_file(text: str) -> dict[str, tuple[LoginModule, ...]]:
+    """The sections of a JAAS file, ``Name { module flag options; … };``, by name. Raises MalformedJaas."""
+    tokens = _tokens(text)
+    sections: dict[str, tuple[LoginModule, ...]] = {}
+    for name in tokens:
+        if name.kind is not _Kind.TEXT or next(tokens, None) != (_Kind.SIGN, "{"):
+            raise MalformedJaas(
+                f"section {len(sections) + 1} of a JAAS file does not begin with a name and {{"
+            )
+        modules = []
+        for token in tokens:
+            if token == (_Kind.SIGN, "}"):
+                break
+            modules.append(_login_module(token, tokens))
+        if next(tokens, None) != (_Kind.SIGN, ";"):
+            raise MalformedJaas(f"section {len(sections) + 1} of a JAAS file does not end with }};")
+        if name.text in sections:
+            raise MalformedJaas(f"section {len(sections) + 1} of a JAAS file has the name of an earlier one")
+        sections[name.text] = tuple(modules)
+    return sections
+
+
 def jaas_text(module: LoginModule) -> str:
     """The text that `parse_jaas` reads as this module, with every option quoted."""
     options = "".join(f" {name}={_quoted(value)}" for name, value in module.options.items())

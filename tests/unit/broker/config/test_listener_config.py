@@ -1,10 +1,13 @@
 """Settings of listeners: whose value counts, and what of security is refused by name."""
 
+from pathlib import Path
+
 import pytest
 
 from barnabas.broker.config.listener_config import LISTENER_SETTINGS, parse_listener_name
 from barnabas.broker.config.load import config_from, load_config
 from barnabas.broker.config.settings import BrokerConfig
+from barnabas.common.security.jaas import parse_jaas
 from barnabas.common.security.principal import Principal
 from barnabas.common.security.secret import Secret, shown
 from barnabas.common.settings import setting_text
@@ -80,6 +83,42 @@ def test_a_mechanism_has_its_own_value_else_the_listeners() -> None:
     handler = "sasl.server.callback.handler.class"
     assert external.of_mechanism("OAUTHBEARER", handler) == validator
     assert external.of_mechanism("PLAIN", handler) is None
+
+
+def test_the_jaas_file_counts_for_mechanisms_without_a_text_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "jaas.conf"
+    file.write_text(
+        """// As Kafka's manual has it.
+        KafkaServer {
+            org.apache.kafka.common.security.plain.PlainLoginModule required username="all" password="p";
+            org.apache.kafka.common.security.scram.ScramLoginModule required username="scram" password="s";
+        };
+        external.KafkaServer {
+            org.apache.kafka.common.security.plain.PlainLoginModule required
+                username="own" password="hunter2";
+        };
+        Client {
+            org.apache.zookeeper.server.auth.DigestLoginModule required username="zk" password="hunter2";
+        };
+        """
+    )
+    own = "org.apache.kafka.common.security.plain.PlainLoginModule required;"
+    settings = {"java.security.auth.login.config": str(file)}
+    config = made(TWO | settings)
+    assert parse_jaas(config.listener("EXTERNAL").jaas("PLAIN") or "").username == "own"
+    assert config.listener("EXTERNAL").jaas("SCRAM-SHA-256") is None
+    assert parse_jaas(config.listener("INTERNAL").jaas("PLAIN") or "").username == "all"
+    assert parse_jaas(config.listener("INTERNAL").jaas("SCRAM-SHA-512") or "").username == "scram"
+    assert config.zookeeper_login is not None
+    assert (config.zookeeper_login.username, config.zookeeper_login.password) == ("zk", "hunter2")
+    named = made(TWO | settings | {"listener.name.external.plain.sasl.jaas.config": own})
+    assert named.listener("EXTERNAL").jaas("PLAIN") == own
+    assert "hunter2" not in repr(config) + repr(config.listener("EXTERNAL"))
+    file.write_text('KafkaServer { m required password="hunter2" };')
+    text = refusal(TWO | settings)
+    assert f"java.security.auth.login.config={str(file)!r} cannot be read: option 2 of a JAAS text" in text
+    assert "hunter2" not in text
+    assert "cannot be read: [Errno 2]" in refusal({"java.security.auth.login.config": str(tmp_path / "none")})
 
 
 def test_variables_of_the_environment_give_settings_of_one_listener() -> None:

@@ -71,7 +71,7 @@ def test_every_default_is_valid_and_every_row_has_an_attribute_named_after_it() 
         if isinstance(row.default, bool | int):
             assert row.kind.parse(str(row.default).lower()) == row.default
     of_topics = [name for name, row in SETTINGS.items() if row.topic_name]
-    parts = {"given", "topics", "own_listener", "listener_overrides"}
+    parts = {"given", "topics", "own_listener", "listener_overrides", "jaas_file"}
     assert len(SETTINGS) == len(fields(BrokerConfig)) - len(parts) + len(of_topics) + len(OF_LISTENERS)
 
 

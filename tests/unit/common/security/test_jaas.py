@@ -1,6 +1,7 @@
 """JAAS texts as Apache Kafka reads them."""
 
 import contextlib
+import re
 import traceback
 
 import pytest
@@ -15,6 +16,7 @@ from barnabas.common.security.jaas import (
     MalformedJaas,
     jaas_text,
     parse_jaas,
+    parse_jaas_file,
 )
 from tests.support.cases import each
 
@@ -108,3 +110,24 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     for whole in (text, f"a required {text}", f"a required x={text};"):
         with contextlib.suppress(MalformedJaas):
             parse_jaas(whole)
+
+
+def test_a_file_has_sections_of_login_modules() -> None:
+    sections = parse_jaas_file(f"A {{ {PLAIN_LOGIN} required x=y; m optional; }};\n/* no */ a.B {{ }};")
+    assert sections == {"A": (LoginModule(PLAIN_LOGIN, {"x": "y"}), LoginModule("m")), "a.B": ()}
+    assert parse_jaas_file(" // nothing") == {}
+
+
+@each(
+    [
+        ("A { m required; }", "does not end with };"),
+        ("A { m required;", "does not end with };"),
+        ("A m required;", "section 1 of a JAAS file does not begin with a name and {"),
+        ("A { }; ; ", "section 2 of a JAAS file does not begin"),
+        ("A { }; A { };", "section 2 of a JAAS file has the name of an earlier one"),
+        ("A { m required password=1; };", "option 1 of a JAAS text has no value"),
+    ]
+)
+def test_a_file_that_is_none_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(MalformedJaas, match=re.escape(sentence)):
+        parse_jaas_file(text)
