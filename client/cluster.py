@@ -29,6 +29,7 @@ from barnabas.common.channel import Answer, Channel
 from barnabas.common.dialects import NO_FEATURES
 from barnabas.protocol.codec_msgpack import check_values
 from barnabas.protocol.errors import (
+    AuthenticationFailed,
     BarnabasError,
     ConnectionClosed,
     ErrorCode,
@@ -95,6 +96,7 @@ class Cluster:
         self._requested_topics: Counter[str] = Counter()
         """Topics that calls request now, with the number of calls."""
         self._pool = BufferPool()
+        self._security = config.make_security()
         self._channels: dict[tuple[BrokerId, str], Channel] = {}
         self._control: dict[Endpoint, Channel] = {}
         self._silent_rounds: dict[Channel, int] = {}
@@ -107,12 +109,19 @@ class Cluster:
         self._last_refresh = float("-inf")
         self._age_timer: asyncio.TimerHandle | None = None
         self._watch_timer: asyncio.TimerHandle | None = None
+        self.refusal: AuthenticationFailed | None = None
+        """Why the last refresh failed, if its repetition does not help."""
+        self.refused_at = float("-inf")
+        """When it failed, by `time.monotonic`."""
         self._is_started = False
         """Until then `start` raises what goes wrong, so it is not logged too."""
         self.is_closed = False
 
     async def start(self) -> None:
-        """Connect to the cluster. Raises NoBrokerReachable naming every server that was tried."""
+        """Connect to the cluster. Raises NoBrokerReachable naming every server that was tried.
+
+        Raises AuthenticationFailed, and InvalidConfiguration for certificates that cannot be used.
+        """
         try:
             await self.refresh()
         except BaseException:
@@ -414,6 +423,9 @@ class Cluster:
         if task.cancelled() or self.is_closed:
             return
         error = task.exception()
+        self.refusal = error if isinstance(error, AuthenticationFailed) else None
+        if self.refusal is not None:
+            self.refused_at = time.monotonic()
         if error is not None:
             if self._is_started:
                 log.warning("metadata could not be refreshed: %s", error)
@@ -432,6 +444,7 @@ class Cluster:
     async def ask_any(self, message: MetadataRequest) -> MetadataResponse:
         """Ask brokers one after another until one answers. Raises NoBrokerReachable with every reason.
 
+        Raises AuthenticationFailed if one of them refused and none answered.
         Raises Unencodable, as `request`: every broker would close the connection.
         """
         check_values(message)
@@ -456,6 +469,9 @@ class Cluster:
         except ClientClosed:
             raise
         except BarnabasError:
+            for reason in reasons.values():
+                if isinstance(reason, AuthenticationFailed):
+                    raise reason.again() from None
             tried = "; ".join(f"{endpoint} ({reason})" for endpoint, reason in reasons.items())
             raise NoBrokerReachable(f"no broker could be reached: {tried}") from None
         self._keep_only(endpoint)
@@ -522,6 +538,7 @@ class Cluster:
             max_frame_bytes=config.receive_message_max_bytes,
             pool=self._pool,
             wire=config.wire,
+            security=self._security,
         )
 
     def _check_open(self) -> None:

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypedDict, cast
+from typing import Any, Final, Self, cast
 
 from barnabas.client.isolation import ISOLATION_LEVELS, IsolationLevel
+from barnabas.client.security import SecurityConfig, SecuritySettings, make_security
 from barnabas.common.backoff import Backoff, Retries
+from barnabas.common.security.channel_security import ChannelSecurity
+from barnabas.common.security.secret import shown
 from barnabas.common.settings import (
     INT_MAX,
     Boolean,
@@ -102,8 +105,8 @@ _name = Optional(Text())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig:
-    """The settings that all clients have."""
+class ClientConfig(SecurityConfig):
+    """The settings that all clients have; those of TLS and SASL are in `security`."""
 
     bootstrap_servers: BootstrapServers = setting(
         _Servers(), "localhost:9092", "Brokers to connect to first; the others are found through them."
@@ -165,12 +168,16 @@ class ClientConfig:
         declared = settings_of(cls)
         if name not in declared:
             hint = suggestion(name.replace(".", "_"), sorted(declared))
-            raise InvalidConfiguration(f"{name}={value!r}: there is no such setting{hint}")
+            raise InvalidConfiguration(f"{name}={shown(name, value)}: there is no such setting{hint}")
         return declared[name]
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return cast("tuple[Endpoint, ...]", self.bootstrap_servers)
+
+    def make_security(self) -> ChannelSecurity:
+        """What secures the connections; it keeps tokens, so one for all connections of a client."""
+        return make_security(self)
 
     def make_retry_backoff(self) -> Backoff:
         """The waits between the attempts of one call."""
@@ -183,6 +190,7 @@ class ClientConfig:
     def __post_init__(self) -> None:
         for name, declared in settings_of(type(self)).items():
             object.__setattr__(self, name, checked(name, getattr(self, name), declared.kind))
+        self.make_security()
         self._check_together()
 
     def _check_together(self) -> None:
@@ -369,7 +377,7 @@ class AdminConfig(ClientConfig):
 # documentation are above; a test compares names and types.
 
 
-class ConnectionSettings(TypedDict, total=False):
+class ConnectionSettings(SecuritySettings, total=False):
     """As `ClientConfig`, without the servers."""
 
     client_id: str

@@ -14,6 +14,7 @@ from barnabas.broker.config.dynamic import DYNAMIC_NAMES
 from barnabas.broker.config.settings import SETTINGS
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from barnabas.client.security import SecurityConfig
 from barnabas.common.settings import INT_MAX, LONG_MAX, NoDefault, Setting, setting_text, settings_of
 from barnabas.spark_connector.options import SourceOptions
 
@@ -74,7 +75,8 @@ def _table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _client(title: str, config: type[ClientConfig]) -> str:
-    common = {item.name for item in dataclasses.fields(ClientConfig)} if config is not ClientConfig else set()
+    base = ClientConfig if config is not ClientConfig else SecurityConfig
+    common = {item.name for item in dataclasses.fields(base)}
     declared = {name: item for name, item in settings_of(config).items() if name not in common}
     return _table(title, (_row(name, item) for name, item in declared.items()))
 
@@ -90,6 +92,7 @@ def render() -> str:
                 (_row(*item) for item in TOPIC_SETTINGS.items() if not item[1].name),
             ),
             _client("All clients", ClientConfig),
+            _table("All clients: security", (_row(*item) for item in settings_of(SecurityConfig).items())),
             _client("Producer", ProducerConfig),
             _client("Consumer", ConsumerConfig),
             _client("Admin", AdminConfig),

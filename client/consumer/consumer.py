@@ -293,7 +293,8 @@ class Consumer(Client):
 
         At most ``max_records`` (default `max_poll_records`), in order within each partition. Raises
         OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
-        position then stays, and a `seek` moves past the error.
+        position then stays, and a `seek` moves past the error. Raises AuthenticationFailed if a broker
+        refuses this client; a later call tries again.
         """
         deadline = time.monotonic() + limit_ms(timeout_ms, _POLL_MS) / 1000
         limit = self._record_limit(max_records)
@@ -357,7 +358,11 @@ class Consumer(Client):
             raise ClientClosed("the consumer is being closed")
 
     async def _wait_in_poll(self, deadline: float) -> bool:
-        """Wait for records, the deadline or work for the group; the user counts as polling."""
+        """Wait for records, the deadline or work for the group; the user counts as polling.
+
+        Raises AuthenticationFailed if a broker refuses this client.
+        """
+        self._parts()[1].check_refused()
         group = self._group
         if group is None:
             return await self._wait_until(deadline)

@@ -44,6 +44,7 @@ from barnabas.client.metadata import LEADERSHIP_ERRORS, Leader
 from barnabas.client.offsets import ListedOffset, ask_for_offsets
 from barnabas.common.channel import Answer
 from barnabas.protocol.errors import (
+    AuthenticationFailed,
     BarnabasError,
     ConnectionClosed,
     ErrorCode,
@@ -136,6 +137,7 @@ class Fetcher:
         """At most one per node."""
         self._position_requests: set[Flight] = set()
         """Requests about positions: resets, and checks after a change of leaders."""
+        self._refusal: AuthenticationFailed | None = None
         self._warned: set[str] = set()
         cluster.add_listener(self.wake)
 
@@ -143,6 +145,16 @@ class Fetcher:
         if not self._is_scheduled and not self._is_closed:
             self._is_scheduled = True
             self._loop.call_soon(self._round)
+
+    def check_refused(self) -> None:
+        """Raise, once for each failed attempt, that the brokers refuse this client; the attempts go on."""
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal.again()
+
+    def _refused_by_broker(self, error: AuthenticationFailed) -> None:
+        self._refusal = error
+        self._arrived()
 
     def close(self) -> None:
         self._is_closed = True
@@ -182,6 +194,8 @@ class Fetcher:
             elif leader is None:
                 needs_metadata = True
                 self._check_exists(state, present)
+                if self._cluster.refusal is not None:
+                    self._refused_by_broker(self._cluster.refusal)
             elif state.fetch_offset is None:
                 resets.setdefault(leader.node_id, []).append(_item(state, leader))
             elif state.fetch_epoch > leader.epoch > NO_EPOCH:
@@ -337,6 +351,8 @@ class Fetcher:
 
     def _postpone(self, flight: Flight, error: BarnabasError) -> None:
         """Retry after a request that failed as a whole; after a lost connection, wait for metadata."""
+        if isinstance(error, AuthenticationFailed):
+            self._refused_by_broker(error)
         is_lost = isinstance(error, ConnectionClosed | RequestTimedOutLocally)
         for state in (item.state for item in flight.carried()):
             if state.read_replica is not None and state.read_replica.node_id == flight.node_id:

@@ -150,6 +150,8 @@ class Sender:
                     continue
                 if leader is None:
                     needs_metadata = True
+                    if self._fail_refused(queue, batch):
+                        next_at = present
                     continue
                 node_id = leader.node_id
                 sent, size = filling.get(node_id, ([], 0))
@@ -179,6 +181,14 @@ class Sender:
         if needs_metadata:
             self._cluster.request_refresh()
         return requests, next_at
+
+    def _fail_refused(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Fail a batch without a leader if the cluster has refused this client since the batch began."""
+        cluster = self._cluster
+        if cluster.refusal is None or cluster.refused_at < batch.created_at:
+            return False
+        self._fail(queue, batch, cluster.refusal.again(), may_be_written=batch.may_be_written)
+        return True
 
     def _take(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Encode and number a batch that was never sent; False if a bug of ours has ended it."""

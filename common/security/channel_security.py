@@ -6,7 +6,10 @@ connection, so changed certificates and renewed tokens need no new channel.
 
 from __future__ import annotations
 
+import logging
+import os
 import ssl
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +24,50 @@ from barnabas.common.security.sasl_client import (
     ScramClient,
 )
 from barnabas.common.security.scram import ScramMechanism
+from barnabas.common.security.tls import TlsSettings, client_context
 from barnabas.common.security.tokens import TokenSource
+from barnabas.protocol.errors import InvalidConfiguration
+
+log = logging.getLogger(__name__)
+
+
+class ClientTls:
+    """The context of the present settings and files, made again when they change.
+
+    If the new ones cannot be used, the last good context stays, with an error in the log.
+    """
+
+    def __init__(self, settings: Callable[[], TlsSettings]) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._made_of: tuple[TlsSettings, tuple[tuple[int, ...], ...]] | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def __call__(self) -> ssl.SSLContext:
+        """Raises InvalidConfiguration if there never was a context."""
+        with self._lock:
+            try:
+                settings = self._settings()
+                made_of = settings, tuple(_stamp(file) for file in settings.files)
+                if self._context is not None and made_of == self._made_of:
+                    return self._context
+                context = client_context(settings)
+            except InvalidConfiguration as error:
+                if self._context is None:
+                    raise
+                log.error("the earlier certificates stay in use: %s", error)
+                return self._context
+            self._context, self._made_of = context, made_of
+            return context
+
+
+def _stamp(file: str) -> tuple[int, ...]:
+    """What changes with the content of a file; empty if there is none."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class Login(ABC):

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from barnabas.protocol.errors import ConnectionClosed, SaslAuthenticationFailed
+from barnabas.protocol.errors import ConnectionClosed, InvalidConfiguration, SaslAuthenticationFailed
 
 _REFRESH_FACTOR: Final = 0.8
 _MAX_BYTES: Final = 1_000_000
@@ -141,19 +141,25 @@ class TokenFromProgram(TokenSource):
 
 
 class UnsecuredTokens(TokenSource):
-    """Tokens without a signature, which Kafka's brokers take in tests; from the options of the JAAS text."""
+    """Tokens without a signature, which Kafka's brokers take in tests; from the options of the JAAS text.
+
+    Raises InvalidConfiguration.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__()
-        self._claims = {
-            option.removeprefix(_UNSECURED + kind): read(text)
-            for option, text in options.items()
-            for kind, read in _CLAIM_KINDS.items()
-            if option.startswith(_UNSECURED + kind)
-        }
-        self._life_s = float(options.get(f"{_UNSECURED}LifetimeSeconds", 3600))
+        try:
+            self._claims = {
+                option.removeprefix(_UNSECURED + kind): read(text)
+                for option, text in options.items()
+                for kind, read in _CLAIM_KINDS.items()
+                if option.startswith(_UNSECURED + kind)
+            }
+            self._life_s = float(options.get(f"{_UNSECURED}LifetimeSeconds", 3600))
+        except ValueError:
+            raise InvalidConfiguration("a number in the options of the unsecured login is none") from None
         if options.get(f"{_UNSECURED}PrincipalClaimName", "sub") not in self._claims:
-            raise SaslAuthenticationFailed(
+            raise InvalidConfiguration(
                 "the JAAS text has no credentials for OAUTHBEARER: expected clientId and clientSecret with "
                 "sasl.oauthbearer.token.endpoint.url, or unsecuredLoginStringClaim_sub for tests"
             )

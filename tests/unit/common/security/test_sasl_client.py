@@ -16,7 +16,7 @@ from barnabas.common.security.sasl_client import (
 )
 from barnabas.common.security.scram import ScramMechanism
 from barnabas.common.security.tokens import UnsecuredTokens
-from barnabas.protocol.errors import SaslAuthenticationFailed
+from barnabas.protocol.errors import InvalidConfiguration, SaslAuthenticationFailed
 
 # RFC 7677, section 3.
 _NONCE = "rOprNGfwEbeRWgbNEkqO"
@@ -139,5 +139,6 @@ async def test_unsecured_tokens_have_the_claims_of_kafkas_options() -> None:
     assert signature == ""
     assert round(read[1].pop("exp") - read[1].pop("iat")) == 60
     assert read[1] == {"sub": "alice", "scope": ["read", "write"], "level": 3}
-    with pytest.raises(SaslAuthenticationFailed, match="expected clientId"):
-        UnsecuredTokens({})
+    for options in ({}, {"unsecuredLoginStringClaim_sub": "a", "unsecuredLoginLifetimeSeconds": "x"}):
+        with pytest.raises(InvalidConfiguration, match=r"expected clientId|a number"):
+            UnsecuredTokens(options)
