@@ -57,6 +57,8 @@ class ApiRequest:
     """What its answer is charged to; None without quotas, and for requests of brokers."""
     is_charged_for_time: bool = False
     """Whether it was charged for the time of threads, or is exempt from that."""
+    amendments: tuple[Callable[[Any], None], ...] = ()
+    """Change the answer before it is encoded, for what the principal may not do or see."""
 
     def take_body(self) -> Any:
         """The body, which has no records. Neither it nor its frame stays with the request any longer.
@@ -93,6 +95,8 @@ class ApiRequest:
         """An answer's bytes; None if it cannot be encoded, and then the connection is closed."""
         version = self.api_version
         try:
+            for amend in self.amendments:
+                amend(body)
             errors = error_counts(body) if self.raw.started_ns else None
             if version is None:
                 return EncodedAnswer(codec_msgpack.encode_response(self.correlation_id, body), errors)

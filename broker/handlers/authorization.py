@@ -11,10 +11,10 @@ decisions that were made when it came. On the request's thread; nothing waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
-from barnabas.broker.handlers.api_request import ApiRequest, EncodedAnswer
+from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.refusals import list_of, name_of, refusal_of, refused_entries
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.security.api_operations import API_OPERATIONS, DENIED, Question, Where
@@ -23,9 +23,6 @@ from barnabas.protocol.errors import api_error
 from barnabas.protocol.schema import APIS
 
 _CLUSTER: Final = ResourceType.CLUSTER
-
-Amend = Callable[[Any], None]
-"""Changes an answer before it is encoded."""
 
 
 class _Any(Container[str]):
@@ -115,33 +112,8 @@ def authorized_operations(
 # ---- before the handler
 
 
-class _AmendedRequest(ApiRequest):
-    """A request whose answer is amended before it is sent."""
-
-    __slots__ = ("amendments",)
-
-    def __init__(self, request: ApiRequest, amendments: Sequence[Amend]) -> None:
-        super().__init__(
-            request.raw,
-            request.api_key,
-            request.correlation_id,
-            request.client_id,
-            request.body,
-            request.api_version,
-            request.quotas,
-            request.is_charged_for_time,
-        )
-        self.amendments = (*getattr(request, "amendments", ()), *amendments)
-
-    def encoded(self, body: Any) -> EncodedAnswer | None:
-        for amend in self.amendments:
-            amend(body)
-        return super().encoded(body)
-
-
-def authorize(services: Services, request: ApiRequest) -> ApiRequest | None:
-    """The request as its handler may serve it; None if it is refused, and then it is answered."""
-    amendments: list[Amend] = []
+def authorize(services: Services, request: ApiRequest) -> bool:
+    """Whether the handler may serve the request, as it is now; else it is refused, and answered."""
     for question in API_OPERATIONS[request.api_key]:
         operation, resource, where, field, on_cluster = question
         if where is Where.HANDLER:
@@ -149,22 +121,21 @@ def authorize(services: Services, request: ApiRequest) -> ApiRequest | None:
         if on_cluster is not None and allows(services, request, on_cluster, _CLUSTER, logs_denied=False):
             continue
         if where is Where.ANSWER:
-            amendments.append(_leave_out(services, request, question))
+            _leave_out(services, request, question)
         elif where is Where.ENTRIES:
             refusals = _take_out(services, request, question)
             if refusals and not getattr(request.body, field):
                 # Nothing is left for the handler, which might wait for something before it answers.
                 name, _ = list_of(APIS[request.api_key].response)
                 request.respond(APIS[request.api_key].response(**{name: refusals}))
-                return None
-            if refusals:
-                amendments.append(_added(request, refusals))
+                return False
+            add_refusals(request, refusals)
         else:
             name = getattr(request.body, field) if field else CLUSTER_NAME
             if not allows(services, request, operation, resource, name):
                 request.respond(refusal_of(request, DENIED[resource]))
-                return None
-    return _AmendedRequest(request, amendments) if amendments else request
+                return False
+    return True
 
 
 def _take_out(services: Services, request: ApiRequest, question: Question) -> list[Any]:
@@ -180,17 +151,19 @@ def _take_out(services: Services, request: ApiRequest, question: Question) -> li
     return refused_entries(result_class, refused, DENIED[resource])
 
 
-def with_refusals(request: ApiRequest, refusals: Sequence[Any]) -> ApiRequest:
-    """The request whose answer has these results too, of entries that were taken out of its list."""
-    return _AmendedRequest(request, [_added(request, refusals)]) if refusals else request
+def add_refusals(request: ApiRequest, refusals: Sequence[Any]) -> None:
+    """Have the answer contain these results too, of entries that were taken out of the request's list."""
+    if refusals:
+        name, _ = list_of(APIS[request.api_key].response)
+
+        def amend(response: Any) -> None:
+            # The handler may keep its own list.
+            setattr(response, name, [*getattr(response, name), *refusals])
+
+        request.amendments += (amend,)
 
 
-def _added(request: ApiRequest, refusals: Sequence[Any]) -> Amend:
-    name, _ = list_of(APIS[request.api_key].response)
-    return lambda response: setattr(response, name, [*getattr(response, name), *refusals])
-
-
-def _leave_out(services: Services, request: ApiRequest, question: Question) -> Amend:
+def _leave_out(services: Services, request: ApiRequest, question: Question) -> None:
     operation, resource, _, field, _ = question
 
     def amend(response: Any) -> None:
@@ -199,4 +172,4 @@ def _leave_out(services: Services, request: ApiRequest, question: Question) -> A
         allowed = permitted(services, request, operation, resource, names, logs_denied=False)
         setattr(response, field, [entry for entry in entries if name_of(entry) in allowed])
 
-    return amend
+    request.amendments += (amend,)

@@ -22,7 +22,7 @@ from barnabas.broker.cluster.features import updated
 from barnabas.broker.config import describe as config_rules
 from barnabas.broker.config.dynamic import ConfigLayers
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.authorization import permitted, with_refusals
+from barnabas.broker.handlers.authorization import add_refusals, permitted
 from barnabas.broker.handlers.known_errors import known_error
 from barnabas.broker.handlers.services import Services
 from barnabas.common.security.acl import Operation, ResourceType
@@ -237,7 +237,7 @@ def handle_delete_topics(services: Services, request: ApiRequest) -> None:
     # Older versions have only names.
     body.topics += [wire.DeleteTopicState(name=name) for name in body.topic_names]
     if services.authorizer is not None:
-        request = with_refusals(request, _refuse_deletions(services, request))
+        add_refusals(request, _refuse_deletions(services, request))
     _delete(services, request)
 
 

@@ -80,12 +80,8 @@ class Dispatcher:
         quotas = self._services.quotas
         if quotas.is_active and not (handler.is_exempt or handler.inter_broker_only):
             decoded.quotas = quotas
-        if self._services.authorizer is not None:
-            authorized = authorize(self._services, decoded)
-            if authorized is None:
-                return
-            decoded = authorized
-        handler.handle(self._services, decoded)
+        if self._services.authorizer is None or authorize(self._services, decoded):
+            handler.handle(self._services, decoded)
 
 
 def _decoded(request: Request) -> ApiRequest:
