@@ -43,6 +43,7 @@ from barnabas.broker.replication.fetcher_state import LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.authorizer import make_authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.broker.security.rates import Windows
 from barnabas.controller.controller import Controller
@@ -52,6 +53,7 @@ from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, Endpoint
 from barnabas.protocol.messages.features import TRANSACTION_VERSION
+from barnabas.zookeeper.acls import AclChanges
 from barnabas.zookeeper.configs import ConfigChanges, Entity
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.session import SessionEvent
@@ -90,6 +92,8 @@ class Broker:
             on_fatal=on_fatal,
         )
         self._features = FeatureChanges(self._store.features, supported=SUPPORTED, on_fatal=on_fatal)
+        self._authorizer = make_authorizer(config)
+        self._acls: AclChanges | None = None
         self._controller = Controller(
             config.broker_id,
             self._store,
@@ -138,6 +142,7 @@ class Broker:
         self._features.load()
         self._re_encode_passwords()
         config_changes = self._load_settings()
+        self._start_acls()
         logs = LogManager.open(
             [Path(path) for path in config.log_dirs],
             broker_id=config.broker_id,
@@ -155,9 +160,7 @@ class Broker:
         membership = self._membership = Membership(self._store, replicas, on_fatal=self._on_fatal)
         moves = self._moves = self._make_moves(logs, replicas)
         self._start_part("log dir moves", moves.start, moves.stop)
-        self._start_part("slow work", self._slow_work.start, self._slow_work.stop)
-        self._closers.append(("topic requests", self._topic_purgatory.shut_down))
-        self._start_part("topic creation", self._topic_creation.start, self._topic_creation.stop)
+        self._start_slow_work()
         services, coordination = self._make_services(cluster_id, replicas, moves)
         self._listen(coordination)
         self._start_part("coordinators", coordination.start, coordination.stop)
@@ -223,6 +226,21 @@ class Broker:
                 close()
             except (BarnabasError, OSError, RuntimeError):
                 logger.exception("%s could not be closed", name)
+
+    def _start_slow_work(self) -> None:
+        self._start_part("slow work", self._slow_work.start, self._slow_work.stop)
+        self._closers.append(("topic requests", self._topic_purgatory.shut_down))
+        self._start_part("topic creation", self._topic_creation.start, self._topic_creation.stop)
+
+    def _start_acls(self) -> None:
+        """Read the ACLs before a request is served, and follow their changes."""
+        if self._authorizer is None:
+            return
+        acls = self._acls = AclChanges(
+            self._store.acls, apply=self._authorizer.replace, now_ms=wall_clock_ms, on_fatal=self._on_fatal
+        )
+        acls.load()
+        self._start_part("ACLs", acls.start, acls.stop)
 
     def _re_encode_passwords(self) -> None:
         """Encrypt passwords in dynamic settings again after a change of password.encoder.secret."""
@@ -405,6 +423,8 @@ class Broker:
             log_dir_moves=moves,
             cleaner=self._cleaner,
             quotas=self._quotas,
+            authorizer=self._authorizer,
+            acls=self._acls,
         )
         return services, coordination
 

@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 
 from barnabas.broker.app import Broker
 from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.security.authorizer import AUTHORIZER_LOG
 from barnabas.protocol.errors import BarnabasError
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ _MAX_LOG_BYTES: Final = 20 * 1024 * 1024
 _LOG_BACKUPS: Final = 4
 _LOG_FILES: Final = {
     "barnabas": "server.log",
+    AUTHORIZER_LOG: "kafka-authorizer.log",
     "barnabas.controller": "controller.log",
     "barnabas.state_change": "state-change.log",
 }
@@ -74,18 +76,21 @@ def set_up_logging(logs_dir: Path | None) -> None:
     """Write to files in ``logs_dir`` (created if missing), or to standard error if it is None.
 
     ``controller.log`` has the controller's decisions and their reasons, ``state-change.log`` each change of a
-    partition's or replica's state, ``server.log`` everything else. Files are rotated, so their size is
-    bounded. Warnings and errors also go to standard error, so that a user who starts a broker sees them.
+    partition's or replica's state, ``kafka-authorizer.log`` what peers were denied, and ``server.log``
+    everything else. Files are rotated, so their size is bounded. Warnings and errors also go to standard
+    error, so that a user who starts a broker sees them.
     """
     formatter = _OneLine(_LOG_FORMAT, _DATE_FORMAT)
     terminal = logging.StreamHandler()
     terminal.setFormatter(formatter)
-    root = logging.getLogger("barnabas")
-    root.setLevel(logging.INFO)
-    root.propagate = False
+    roots = [logging.getLogger(name) for name in ("barnabas", AUTHORIZER_LOG)]
+    for root in roots:
+        root.setLevel(logging.INFO)
+        root.propagate = False
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     if logs_dir is None:
-        root.addHandler(terminal)
+        for root in roots:
+            root.addHandler(terminal)
         return
     terminal.setLevel(logging.WARNING)
     logs_dir.mkdir(parents=True, exist_ok=True)

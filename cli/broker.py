@@ -54,7 +54,8 @@ add_arguments = command(
     arg(
         "--logs-dir",
         "DIR",
-        "write server.log, controller.log and state-change.log there (default: all to standard error)",
+        "write server.log, controller.log, state-change.log and kafka-authorizer.log there (default: all to "
+        "standard error)",
         type=Path,
     ),
     flag(

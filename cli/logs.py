@@ -23,6 +23,7 @@ _FILES: Final = {
     "server": "logs/server.log",
     "controller": "logs/controller.log",
     "state-change": "logs/state-change.log",
+    "authorizer": "logs/kafka-authorizer.log",
     "output": "broker.log",
 }
 _INTERVAL_S: Final = 0.1

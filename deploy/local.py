@@ -3,7 +3,7 @@
     DIR/cluster.json                      processes and ports (state.py)
     DIR/zookeeper/{zoo.cfg,data/,zookeeper.log}
     DIR/broker-<id>/{server.properties,data/,data-2/,…,broker.log}
-    DIR/broker-<id>/logs/{server.log,controller.log,state-change.log}
+    DIR/broker-<id>/logs/{server,controller,state-change,kafka-authorizer}.log
     DIR/security/, DIR/clients/           of a secured cluster (security.py)
 
 Guarantees. `start` returns once every broker sees all brokers and a controller: topics can then be created

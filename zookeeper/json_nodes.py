@@ -52,6 +52,15 @@ _EXPECTED: Final = tuple(
         ("/admin/reassign_partitions", 'JSON with "partitions": [{"topic", "partition", "replicas": [ids]}]'),
         ("/isr_change_notification/", 'JSON with "partitions": [{"topic", "partition"}]'),
         ("/log_dir_event_notification/", 'JSON with "broker"'),
+        ("/kafka-acl-changes/", "ResourceType:ResourceName"),
+        (
+            "/kafka-acl-extended-changes/",
+            'JSON with "version": 1, "resourceType", "name" and "patternType"',
+        ),
+        (
+            "/kafka-acl",
+            'JSON with "version": 1, "acls": [{"principal", "permissionType", "operation", "host"}]',
+        ),
         ("/latest_producer_id_block", 'JSON with "block_start" and "block_end"'),
     )
 )

@@ -28,6 +28,11 @@ ISR_CHANGES: Final = "/isr_change_notification"
 ISR_CHANGE_PREFIX: Final = f"{ISR_CHANGES}/isr_change_"
 LOG_DIR_EVENTS: Final = "/log_dir_event_notification"
 LOG_DIR_EVENT_PREFIX: Final = f"{LOG_DIR_EVENTS}/log_dir_event_"
+ACLS: Final = "/kafka-acl"
+PREFIXED_ACLS: Final = "/kafka-acl-extended/prefixed"
+ACL_CHANGES: Final = "/kafka-acl-changes"
+EXTENDED_ACL_CHANGES: Final = "/kafka-acl-extended-changes"
+ACL_CHANGE_PREFIX: Final = "acl_changes_"
 
 PERSISTENT: Final = (
     BROKER_IDS,
@@ -42,7 +47,7 @@ PERSISTENT: Final = (
     DELETE_TOPICS,
     ISR_CHANGES,
     LOG_DIR_EVENTS,
-    "/kafka-acl",
+    ACLS,
 )
 """The nodes that a cluster's first broker creates."""
 

@@ -2,7 +2,7 @@
 
 Every broker has one. It reads everything, and writes the data that any broker may write: its registration,
 the ISR of partitions that it leads, notifications, the cluster id, blocks of producer ids. Its parts are
-`session`, `configs`, `features` and `election`; a won election returns the `ControllerWriter` for a
+`session`, `configs`, `acls`, `features` and `election`; a won election returns the `ControllerWriter` for a
 controller's writes.
 
 All calls block, may come from any thread but the client library's, and are bounded by the session timeout;
@@ -32,6 +32,7 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.zookeeper import paths, znodes
+from barnabas.zookeeper.acls import AclStore
 from barnabas.zookeeper.admin_requests import decode_deletion
 from barnabas.zookeeper.configs import ConfigStore, Entity
 from barnabas.zookeeper.controller_election import ControllerElection
@@ -102,6 +103,7 @@ class ClusterStore:
             threads=threads,
         )
         self.configs = ConfigStore(self.session)
+        self.acls = AclStore(self.session)
         self.features = FeatureStore(self.session, self.brokers)
         self.election = ControllerElection(self.session, self._highest_written_epoch)
         if on_session_event is not None:

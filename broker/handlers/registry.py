@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from barnabas.broker.handlers import (
+    acls,
     api_versions,
     configs,
     controller_requests,
@@ -86,6 +87,9 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.WRITE_TXN_MARKERS: Handler(transactions.handle_write_markers, is_exempt=True),
     ApiKey.DESCRIBE_CONFIGS: Handler(_slowly(configs.handle_describe)),
     ApiKey.ALTER_CONFIGS: Handler(_slowly(configs.handle_alter)),
+    ApiKey.DESCRIBE_ACLS: Handler(acls.handle_describe),
+    ApiKey.CREATE_ACLS: Handler(_slowly(acls.handle_create)),
+    ApiKey.DELETE_ACLS: Handler(_slowly(acls.handle_delete)),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Handler(replicas.handle_alter_log_dirs),
     ApiKey.DESCRIBE_LOG_DIRS: Handler(replicas.handle_describe_log_dirs),
     ApiKey.CREATE_PARTITIONS: Handler(controller_requests.handle_create_partitions),

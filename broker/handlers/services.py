@@ -32,6 +32,7 @@ from barnabas.protocol.ids import (
     TopicPartition,
 )
 from barnabas.protocol.messages import topics as wire
+from barnabas.zookeeper.acls import AclChanges
 from barnabas.zookeeper.configs import ConfigStore
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.znodes import ReplicaAssignment
@@ -107,5 +108,7 @@ class Services:
     """None if ``log.cleaner.enable`` is false."""
     authorizer: Authorizer | None = None
     """None if ``authorizer.class.name`` is empty: everybody may do everything."""
+    acls: AclChanges | None = None
+    """Changes the ACLs that the authorizer has; None without one."""
     request_order: RequestOrder = field(default_factory=RequestOrder)
     quotas: ClientQuotas = field(default_factory=ClientQuotas)

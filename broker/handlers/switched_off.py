@@ -1,9 +1,8 @@
 """The APIs of security and quotas: each answers as Kafka 3.9 does with the feature switched off.
 
-That is, without an authorizer, on a PLAINTEXT listener, without quotas and SCRAM credentials. Clients and
-tools special-case these answers, and report a broker without the API as broken. Two APIs would store
-settings that nothing here obeys, so they refuse each entry, where Kafka takes it: AlterClientQuotas and
-AlterUserScramCredentials.
+That is, on a PLAINTEXT listener, without quotas and SCRAM credentials. Clients and tools special-case these
+answers, and report a broker without the API as broken. Two APIs would store settings that nothing here obeys,
+so they refuse each entry, where Kafka takes it: AlterClientQuotas and AlterUserScramCredentials.
 """
 
 from __future__ import annotations
@@ -14,39 +13,13 @@ from typing import Any, Final
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ErrorCode, ErrorTexts
-from barnabas.protocol.messages import acls
 from barnabas.protocol.messages import authentication as auth
 from barnabas.protocol.messages import client_quotas as quotas
 from barnabas.protocol.schema import ApiKey
 
-_NO_ACLS: Final = (ErrorCode.SECURITY_DISABLED, "the broker has no authorizer")
 _NO_TOKENS: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 _ANONYMOUS: Final = ("User", "ANONYMOUS")
 """The principal of every connection without authentication."""
-
-
-def _describe_acls(body: object) -> acls.DescribeAclsResponse:
-    code, text = _NO_ACLS
-    return acls.DescribeAclsResponse(error_code=code, error_message=text)
-
-
-def _create_acls(body: acls.CreateAclsRequest) -> acls.CreateAclsResponse:
-    code, text = _NO_ACLS
-    texts = ErrorTexts()
-    return acls.CreateAclsResponse(
-        results=[
-            acls.AclCreationResult(error_code=code, error_message=texts.take(text)) for _ in body.creations
-        ]
-    )
-
-
-def _delete_acls(body: acls.DeleteAclsRequest) -> acls.DeleteAclsResponse:
-    code, text = _NO_ACLS
-    texts = ErrorTexts()
-    results = [
-        acls.DeleteAclsFilterResult(error_code=code, error_message=texts.take(text)) for _ in body.filters
-    ]
-    return acls.DeleteAclsResponse(filter_results=results)
 
 
 def _create_token(body: auth.CreateDelegationTokenRequest) -> auth.CreateDelegationTokenResponse:
@@ -117,9 +90,6 @@ _ANSWERS: Final[Mapping[ApiKey, Callable[[Any], Any]]] = {
     ApiKey.SASL_AUTHENTICATE: lambda body: auth.SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="the listener does not use SASL"
     ),
-    ApiKey.DESCRIBE_ACLS: _describe_acls,
-    ApiKey.CREATE_ACLS: _create_acls,
-    ApiKey.DELETE_ACLS: _delete_acls,
     ApiKey.CREATE_DELEGATION_TOKEN: _create_token,
     ApiKey.RENEW_DELEGATION_TOKEN: lambda body: auth.RenewDelegationTokenResponse(error_code=_NO_TOKENS),
     ApiKey.EXPIRE_DELEGATION_TOKEN: lambda body: auth.ExpireDelegationTokenResponse(error_code=_NO_TOKENS),

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.security.acl_table import ALL_OPERATIONS, AclTable, Operations, Who, who
 from barnabas.broker.security.session import Session
 from barnabas.common.security.acl import (
@@ -143,6 +144,16 @@ class Authorizer:
                     grants.by_resource.clear()
                 grants.by_resource[key] = operations
         return operations
+
+
+def make_authorizer(config: BrokerConfig) -> Authorizer | None:
+    """None if ``authorizer.class.name`` is empty."""
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        super_users=config.super_users,
+        allow_everyone_if_no_acl_found=config.allow_everyone_if_no_acl_found,
+    )
 
 
 _SUPPORTED: Final = {

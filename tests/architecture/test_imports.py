@@ -56,7 +56,7 @@ MAY_IMPORT_ZOOKEEPER: dict[str, frozenset[str]] = {
     "coordinators": frozenset(),
     "metrics": frozenset(),
     "replication": ZOOKEEPER_WITHOUT_KAZOO,
-    "handlers": frozenset({"configs", "features", "znodes"}),
+    "handlers": frozenset({"acls", "configs", "features", "znodes"}),
     "config": frozenset({"configs", "znodes"}),
 }
 """Folder of broker/ → the modules of zookeeper/ that it may import; the files directly in broker/ may import

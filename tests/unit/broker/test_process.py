@@ -16,14 +16,19 @@ from barnabas.broker import process
 from barnabas.broker.process import MAX_LINE_LENGTH, raise_descriptor_limit, run_broker, set_up_logging
 from tests.support.defaults import make_config
 
-NAMES = ("barnabas", "barnabas.controller", "barnabas.state_change")
+FILES = {
+    "barnabas": "server.log",
+    "barnabas.controller": "controller.log",
+    "barnabas.state_change": "state-change.log",
+    "kafka.authorizer.logger": "kafka-authorizer.log",
+}
 
 
 @pytest.fixture
 def kept_logging() -> Iterator[None]:
     kept = {
         name: (list(log.handlers), log.propagate, log.level)
-        for name in (*NAMES, "kazoo")
+        for name in (*FILES, "kazoo")
         if (log := logging.getLogger(name))
     }
     yield
@@ -70,12 +75,12 @@ def test_warnings_and_the_controllers_decisions_have_places_of_their_own(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     set_up_logging(tmp_path)
-    for name in NAMES:
+    for name in FILES:
         logging.getLogger(name).info("good news of %s", name)
         logging.getLogger(name).warning("bad news\nof %s", name)
     terminal = capsys.readouterr().err.splitlines()
-    assert [line.split("] ")[1] for line in terminal] == [rf"bad news\nof {name}" for name in NAMES]
-    for name, file in zip(NAMES, ("server.log", "controller.log", "state-change.log"), strict=True):
+    assert [line.split("] ")[1] for line in terminal] == [rf"bad news\nof {name}" for name in FILES]
+    for name, file in FILES.items():
         lines = (tmp_path / file).read_text().splitlines()
         assert [line.split("] ")[1] for line in lines] == [f"good news of {name}", rf"bad news\nof {name}"]
 

@@ -6,9 +6,12 @@ import pytest
 from kazoo.exceptions import UnimplementedError
 
 from barnabas.protocol.ids import TopicPartition
+from barnabas.zookeeper.acls import StoredAcls
 from barnabas.zookeeper.configs import Entity
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import LeadershipState, StoredConfig
+from tests.support.acl_contract import *  # noqa: F403 - its tests run here
+from tests.support.acl_contract import PREFIX, READ, WRITE, T
 from tests.support.controller_fakes import NoThreads, Znodes
 from tests.support.store_contract import *  # noqa: F403 - its tests run here
 from tests.support.store_contract import BROKER, ONE, TOPIC, TP, leadership, registration, topic_of
@@ -28,6 +31,11 @@ WRITES: dict[str, Callable[..., object]] = {
         writer.update_leadership(writer.create_leadership(_first_states()).written).written
     ),
     "isr": lambda store, writer: store.update_isr(TP, leadership(ONE, ())),
+    "first ACLs": lambda store, writer: store.acls.replace(T, [READ], StoredAcls()),
+    "ACLs": lambda store, writer: store.acls.replace(
+        PREFIX, [READ, WRITE], store.acls.read([PREFIX])[PREFIX]
+    ),
+    "last ACL": lambda store, writer: store.acls.replace(PREFIX, [], store.acls.read([PREFIX])[PREFIX]),
 }
 
 
@@ -37,6 +45,10 @@ def _first_states() -> dict[TopicPartition, LeadershipState]:
 
 def _read(store: ClusterStore, entity: Entity) -> StoredConfig:
     return store.configs.read([entity])[entity]
+
+
+def _acls(store: ClusterStore) -> StoredAcls:
+    return store.acls.read([PREFIX])[PREFIX]
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
@@ -52,6 +64,8 @@ def test_a_write_whose_answer_was_lost_has_the_same_result(
         writer = store.election.run(ONE)
         writer.create_topic("t", topic_of(1, ONE), {})
         writer.create_leadership({TP: leadership(ONE, (ONE,))})
+        store.acls.create_folders()
+        store.acls.replace(PREFIX, [READ], StoredAcls())
         if is_broken:
             threads.client.break_after(requests, is_last_done=True)
         results.append(write(store, writer))

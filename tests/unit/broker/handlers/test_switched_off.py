@@ -63,7 +63,7 @@ FILTER: dict[str, Any] = {
 ACL = AclCreation(
     resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
 )
-DISABLED: dict[str, Any] = {"error_code": 54, "error_message": "the broker has no authorizer"}
+DISABLED: dict[str, Any] = {"error_code": 54, "error_message": "No Authorizer is configured."}
 ANONYMOUS = {"principal_type": "User", "principal_name": "ANONYMOUS"}
 BY_ANONYMOUS = {
     "token_requester_principal_type": "User",
