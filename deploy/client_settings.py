@@ -108,7 +108,8 @@ def _plain_login(access: ClientAccess) -> dict[str, str]:
 
 
 def _barnabas(access: ClientAccess) -> dict[str, str]:
-    return {name.replace(".", "_"): value for name, value in _java(access).items()}
+    """The names of librdkafka, which are shorter, with underscores."""
+    return {name.replace(".", "_"): value for name, value in _confluent(access).items()}
 
 
 def _spark(access: ClientAccess) -> dict[str, str]:

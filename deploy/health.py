@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from barnabas.common.channel import Channel
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import is_serving
 from barnabas.protocol.errors import LocalError
@@ -30,7 +31,7 @@ _INTERVAL_S = 0.01
 _REQUEST_TIMEOUT_MS = 2_000
 
 
-def _open_channel(endpoint: Endpoint) -> Channel:
+def _open_channel(endpoint: Endpoint, security: ChannelSecurity) -> Channel:
     """A channel that reconnects at once and has short time-outs; close it after use."""
     return Channel(
         endpoint,
@@ -39,6 +40,7 @@ def _open_channel(endpoint: Endpoint) -> Channel:
         connect_timeout_ms=1_000,
         reconnect_backoff_ms=5,
         reconnect_backoff_max_ms=50,
+        security=security,
     )
 
 
@@ -53,9 +55,13 @@ def why_not_ready(metadata: MetadataResponse, expected: Collection[BrokerId]) ->
 
 
 async def _wait_for_one(
-    broker: BrokerId, endpoint: Endpoint, expected: Collection[BrokerId], reasons: dict[BrokerId, str]
+    broker: BrokerId,
+    endpoint: Endpoint,
+    expected: Collection[BrokerId],
+    reasons: dict[BrokerId, str],
+    security: ChannelSecurity,
 ) -> None:
-    channel = _open_channel(endpoint)
+    channel = _open_channel(endpoint, security)
     try:
         while True:
             try:
@@ -72,7 +78,10 @@ async def _wait_for_one(
 
 
 def wait_ready(
-    endpoints: Mapping[BrokerId, Endpoint], timeout_s: float, check: Callable[[], None] = lambda: None
+    endpoints: Mapping[BrokerId, Endpoint],
+    timeout_s: float,
+    check: Callable[[], None] = lambda: None,
+    security: ChannelSecurity = PLAINTEXT,
 ) -> None:
     """Wait until each of these brokers sees all of them and a controller.
 
@@ -82,7 +91,9 @@ def wait_ready(
     is_abandoned = threading.Event()
     # The caller's thread may be running a loop already.
     with ThreadPoolExecutor(1, thread_name_prefix="barnabas-probe") as pool:
-        ready = pool.submit(lambda: asyncio.run(_wait_for_all(endpoints, timeout_s, check, is_abandoned)))
+        ready = pool.submit(
+            lambda: asyncio.run(_wait_for_all(endpoints, timeout_s, check, is_abandoned, security))
+        )
         try:
             ready.result()
         except BaseException:
@@ -96,10 +107,11 @@ async def _wait_for_all(
     timeout_s: float,
     check: Callable[[], None],
     is_abandoned: threading.Event,
+    security: ChannelSecurity,
 ) -> None:
     reasons: dict[BrokerId, str] = dict.fromkeys(endpoints, "was not asked")
     waiting = [
-        asyncio.create_task(_wait_for_one(broker, endpoint, endpoints.keys(), reasons))
+        asyncio.create_task(_wait_for_one(broker, endpoint, endpoints.keys(), reasons, security))
         for broker, endpoint in endpoints.items()
     ]
     deadline = time.monotonic() + timeout_s
@@ -120,9 +132,9 @@ async def _wait_for_all(
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def broker_problem(endpoint: Endpoint) -> str | None:
+async def broker_problem(endpoint: Endpoint, security: ChannelSecurity = PLAINTEXT) -> str | None:
     """The reason why the broker is not healthy, or None."""
-    channel = _open_channel(endpoint)
+    channel = _open_channel(endpoint, security)
     try:
         metadata = await channel.request(MetadataRequest(topics=[]))
     except LocalError as error:

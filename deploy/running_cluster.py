@@ -15,6 +15,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
+from barnabas.deploy.client_settings import client_settings
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
@@ -91,6 +93,16 @@ class RunningCluster:
         """``host:port,…`` of all brokers, running or not."""
         return ",".join(str(broker.endpoint) for broker in self.brokers)
 
+    def channel_security(self) -> ChannelSecurity:
+        """What secures a connection of admin to a broker."""
+        if self.security is None:
+            return PLAINTEXT
+        # Imported here: commands on open clusters need no client.
+        from barnabas.client.config import ClientConfig
+
+        settings = client_settings("barnabas", self.security.access(self.bootstrap))
+        return ClientConfig.of(settings).make_security()
+
     @property
     def zookeeper_connect(self) -> str:
         return self.zookeeper.connect
@@ -159,7 +171,8 @@ class RunningCluster:
             for broker in waited_for:
                 broker.check_alive()
 
-        wait_ready({broker.id: broker.endpoint for broker in waited_for}, timeout_s, check)
+        endpoints = {broker.id: broker.endpoint for broker in waited_for}
+        wait_ready(endpoints, timeout_s, check, self.channel_security())
 
     # -- one broker ----------------------------------------------------------------------------------------
 

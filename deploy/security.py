@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, json
 
+from barnabas.common.security.jaas import LoginModule, jaas_text
 from barnabas.common.security.scram import (
     ScramCredential,
     ScramError,
@@ -45,7 +46,8 @@ ADMIN: Final = "admin"
 """The super user, whose settings the `barnabas` command uses."""
 BROKER: Final = "broker"
 """The user as which the brokers connect to each other; a super user too."""
-ZOOKEEPER_USER: Final = "kafka"
+_ZOOKEEPER_USER: Final = "kafka"
+_ZOOKEEPER_MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 DEFAULT_MECHANISM: Final = "SCRAM-SHA-256"
 JWKS_SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
@@ -115,6 +117,11 @@ class ClusterSecurity:
         self._password_file = self.folder / "passwords.json"
 
     @property
+    def jaas_file(self) -> Path:
+        """The logins of the cluster's own ZooKeeper: for the server and, in another section, for brokers."""
+        return self.folder / "zookeeper.jaas"
+
+    @property
     def login_mechanism(self) -> str | None:
         """The mechanism of admin and of the brokers among themselves."""
         mechanism = self.configuration.mechanism
@@ -140,7 +147,9 @@ class ClusterSecurity:
         if self.configuration.mechanism is not None:
             for name, password in {ADMIN: None, BROKER: None, **users}.items():
                 passwords[name] = password or passwords.get(name) or make_password()
-        self._write_passwords(_Passwords(users=passwords, zookeeper=kept.zookeeper or make_password()))
+        made = _Passwords(users=passwords, zookeeper=kept.zookeeper or make_password())
+        self._write_passwords(made)
+        write_private(self.jaas_file, _zookeeper_jaas(made.zookeeper or ""))
 
     @property
     def users(self) -> dict[str, str]:
@@ -247,6 +256,15 @@ class ClusterSecurity:
                 _SUPER_USERS: ";".join(f"User:{name}" for name in (ADMIN, BROKER)),
             }
         return settings
+
+
+def _zookeeper_jaas(password: str) -> str:
+    sections = {
+        "Server": {f"user_{_ZOOKEEPER_USER}": password},
+        "Client": {"username": _ZOOKEEPER_USER, "password": password},
+    }
+    texts = {name: jaas_text(LoginModule(_ZOOKEEPER_MODULE, options)) for name, options in sections.items()}
+    return "".join(f"{name} {{\n  {text}\n}};\n" for name, text in texts.items())
 
 
 def with_super_users(secured: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:

@@ -42,7 +42,7 @@ def _stand_in(settings_file: Path) -> list[str]:
 
 
 def _ready_when_all_printed(
-    endpoints: Mapping[object, object], timeout_s: float, check: Callable[[], None]
+    endpoints: Mapping[object, object], timeout_s: float, check: Callable[[], None], security: object
 ) -> None:
     check()
 
@@ -220,7 +220,9 @@ def test_the_next_run_in_a_directory_keeps_the_ports(make: Make, cluster: LocalC
     assert make().bootstrap == bootstrap
 
 
-def _never_ready(endpoints: Mapping[object, object], timeout_s: float, check: Callable[[], None]) -> None:
+def _never_ready(
+    endpoints: Mapping[object, object], timeout_s: float, check: Callable[[], None], security: object
+) -> None:
     """Waits for a broker to end."""
 
     def has_ended() -> bool:
@@ -560,7 +562,7 @@ import pathlib, sys
 from barnabas.deploy import running_cluster
 from barnabas.deploy.local import LocalCluster
 stand_in = sys.argv[3]
-running_cluster.wait_ready = lambda endpoints, timeout_s, check: check()
+running_cluster.wait_ready = lambda endpoints, timeout_s, check, security: check()
 cluster = LocalCluster(
     sys.argv[1],
     zookeeper=sys.argv[2],
