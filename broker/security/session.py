@@ -1,19 +1,26 @@
-"""The session of one connection: whose requests come by it.
+"""The session of one connection: whose requests come by it, and for how long.
 
 The requests of a connection run one at a time and in order, so a session is used by one thread at a time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.common.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    # Each knows the other.
+    from barnabas.broker.security.authentication import Authenticator
+
+NEVER_NS: Final = 2**63 - 1
 
 
 class Session:
     """Made with the connection; authentication sets the principal."""
 
-    __slots__ = ("grants", "host", "principal")
+    __slots__ = ("authenticator", "expires_at_ns", "grants", "host", "on_authenticated", "principal")
 
     def __init__(self, host: str = "", principal: Principal = ANONYMOUS) -> None:
         self.host = host
@@ -21,3 +28,26 @@ class Session:
         self.principal = principal
         self.grants: Any = None
         """What the authorizer remembers of its decisions; nothing else reads it."""
+        self.authenticator: Authenticator | None = None
+        """None on a listener without SASL."""
+        self.expires_at_ns = NEVER_NS
+        """From this time of ``time.monotonic_ns()`` on, requests are refused that are not of authentication:
+        0 until the peer is authenticated."""
+        self.on_authenticated: Callable[[], None] | None = None
+        """Called at each success, on the thread of the request: the peer may now cost more."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the listener asks for no SASL, or the peer has been authenticated once."""
+        return self.authenticator is None or self.authenticator.has_succeeded
+
+    def must_authenticate(self, authenticator: Authenticator) -> None:
+        """The peer has to authenticate before anything else."""
+        self.authenticator = authenticator
+        self.expires_at_ns = 0
+
+    def authenticated(self, principal: Principal, expires_at_ns: int = NEVER_NS) -> None:
+        self.principal = principal
+        self.expires_at_ns = expires_at_ns
+        if self.on_authenticated is not None:
+            self.on_authenticated()
