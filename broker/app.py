@@ -45,12 +45,15 @@ from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.security.authorizer import make_authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
+from barnabas.broker.security.failed_authentications import FailedAuthentications
 from barnabas.broker.security.rates import Windows
+from barnabas.broker.security.sasl_listeners import SaslListeners
+from barnabas.broker.security.scram_credentials import ScramCredentials
 from barnabas.controller.controller import Controller
 from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin
 from barnabas.controller.topic_admin import TopicSettings as TopicAdminSettings
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.ids import LEAVING_BROKER_EPOCH, BrokerEpoch, BrokerId, Endpoint
 from barnabas.protocol.messages.features import TRANSACTION_VERSION
 from barnabas.zookeeper.acls import AclChanges
@@ -79,8 +82,13 @@ class Broker:
         self._advertised = config.advertised_listeners
         self.metadata = MetadataCache()
         self._topic_settings = TopicConfigs(config.topics)
-        self._server = SocketServer(config, on_fatal=on_fatal)
+        self._scram = ScramCredentials()
+        self._sasl = SaslListeners(config, self._scram)
+        self._server = SocketServer(config, on_fatal=on_fatal, protect=self._sasl.protect)
         self._reaper = Reaper(on_fatal=on_fatal)
+        self._failed_authentications = FailedAuthentications(
+            config.connection_failed_authentication_delay_ms, Purgatory("authentication", self._reaper)
+        )
         self._slow_work = SlowWork(on_fatal=on_fatal)
         self._topic_creation = SlowWork(name="topic-creation", on_fatal=on_fatal)
         self._topic_purgatory = Purgatory("topics", self._reaper, max_operations=MAX_WAITING_FOR_TOPICS)
@@ -284,9 +292,14 @@ class Broker:
 
         def apply(configs: Mapping[Entity, StoredConfig]) -> None:
             live.take(configs)
+            for entity, stored in configs.items():
+                if (user := entity.user_name) is not None and stored.is_readable:
+                    self._scram.update(user, stored.values)
             self._quotas.take(configs)
             self._server.charge_times(self._quotas.requests.is_active)
 
+        if self._sasl.offers_scram:
+            self._scram.set_secret(self._store.shared_secret())
         changes = ConfigChanges(
             self._store.configs, apply=apply, now_ms=wall_clock_ms, on_fatal=self._on_fatal
         )
@@ -421,6 +434,7 @@ class Broker:
             transactions=coordination.transactions,
             verification=coordination.verification,
             log_dir_moves=moves,
+            failed_authentications=self._failed_authentications,
             cleaner=self._cleaner,
             quotas=self._quotas,
             authorizer=self._authorizer,
@@ -502,8 +516,9 @@ class Broker:
             logger.error("the listeners are not changed: %s", "; ".join(problems))
             return
         try:
+            self._sasl.change(addresses.listeners)
             self._server.change_listeners(addresses.listeners)
-        except CannotBind as error:
+        except (CannotBind, InvalidConfiguration) as error:
             logger.error("the listeners are not changed: %s", error)
             return
         self._advertised = addresses.advertised

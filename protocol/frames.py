@@ -125,11 +125,12 @@ class FrameReceiver:
     uvloop call them in this way.
     """
 
-    __slots__ = ("_filled", "_frame", "_length_start", "_max_frame_bytes", "_pool")
+    __slots__ = ("_filled", "_frame", "_length_start", "_pool", "max_frame_bytes")
 
     def __init__(self, pool: BufferPool, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self._pool = pool
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
+        """A change counts from the next length on."""
         # Either a frame has begun, or up to three bytes of the next length are known; never both.
         self._frame: Frame | None = None
         self._filled = 0
@@ -195,8 +196,8 @@ class FrameReceiver:
         data = _shared.data
         while end - start >= LENGTH_BYTES:
             size = _LENGTH.unpack_from(data, start)[0]
-            if not 0 < size <= self._max_frame_bytes:
-                raise MalformedFrame(f"frame length {size} is not within 1..{self._max_frame_bytes}")
+            if not 0 < size <= self.max_frame_bytes:
+                raise MalformedFrame(f"frame length {size} is not within 1..{self.max_frame_bytes}")
             start += LENGTH_BYTES
             if end - start < size:
                 self._frame = self._empty_frame(size)

@@ -95,6 +95,12 @@ class Entity(NamedTuple):
     def path(self) -> str:
         return f"{paths.CONFIG}/{self.key}"
 
+    @property
+    def user_name(self) -> str | None:
+        """The name of a single user, which may have credentials; None for everything else."""
+        is_user = self.kind is EntityKind.USER and self.client is None and self.name != DEFAULT_NAME
+        return desanitize(self.name) if is_user else None
+
     @classmethod
     def of_key(cls, key: str) -> Entity:
         """Raises ValueError if it is no key of an entity."""

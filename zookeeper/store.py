@@ -13,6 +13,7 @@ thread, also when the connection is lost: it may only put something into a queue
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -142,6 +143,17 @@ class ClusterStore:
         error = first_error(self.session.run(transaction))
         if error is not None and not isinstance(error, NodeExistsError):
             raise error
+
+    def shared_secret(self) -> bytes:
+        """Random bytes that all brokers know, created by the first caller."""
+        node = read(self.session, [paths.SECRET])
+        if not node:
+            outcome = self.session.attempt(Transaction().create(paths.SECRET, secrets.token_hex(32).encode()))
+            error = first_error(outcome.get())
+            if error is not None and not isinstance(error, NodeExistsError):
+                raise error
+            node = read(self.session, [paths.SECRET])
+        return node[paths.SECRET][0]
 
     def register_broker(
         self, registration: BrokerRegistration, *, newer_than: BrokerEpoch = NO_BROKER_EPOCH

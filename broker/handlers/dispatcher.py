@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
-from barnabas.broker.handlers import api_versions
+from barnabas.broker.handlers import api_versions, authentication
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorization import authorize
 from barnabas.broker.handlers.registry import HANDLERS, Handler
@@ -60,6 +60,9 @@ class Dispatcher:
         self._inter_broker_listener = services.config.inter_broker_listener_name
 
     def __call__(self, request: Request) -> None:
+        is_admitted = request.received_ns < request.peer.session.expires_at_ns
+        if not is_admitted and not authentication.admit(self._services, request):
+            return
         try:
             decoded = _decoded(request)
         except MalformedFrame as error:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.handlers import (
     acls,
     api_versions,
+    authentication,
     configs,
     controller_requests,
     describe_transactions,
@@ -112,6 +113,8 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
         inter_broker.handle_controlled_shutdown, Lane.CONTROL, inter_broker_only=True
     ),
 }
+HANDLERS[ApiKey.SASL_HANDSHAKE] = Handler(authentication.handle_handshake, Lane.NETWORK, _SMALL)
+HANDLERS[ApiKey.SASL_AUTHENTICATE] = Handler(authentication.handle_authenticate, Lane.NETWORK, _SMALL)
 HANDLERS.update(dict.fromkeys(switched_off.APIS, Handler(switched_off.handle)))
 # It names itself and all the others.
 HANDLERS[ApiKey.API_VERSIONS] = Handler(api_versions.handler({*HANDLERS, ApiKey.API_VERSIONS}))

@@ -24,6 +24,7 @@ from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
+from barnabas.broker.security.failed_authentications import FailedAuthentications
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     BrokerEpoch,
@@ -104,6 +105,7 @@ class Services:
     transactions: TransactionCoordinator
     verification: TransactionVerification
     log_dir_moves: LogDirMoves
+    failed_authentications: FailedAuthentications
     cleaner: LogCleaner | None = None
     """None if ``log.cleaner.enable`` is false."""
     authorizer: Authorizer | None = None

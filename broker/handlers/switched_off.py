@@ -86,10 +86,6 @@ def _alter_scram(body: auth.AlterUserScramCredentialsRequest) -> auth.AlterUserS
 
 
 _ANSWERS: Final[Mapping[ApiKey, Callable[[Any], Any]]] = {
-    ApiKey.SASL_HANDSHAKE: lambda body: auth.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE),
-    ApiKey.SASL_AUTHENTICATE: lambda body: auth.SaslAuthenticateResponse(
-        error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="the listener does not use SASL"
-    ),
     ApiKey.CREATE_DELEGATION_TOKEN: _create_token,
     ApiKey.RENEW_DELEGATION_TOKEN: lambda body: auth.RenewDelegationTokenResponse(error_code=_NO_TOKENS),
     ApiKey.EXPIRE_DELEGATION_TOKEN: lambda body: auth.ExpireDelegationTokenResponse(error_code=_NO_TOKENS),

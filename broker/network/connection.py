@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from barnabas.broker.base.limits import ConnectionLimits
@@ -56,6 +57,12 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = limits
         self._on_lost = on_lost
         self._receiver = FrameReceiver(pool, max_frame_bytes)
+        if (authenticator := peer.session.authenticator) is not None:
+            # Until the peer is known, it may not make the broker hold more than a handshake takes.
+            self._receiver.max_frame_bytes = min(authenticator.max_receive_bytes, max_frame_bytes)
+            peer.session.on_authenticated = partial(
+                setattr, self._receiver, "max_frame_bytes", max_frame_bytes
+            )
         self._memory = MemoryShare(thread.memory, self._receiver, limits, is_protected, self._set_reading)
         # Only the network thread touches these.
         self._last_active_ns = peer.opened_ns

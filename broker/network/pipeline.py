@@ -234,6 +234,10 @@ class Pipeline:
             out.extend(request.buffers)
             request.buffers = ()
             sent.append(request)
+        if unsent and unsent[0].answered:
+            # It closes the connection, and may send something first.
+            out.extend(unsent[0].buffers)
+            unsent[0].buffers = ()
         for buffer in out:
             self._unsent_bytes -= len(buffer)
         return out

@@ -222,9 +222,12 @@ class Request:
         """The request expects no answer; later ones of its connection may now be answered."""
         self._answer(self, (), "")
 
-    def close_connection(self, reason: str) -> None:
-        """Answer by closing the connection, after the answers to earlier requests. The reason is logged."""
-        self._answer(self, (), reason)
+    def close_connection(self, reason: str, last: Buffers = ()) -> None:
+        """Answer by closing the connection, after the answers to earlier requests. The reason is logged.
+
+        ``last`` is sent before the end.
+        """
+        self._answer(self, last, reason)
 
     def fail(self, reason: str) -> None:
         """End the request after an unforeseen error: close the connection if it is not answered.

@@ -47,7 +47,11 @@ def protected_listener(config: BrokerConfig, count: int) -> str | None:
 
 
 class SocketServer:
-    """One per broker. `on_fatal` is called by a thread of the server that dies; the broker must then stop."""
+    """One per broker. `on_fatal` is called by a thread of the server that dies; the broker must then stop.
+
+    ``protect`` is called with the session and the listener of each new connection: the peer may have to
+    authenticate.
+    """
 
     def __init__(
         self,
@@ -55,8 +59,10 @@ class SocketServer:
         *,
         on_fatal: Callable[[BaseException], None],
         limits: ConnectionLimits | None = None,
+        protect: Callable[[Session, str], None] = lambda session, listener_name: None,
     ) -> None:
         self._config = config
+        self._protect = protect
         self._on_fatal = on_fatal
         self._limits = limits or ConnectionLimits()
         self.quota = ConnectionQuota(
@@ -202,13 +208,15 @@ class SocketServer:
     ) -> None:
         if self._config.socket_send_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.socket_send_buffer_bytes)
+        session = Session(host)
+        self._protect(session, listener_name)
         connection = Connection(
             Peer(
                 f"{host}:{port}#{next(self._numbers)}",
                 host,
                 listener_name,
                 time.monotonic_ns(),
-                Session(host),
+                session,
             ),
             thread,
             pool=self._pool,

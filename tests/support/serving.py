@@ -42,6 +42,7 @@ from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
+from barnabas.broker.security.failed_authentications import FailedAuthentications
 from barnabas.broker.security.session import Session
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
@@ -118,10 +119,10 @@ class Connection:
     def _answer(self, request: Request, buffers: Buffers, close_reason: str) -> None:
         if self.is_answered:
             assert request.failed
-        elif close_reason:
-            self.closed = close_reason
         else:
-            self.answers.append(b"".join(bytes(buffer) for buffer in buffers))
+            if buffers or not close_reason:
+                self.answers.append(b"".join(bytes(buffer) for buffer in buffers))
+            self.closed = close_reason or None
 
     def run(self, process: Callable[[Request], None]) -> None:
         """Run the request in the lanes that it chooses, until it has run or pauses."""
@@ -411,6 +412,9 @@ class Serving:
             is_enabled=True,
         )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
+        self.failed_authentications = FailedAuthentications(
+            0, Purgatory("authentication", self.managed.reaper)
+        )
         for coordinator in (self.groups, self.transactions):
             coordinator.state_listeners.append(lambda tp: self.topic_purgatory.check_and_complete(tp.topic))
         self.managed.metadata.on_update(functools.partial(wake_requests, self.topic_purgatory))
@@ -446,6 +450,7 @@ class Serving:
             verification=self.verification,
             log_dir_moves=self.log_dir_moves,
             authorizer=self.authorizer,
+            failed_authentications=self.failed_authentications,
         )
 
     def _auto_create(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
@@ -464,9 +469,16 @@ class Serving:
         self.dispatch(request)
         self.managed.manager.wake_followers()
 
-    def send(self, body: Any, listener: str = EXTERNAL, *, version: int | None = None) -> Connection:
+    def send(
+        self,
+        body: Any,
+        listener: str = EXTERNAL,
+        *,
+        version: int | None = None,
+        session: Session | None = None,
+    ) -> Connection:
         """Receive a request by a listener and run it in the lanes that it chooses."""
-        return self.run(Connection.of(body, listener, version=version, session=self.session))
+        return self.run(Connection.of(body, listener, version=version, session=session or self.session))
 
     def run(self, connection: Connection) -> Connection:
         connection.run(self.dispatch)
