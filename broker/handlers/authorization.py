@@ -11,6 +11,7 @@ decisions that were made when it came. On the request's thread; nothing waits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
@@ -43,15 +44,23 @@ def allows(
     resource: ResourceType,
     name: str = CLUSTER_NAME,
     *,
+    references: int = 1,
     logs_denied: bool = True,
 ) -> bool:
     """Whether the request's principal may do this.
 
-    ``logs_denied`` is False for what the request does not name, or may do by another permission.
+    ``references`` is how often the request names it, for the log; ``logs_denied`` is False for what the
+    request does not name, or may do by another permission.
     """
     authorizer = services.authorizer
     return authorizer is None or authorizer.allows(
-        request.raw.peer.session, operation, resource, name, request.api_key, logs_denied=logs_denied
+        request.raw.peer.session,
+        operation,
+        resource,
+        name,
+        request.api_key,
+        references=references,
+        logs_denied=logs_denied,
     )
 
 
@@ -89,8 +98,10 @@ def permitted(
         return _ANY
     return {
         name
-        for name in dict.fromkeys(names)
-        if allows(services, request, operation, resource, name, logs_denied=logs_denied)
+        for name, references in Counter(names).items()
+        if allows(
+            services, request, operation, resource, name, references=references, logs_denied=logs_denied
+        )
     }
 
 

@@ -6,14 +6,14 @@ just confirmed it: see `coordinators.transactions.verification`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD, MAX_PRODUCED_BATCHES
 from barnabas.broker.coordinators.transactions.requests import AddPartitions
 from barnabas.broker.coordinators.transactions.verification import Outcome
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.authorization import check
+from barnabas.broker.handlers.authorization import check, permitted
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.appending import ProducedBatches, count_batches, parse_produced
@@ -61,12 +61,15 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
     refused: list[wire.PartitionProduceResponse | None] = []
     batches: list[Named] = []
     is_transactional, texts = 0, ErrorTexts()
+    writable = _writable(services, request)
     for topic in body.topic_data:
         for data in topic.partition_data:
             tp = TopicPartition(topic.name, data.index)
             tps.append(tp)
             try:
-                produced = _checked(services, request, body.acks, tp, data.records)
+                if writable is not None and topic.name not in writable:
+                    raise api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                produced = _checked(services, body.acks, request.api_version, tp, data.records)
             except ApiError as error:
                 refused.append(_refusal(tp, error, texts))
                 continue
@@ -274,6 +277,14 @@ def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:
 # The request
 
 
+def _writable(services: Services, request: ApiRequest) -> Container[str] | None:
+    """The topics of the request that the principal may write to; None without an authorizer."""
+    if services.authorizer is None:
+        return None
+    names = [topic.name for topic in request.body.topic_data]
+    return permitted(services, request, Operation.WRITE, ResourceType.TOPIC, names)
+
+
 def _has_many_batches(body: wire.ProduceRequest) -> bool:
     left = MAX_ON_NETWORK_THREAD
     for topic in body.topic_data:
@@ -284,15 +295,12 @@ def _has_many_batches(body: wire.ProduceRequest) -> bool:
 
 
 def _checked(
-    services: Services, request: ApiRequest, acks: int, tp: TopicPartition, records: Any
+    services: Services, acks: int, api_version: int | None, tp: TopicPartition, records: Any
 ) -> ProducedBatches:
     """A partition's batches, checked against the rules that hold for every topic. Raises ApiError.
 
     Kafka's own clients send one batch per partition; ours may send several in one go.
     """
-    api_version = request.api_version
-    if services.authorizer is not None:
-        check(services, request, Operation.WRITE, ResourceType.TOPIC, tp.topic)
     if acks not in _ACKS:
         raise api_error(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; expected 0, 1 or -1 (all)")
     if tp.topic in INTERNAL_TOPICS:
