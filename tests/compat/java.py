@@ -27,6 +27,7 @@ _STREAMS_ARCHIVES: Final = {
 }
 _TIMEOUT_S = 120.0
 
+ACL_COMMAND: Final = "kafka.admin.AclCommand"
 COPIER: Final = "org.apache.kafka.tools.TransactionalMessageCopier"
 CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 CONFIG_COMMAND: Final = "kafka.admin.ConfigCommand"

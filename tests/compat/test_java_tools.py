@@ -14,7 +14,8 @@ from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from ..cluster.transaction_level import finalised
-from .java import CONFIG_COMMAND, CONSOLE_CONSUMER, TOPIC_COMMAND, Tool
+from .conftest import Shared
+from .java import ACL_COMMAND, CONFIG_COMMAND, CONSOLE_CONSUMER, TOPIC_COMMAND, Tool
 from .wire import wait_led
 
 pytestmark = pytest.mark.timeout(600)
@@ -147,7 +148,7 @@ def test_the_tools_of_security_and_quotas_say_what_is_switched_off(tool: Tool, b
     server = ("--bootstrap-server", bootstrap)
     acl = ("--add", "--allow-principal", "User:a", "--operation", "Read", "--topic", "t")
     for words in (("--list",), acl):
-        _, said, complaints = tool.run("kafka.admin.AclCommand", *server, *words)
+        _, said, complaints = tool.run(ACL_COMMAND, *server, *words)
         assert "SecurityDisabledException" in said + complaints, said + complaints
     for kind in ("users", "clients", "ips"):
         assert tool(CONFIG_COMMAND, *server, "--entity-type", kind, "--describe").strip() == ""
@@ -159,6 +160,59 @@ def test_the_tools_of_security_and_quotas_say_what_is_switched_off(tool: Tool, b
         code, said, complaints = tool.run(CONFIG_COMMAND, *server, *user, config)
         assert code != 0
         assert refusal in said + complaints, said + complaints
+
+
+def test_kafka_acls_lists_adds_and_removes(tool: Tool, shared: Shared) -> None:
+    """Through the brokers, and beside them: Kafka's own authorizer reads and writes the same znodes."""
+    authorizer = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+    with shared("acls", authorizer | {"super.users": "User:ANONYMOUS"}, brokers=2) as cluster:
+        cluster.start()
+        server = ("--bootstrap-server", cluster.bootstrap)
+        znodes = ("--authorizer-properties", f"zookeeper.connect={cluster.zookeeper_connect}")
+
+        def run(at: tuple[str, ...], *words: str) -> str:
+            return tool(ACL_COMMAND, *at, *words)
+
+        def listed_by_the_other(*words: str) -> str:
+            return run(("--bootstrap-server", cluster.bootstrap.split(",")[1]), "--list", *words)
+
+        writes = (
+            "--allow-principal",
+            "User:alice",
+            "--producer",
+            "--topic",
+            "orders",
+            "--transactional-id",
+            "t-1",
+        )
+        run(server, "--add", *writes)
+        run(
+            server,
+            "--add",
+            "--allow-principal",
+            "User:bob",
+            "--consumer",
+            "--topic",
+            "orders",
+            "--group",
+            "g",
+        )
+        prefix = ("--topic", "logs-", "--resource-pattern-type", "prefixed")
+        eve = ("--deny-principal", "User:eve", "--deny-host", "10.0.0.1", "--operation", "All")
+        run(znodes, "--add", *eve, *prefix)
+        wait_for(lambda: "User:eve" in listed_by_the_other(), "a broker does not hear of an ACL")
+        for said in (listed_by_the_other(), run(znodes, "--list")):
+            assert said.count("Current ACLs for resource") == 4, said
+            assert "(principal=User:alice, host=*, operation=CREATE, permissionType=ALLOW)" in said
+            assert "resourceType=TRANSACTIONAL_ID, name=t-1, patternType=LITERAL" in said
+            assert "(principal=User:eve, host=10.0.0.1, operation=ALL, permissionType=DENY)" in said
+        assert "User:eve" in listed_by_the_other("--topic", "logs-7", "--resource-pattern-type", "match")
+        run(server, "--remove", "--force", *prefix)
+        run(server, "--remove", "--force", *writes)
+        left = run(znodes, "--list")
+        assert left.count("Current ACLs for resource") == 2, left
+        run(znodes, "--remove", "--force", "--topic", "orders", "--group", "g")
+        wait_for(lambda: listed_by_the_other().strip() == "", "a broker does not hear of a removal")
 
 
 def test_the_feature_tool_raises_and_lowers_a_level(tool: Tool, compat_cluster: LocalCluster) -> None:
