@@ -196,6 +196,11 @@ class ConfigStore:
         outcomes = self.session.run_all([get_children(path) for path in parents])
         return [[] if isinstance(outcome.error, NoNodeError) else list(outcome.get()) for outcome in outcomes]
 
+    def values_of_kind(self, kind: EntityKind) -> dict[Entity, Mapping[str, str]]:
+        """The present settings of every entity of a kind, as texts. Raises REQUEST_TIMED_OUT."""
+        with as_api_errors():
+            return {entity: config.values for entity, config in self.read_all(kind).items()}
+
     def replace(self, entity: Entity, values: Mapping[str, str], former: StoredConfig) -> bool:
         """Write all settings of an entity and the notification; False if they are not ``former`` any more.
 

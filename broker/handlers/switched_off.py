@@ -1,8 +1,8 @@
-"""The APIs of security and quotas: each answers as Kafka 3.9 does with the feature switched off.
+"""The APIs of security: each answers as Kafka 3.9 does with the feature switched off.
 
-That is, on a PLAINTEXT listener, without quotas and SCRAM credentials. Clients and tools special-case these
-answers, and report a broker without the API as broken. Two APIs would store settings that nothing here obeys,
-so they refuse each entry, where Kafka takes it: AlterClientQuotas and AlterUserScramCredentials.
+That is, on a PLAINTEXT listener, without SCRAM credentials. Clients and tools special-case these answers, and
+report a broker without the API as broken. AlterUserScramCredentials would store settings that nothing here
+obeys, so it refuses each entry, where Kafka takes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ErrorCode, ErrorTexts
 from barnabas.protocol.messages import authentication as auth
-from barnabas.protocol.messages import client_quotas as quotas
 from barnabas.protocol.schema import ApiKey
 
 _NO_TOKENS: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
@@ -33,22 +32,6 @@ def _create_token(body: auth.CreateDelegationTokenRequest) -> auth.CreateDelegat
         principal_name=owner,
         token_requester_principal_type=requester_type,
         token_requester_principal_name=requester,
-    )
-
-
-def _alter_quotas(body: quotas.AlterClientQuotasRequest) -> quotas.AlterClientQuotasResponse:
-    texts = ErrorTexts()
-    return quotas.AlterClientQuotasResponse(entries=[_altered(entry, texts) for entry in body.entries])
-
-
-def _altered(entry: quotas.AlterQuotaEntry, texts: ErrorTexts) -> quotas.AlterQuotaResult:
-    if all(change.remove for change in entry.ops):
-        # There is none to remove.
-        return quotas.AlterQuotaResult(error_code=ErrorCode.NONE, entity=entry.entity)
-    return quotas.AlterQuotaResult(
-        error_code=ErrorCode.INVALID_REQUEST,
-        error_message=texts.take("the broker does not limit clients: quotas are not supported"),
-        entity=entry.entity,
     )
 
 
@@ -92,10 +75,6 @@ _ANSWERS: Final[Mapping[ApiKey, Callable[[Any], Any]]] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: lambda body: auth.DescribeDelegationTokenResponse(
         error_code=_NO_TOKENS
     ),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda body: quotas.DescribeClientQuotasResponse(
-        error_message="", entries=[]
-    ),
-    ApiKey.ALTER_CLIENT_QUOTAS: _alter_quotas,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
 }

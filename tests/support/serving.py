@@ -58,7 +58,7 @@ from barnabas.protocol.messages.topics import (
     DeletableTopicResult,
     DeleteTopicState,
 )
-from barnabas.zookeeper.configs import Entity
+from barnabas.zookeeper.configs import Entity, EntityKind
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.znodes import ReplicaAssignment
 from tests.support.building import ME, Managed, fatal
@@ -238,6 +238,9 @@ class Configs:
         if self.trouble is not None:
             raise self.trouble
         return {entity: self.stored.get(entity, {}) for entity in entities}
+
+    def values_of_kind(self, kind: EntityKind) -> dict[Entity, Mapping[str, str]]:
+        return self.values(entity for entity in self.stored if entity.kind is kind)
 
     def change(self, entity: Entity, edit: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
         self.stored[entity] = dict(edit(self.values([entity])[entity]))

@@ -40,15 +40,6 @@ from barnabas.protocol.messages.authentication import (
     ScramCredentialUpsertion,
     ScramUserName,
 )
-from barnabas.protocol.messages.client_quotas import (
-    AlterClientQuotasRequest,
-    AlterQuotaEntry,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-    QuotaChange,
-    QuotaEntity,
-    QuotaFilterComponent,
-)
 from barnabas.protocol.schema import APIS
 from tests.support.serving import Serving
 
@@ -110,12 +101,6 @@ ANSWERS = [
         DescribeDelegationTokenResponse(error_code=64, tokens=[]),
     ),
     (
-        DescribeClientQuotasRequest(
-            components=[QuotaFilterComponent(entity_type="user", match_type=2, match=None)], strict=True
-        ),
-        DescribeClientQuotasResponse(error_code=0, error_message="", entries=[]),
-    ),
-    (
         DescribeUserScramCredentialsRequest(users=None),
         DescribeUserScramCredentialsResponse(error_code=0, error_message="", results=[]),
     ),
@@ -157,21 +142,3 @@ def test_credentials_that_nothing_would_check_are_refused(serving: Serving) -> N
         "b": ErrorCode.RESOURCE_NOT_FOUND,
     }
     assert len(answer.results) == 2
-
-
-def test_quotas_that_nothing_would_obey_are_refused(serving: Serving) -> None:
-    """Kafka stores them. There is none to remove."""
-    names = "a", None
-    entries = [
-        AlterQuotaEntry(
-            entity=[QuotaEntity(entity_type="user", entity_name=name)],
-            ops=[QuotaChange(key="producer_byte_rate", value=1000.5, remove=name is None)],
-        )
-        for name in names
-    ]
-    answer = serving.call(AlterClientQuotasRequest(entries=entries, validate_only=False), version=1)
-    assert [(entry.error_code, entry.entity[0].entity_name) for entry in answer.entries] == [
-        (ErrorCode.INVALID_REQUEST, "a"),
-        (ErrorCode.NONE, None),
-    ]
-    assert "quotas are not supported" in answer.entries[0].error_message
