@@ -13,6 +13,8 @@ import pytest
 
 from barnabas.broker.handlers.registry import HANDLERS
 from barnabas.broker.security.api_operations import API_OPERATIONS, DENIED, Where
+from barnabas.broker.security.authentication import Authenticator, Mechanism
+from barnabas.broker.security.password_servers import PlainPasswords, PlainServer
 from barnabas.broker.security.session import Session
 from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.answer_codes import error_counts
@@ -28,6 +30,7 @@ from barnabas.protocol.messages import groups as group_messages
 from barnabas.protocol.messages import produce as produce_messages
 from barnabas.protocol.messages import topics as topic_messages
 from barnabas.protocol.messages import transactions as transaction_messages
+from barnabas.protocol.messages.authentication import SaslAuthenticateRequest, SaslHandshakeRequest
 from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicPartitions
 from barnabas.protocol.schema import APIS, ApiKey
 from tests.support import logs
@@ -332,6 +335,43 @@ def test_every_right_of_the_table_has_a_case() -> None:
         table = {(each.operation, each.resource) for each in API_OPERATIONS[key]}
         table |= {(each.or_on_cluster, C) for each in API_OPERATIONS[key] if each.or_on_cluster}
         assert tested[key] == table, key
+
+
+# ---- peers that are not known
+
+
+BEFORE_AUTHENTICATION = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+NO_HANDLER = [
+    Case(key, example(APIS[key].request), (frozenset(),))
+    for key in (WITHOUT_QUESTIONS | OPERATIONS_ALONE) - BEFORE_AUTHENTICATION
+]
+
+
+def unknown_session() -> Session:
+    session = Session(HOST)
+    mechanism = Mechanism(lambda: PlainServer(PlainPasswords({"admin": "right"})), 0)
+    session.must_authenticate(Authenticator(session, {"PLAIN": mechanism}))
+    return session
+
+
+@pytest.mark.parametrize("has_guessed", [False, True], ids=["no credentials", "wrong credentials"])
+def test_no_api_is_served_to_a_peer_that_has_not_authenticated(
+    has_guessed: bool, secured: SecuredServing
+) -> None:
+    cases = CASES + NO_HANDLER
+    assert {case.key for case in cases} == HANDLERS.keys() - BEFORE_AUTHENTICATION
+    for case in cases:
+        for version in versions(case):
+            session = unknown_session()
+            if has_guessed:
+                handshake = SaslHandshakeRequest(mechanism="PLAIN")
+                assert secured.send(handshake, session=session).response.error_code == 0
+                guess = SaslAuthenticateRequest(auth_bytes=b"\0admin\0wrong")
+                assert secured.send(guess, session=session).response.error_code == 58
+            connection = secured.send(case.body, case.listener, version=version, session=session)
+            assert connection.closed, (case, version)
+            assert connection.answers == [], (case, version)
+    assert secured.acls.asked == set()
 
 
 # ---- what is not told
