@@ -43,6 +43,14 @@ _KRAFT_TOPIC: Final = "__cluster_metadata"
 """The log of Kafka's KRaft mode; Kafka refuses a topic with this name in every mode."""
 
 
+Charge = Callable[[int], None]
+"""Called with the number of partitions that are about to be created or deleted; raises ApiError to refuse."""
+
+
+def free_of_charge(partitions: int) -> None:
+    """For changes without a quota."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicSettings:
     """The settings of a broker that concern the creation and deletion of topics."""
@@ -91,7 +99,11 @@ class TopicAdmin:
         self._rng = rng or random.Random()
 
     def create_topics(
-        self, topics: Sequence[wire.CreatableTopic], *, validate_only: bool = False
+        self,
+        topics: Sequence[wire.CreatableTopic],
+        *,
+        validate_only: bool = False,
+        charge: Charge = free_of_charge,
     ) -> list[wire.CreatableTopicResult]:
         """One result per name, in order."""
         try:
@@ -108,14 +120,18 @@ class TopicAdmin:
 
         def create(topic: wire.CreatableTopic) -> wire.CreatableTopicResult:
             _check_available(topic.name, existing, by_metric_name, deleted)
-            result = self._create(topic, None if validate_only else writer)
+            result = self._create(topic, None if validate_only else writer, charge)
             by_metric_name[metric_name(topic.name)] = topic.name
             return result
 
         return _result_by_name(topics, create, _not_created)
 
     def create_partitions(
-        self, topics: Sequence[wire.CreatePartitionsTopic], *, validate_only: bool = False
+        self,
+        topics: Sequence[wire.CreatePartitionsTopic],
+        *,
+        validate_only: bool = False,
+        charge: Charge = free_of_charge,
     ) -> list[GrownTopic]:
         """One result per name, in order."""
         try:
@@ -128,10 +144,14 @@ class TopicAdmin:
         except ApiError as error:
             return _refused(topics, error, _not_grown)
         return _result_by_name(
-            topics, lambda topic: self._grow(topic, None if validate_only else writer, state), _not_grown
+            topics,
+            lambda topic: self._grow(topic, None if validate_only else writer, state, charge),
+            _not_grown,
         )
 
-    def delete_topics(self, topics: Sequence[wire.DeleteTopicState]) -> list[wire.DeletableTopicResult]:
+    def delete_topics(
+        self, topics: Sequence[wire.DeleteTopicState], *, charge: Charge = free_of_charge
+    ) -> list[wire.DeletableTopicResult]:
         """Request deletions; one result per name and per id, in order."""
         try:
             with as_api_errors():
@@ -150,6 +170,8 @@ class TopicAdmin:
             topic_id = ids.get(name, NO_TOPIC_ID)
             # By name it is for any topic of the name; by id it must not delete one that is made in between.
             wanted = topic_id if TopicId(topic.topic_id) != NO_TOPIC_ID else NO_TOPIC_ID
+            present = existing.get(name)
+            charge(len(present.partitions) if isinstance(present, TopicAssignment) else 0)
             if not writer.request_deletion(name, wanted):
                 if name not in requested:
                     requested.update(self._store.deletion_requests())
@@ -178,12 +200,18 @@ class TopicAdmin:
         return _Topics(assignments, self._store.deletion_requests())
 
     def _grow(
-        self, topic: wire.CreatePartitionsTopic, writer: ControllerWriter | None, state: _Topics
+        self,
+        topic: wire.CreatePartitionsTopic,
+        writer: ControllerWriter | None,
+        state: _Topics,
+        charge: Charge,
     ) -> GrownTopic:
         try:
             validate_topic_name(topic.name)
         except ApiError as error:
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, error.text) from None
+
+        charged: list[int] = []
 
         def attempt() -> GrownTopic | None:
             nonlocal state
@@ -207,6 +235,9 @@ class TopicAdmin:
                 topic.name, current.partitions, topic.count, assignments, self._controller.live_racks
             )
             grown = replace(current, partitions={**current.partitions, **added})
+            if writer is not None and not charged:
+                charge(len(added))
+                charged.append(len(added))
             if writer is None or writer.set_topic_assignment(topic.name, grown):
                 if writer is not None:
                     shown = {index: list(assignment.replicas) for index, assignment in added.items()}
@@ -219,7 +250,7 @@ class TopicAdmin:
         return retry_cas(attempt, f"topic {topic.name!r} is changed by others again and again")
 
     def _create(
-        self, topic: wire.CreatableTopic, writer: ControllerWriter | None
+        self, topic: wire.CreatableTopic, writer: ControllerWriter | None, charge: Charge
     ) -> wire.CreatableTopicResult:
         config = {setting.name: setting.value for setting in topic.configs}
         if any(value is None for value in config.values()):
@@ -239,6 +270,7 @@ class TopicAdmin:
         overrides = {name: value for name, value in config.items() if value is not None}
         if writer is None:
             return result
+        charge(len(partitions))
         assignment = TopicAssignment(topic_id=TopicId(random_uuid()), partitions=partitions)
         if not writer.create_topic(topic.name, assignment, overrides):
             raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} already exists")

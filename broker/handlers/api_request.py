@@ -17,7 +17,7 @@ from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack, schema
 from barnabas.protocol.answer_codes import error_counts
-from barnabas.protocol.errors import MessageTooComplex, Unencodable
+from barnabas.protocol.errors import ErrorCode, MessageTooComplex, Unencodable, api_error
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.schema import ApiKey, Buffer
 
@@ -194,6 +194,31 @@ class ApiRequest:
             self.throttle(
                 self.quotas.charge_produced(user, self.client_id, self.raw.size_bytes, monotonic_ms())
             )
+
+    def charge_mutation(self, strict_since: int) -> Callable[[int], None]:
+        """A function that charges partitions that are to be created or deleted.
+
+        It raises THROTTLING_QUOTA_EXCEEDED if the client must wait, and knows that error by its version.
+        """
+        is_strict = self.is_since(strict_since)
+
+        def charge(partitions: int) -> None:
+            if self.quotas is None:
+                return
+            mutation = self.quotas.charge_mutation(
+                self.raw.peer.session.principal.name,
+                self.client_id,
+                partitions,
+                monotonic_ms(),
+                is_strict=is_strict,
+            )
+            self.throttle(mutation.throttle_ms)
+            if not mutation.is_accepted:
+                raise api_error(
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
+                )
+
+        return charge
 
     def charge_fetched(self, size_bytes: int) -> bool:
         """Charge an answer of records; False if it must be sent without them, and then it is not charged."""

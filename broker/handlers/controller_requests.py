@@ -45,6 +45,10 @@ _TOO_LONG: Final = "the answer would be too long for a message: name fewer topic
 _RESULT_BYTES: Final = 60
 """The most that a result takes in a native message without its name, text and settings."""
 _CONFIG_BYTES: Final = 12
+_CREATE_IS_STRICT_SINCE: Final = 6
+"""Clients of earlier versions do not know THROTTLING_QUOTA_EXCEEDED: they only wait (KIP-599)."""
+_GROWTH_IS_STRICT_SINCE: Final = 3
+_DELETION_IS_STRICT_SINCE: Final = 5
 _UTF8_BYTES: Final = 4
 """The most that a character takes."""
 _Result = wire.CreatableTopicResult | wire.CreatePartitionsTopicResult | wire.DeletableTopicResult
@@ -136,7 +140,9 @@ def _is_served(services: Services, name: str, topic_id: TopicId, num_partitions:
 @_by_controller(wire.CreatableTopicResult)
 def handle_create_topics(services: Services, request: ApiRequest) -> None:
     body: wire.CreateTopicsRequest = request.body
-    results = services.topics.create_topics(body.topics, validate_only=body.validate_only)
+    results = services.topics.create_topics(
+        body.topics, validate_only=body.validate_only, charge=request.charge_mutation(_CREATE_IS_STRICT_SINCE)
+    )
     created = [result for result in results if result.error_code == ErrorCode.NONE]
     awaited = [
         (result, partial(_is_served, services, result.name, TopicId(result.topic_id), result.num_partitions))
@@ -207,7 +213,9 @@ def _describe_configs(
 def handle_create_partitions(services: Services, request: ApiRequest) -> None:
     body: wire.CreatePartitionsRequest = request.body
     others = [topic for topic in body.topics if topic.name not in INTERNAL_TOPICS]
-    grown = services.topics.create_partitions(others, validate_only=body.validate_only)
+    grown = services.topics.create_partitions(
+        others, validate_only=body.validate_only, charge=request.charge_mutation(_GROWTH_IS_STRICT_SINCE)
+    )
     internal = {topic.name: None for topic in body.topics if topic.name in INTERNAL_TOPICS}
     refused = list(map(_refused_growth, internal))
     awaited = [
@@ -269,7 +277,8 @@ def _refuse_deletions(services: Services, request: ApiRequest) -> list[wire.Dele
 @_by_controller(wire.DeletableTopicResult)
 def _delete(services: Services, request: ApiRequest) -> None:
     body: wire.DeleteTopicsRequest = request.body
-    results = services.topics.delete_topics(body.topics)
+    charge = request.charge_mutation(_DELETION_IS_STRICT_SINCE)
+    results = services.topics.delete_topics(body.topics, charge=charge)
     for result in results:
         result.error_code = known_error(request, ErrorCode(result.error_code))
     awaited = [

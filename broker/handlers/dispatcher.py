@@ -81,7 +81,7 @@ class Dispatcher:
             request.close_connection(f"{decoded.api_key.name} is refused on listener {listener_name}")
             return
         quotas = self._services.quotas
-        if quotas.is_active and not (handler.is_exempt or handler.inter_broker_only):
+        if quotas.is_active and is_admitted and not (handler.is_exempt or handler.inter_broker_only):
             decoded.quotas = quotas
         if self._services.authorizer is None or authorize(self._services, decoded):
             handler.handle(self._services, decoded)

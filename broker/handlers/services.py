@@ -41,6 +41,8 @@ from barnabas.zookeeper.znodes import ReplicaAssignment
 ShutdownAnswer = Callable[[ErrorCode, Collection[TopicPartition]], None]
 OutcomesAnswer = Callable[[ErrorCode, Mapping[TopicPartition, ApiError | None]], None]
 """Called with NONE and the reasons why partitions were refused, or with the error of the whole request."""
+Charge = Callable[[int], None]
+"""Called with the number of partitions that are about to be created or deleted; raises ApiError to refuse."""
 ReassignmentsAnswer = Callable[[ErrorCode, Mapping[TopicPartition, ReplicaAssignment]], None]
 
 
@@ -48,16 +50,18 @@ class TopicWork(Protocol):
     """Creating, growing and deleting topics in ZooKeeper; `TopicAdmin` of the controller. The calls block."""
 
     def create_topics(
-        self, topics: Sequence[wire.CreatableTopic], *, validate_only: bool = False
+        self, topics: Sequence[wire.CreatableTopic], *, validate_only: bool = ..., charge: Charge = ...
     ) -> list[wire.CreatableTopicResult]: ...
 
     def create_partitions(
-        self, topics: Sequence[wire.CreatePartitionsTopic], *, validate_only: bool = False
+        self, topics: Sequence[wire.CreatePartitionsTopic], *, validate_only: bool = ..., charge: Charge = ...
     ) -> Sequence[tuple[wire.CreatePartitionsTopicResult, TopicId, int]]:
         """The results, each with the topic's id and its number of partitions afterwards."""
         ...
 
-    def delete_topics(self, topics: Sequence[wire.DeleteTopicState]) -> list[wire.DeletableTopicResult]: ...
+    def delete_topics(
+        self, topics: Sequence[wire.DeleteTopicState], *, charge: Charge = ...
+    ) -> list[wire.DeletableTopicResult]: ...
 
 
 class ControllerFace(Protocol):

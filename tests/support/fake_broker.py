@@ -383,7 +383,7 @@ class _FakeTopicAdmin:
         self._cluster = cluster
 
     def create_topics(
-        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
+        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False, charge: Any = None
     ) -> list[CreatableTopicResult]:
         cluster = self._cluster
         results = []
@@ -402,7 +402,7 @@ class _FakeTopicAdmin:
         return results
 
     def create_partitions(
-        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False, charge: Any = None
     ) -> list[tuple[CreatePartitionsTopicResult, TopicId, int]]:
         cluster = self._cluster
         results = []
@@ -421,7 +421,9 @@ class _FakeTopicAdmin:
             )
         return results
 
-    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
+    def delete_topics(
+        self, topics: Sequence[DeleteTopicState], *, charge: Any = None
+    ) -> list[DeletableTopicResult]:
         results = []
         for topic in topics:
             name = topic.name or ""

@@ -209,7 +209,7 @@ class Topics:
         self.calls: list[Any] = []
 
     def create_topics(
-        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False
+        self, topics: Sequence[CreatableTopic], *, validate_only: bool = False, charge: Any = None
     ) -> list[CreatableTopicResult]:
         self.calls.append(([topic.name for topic in topics], validate_only))
         if self.failure is not None:
@@ -217,12 +217,14 @@ class Topics:
         return self.created
 
     def create_partitions(
-        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool = False, charge: Any = None
     ) -> Sequence[tuple[CreatePartitionsTopicResult, TopicId, int]]:
         self.calls.append(([(topic.name, topic.count) for topic in topics], validate_only))
         return self.grown
 
-    def delete_topics(self, topics: Sequence[DeleteTopicState]) -> list[DeletableTopicResult]:
+    def delete_topics(
+        self, topics: Sequence[DeleteTopicState], *, charge: Any = None
+    ) -> list[DeletableTopicResult]:
         self.calls.append([topic.name for topic in topics])
         return self.deleted
 

@@ -446,3 +446,33 @@ def test_legal_names_pass(name: str) -> None:
 def test_illegal_names_are_refused(name: str) -> None:
     with pytest.raises(ApiError, match="INVALID_TOPIC"):
         validate_topic_name(name)
+
+
+def test_changes_of_topics_are_charged_by_partitions_and_a_refused_one_is_not_made(rig: Rig) -> None:
+    charged: list[int] = []
+
+    def charge(partitions: int) -> None:
+        if sum(charged) + partitions > 9:
+            raise api_error(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "wait")
+        charged.append(partitions)
+
+    def new(name: str, partitions: int) -> CreatableTopic:
+        return CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+        )
+
+    rig.admin.create_topics([new("validated", 5)], validate_only=True, charge=charge)
+    made = rig.admin.create_topics([new("a", 3), new("b", 9), new("a-b", 1)], charge=charge)
+    assert [result.error_code for result in made] == [0, ErrorCode.THROTTLING_QUOTA_EXCEEDED, 0]
+    growth = [CreatePartitionsTopic(name="a", count=5, assignments=None)]
+    rig.admin.create_partitions(growth, validate_only=True, charge=charge)
+    assert rig.admin.create_partitions(growth, charge=charge)[0].num_partitions == 5
+    assert charged == [3, 1, 2]
+    deletions = [DeleteTopicState(name=name) for name in ("a", "a-b", "b")]
+    gone = rig.admin.delete_topics(deletions, charge=charge)
+    assert [result.error_code for result in gone] == [
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert charged == [3, 1, 2, 1]

@@ -4,9 +4,21 @@ from typing import Any
 
 import pytest
 
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.groups import HeartbeatRequest
 from barnabas.protocol.messages.metadata import MetadataRequest
+from barnabas.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
 from barnabas.zookeeper.configs import Entity
 from barnabas.zookeeper.znodes import StoredConfig
 from tests.support.building import TOPIC_ID, led_by, metadata
@@ -20,7 +32,7 @@ from tests.support.record_requests import (
     produce,
     produced,
 )
-from tests.support.serving import EXTERNAL, Connection, Serving, batch
+from tests.support.serving import EXTERNAL, Connection, Serving, Topics, batch
 
 
 @pytest.fixture
@@ -140,3 +152,72 @@ def test_a_fetch_that_pays_for_time_alone_gets_no_records_either(leading: Servin
     assert connection.response.responses == []
     assert connection.response.throttle_time_ms == 1_000
     assert leading.quotas.fetched.clients()["ANONYMOUS", ""].measure.measure(0) == 0
+
+
+class Charged(Topics):
+    """Creates, grows or deletes 10 partitions for each topic."""
+
+    def _results(self, made: list[Any], charge: Any) -> list[Any]:
+        for result in made:
+            try:
+                charge(10)
+            except ApiError as error:
+                result.error_code = error.code
+        return made
+
+    def create_topics(self, topics: Any, *, validate_only: bool = False, charge: Any = None) -> list[Any]:
+        return self._results(
+            [CreatableTopicResult(name=topic.name, error_code=0) for topic in topics], charge
+        )
+
+    def create_partitions(self, topics: Any, *, validate_only: bool = False, charge: Any = None) -> list[Any]:
+        made = [CreatePartitionsTopicResult(name=topic.name, error_code=0) for topic in topics]
+        return [(result, NO_TOPIC_ID, 1) for result in self._results(made, charge)]
+
+    def delete_topics(self, topics: Any, *, charge: Any = None) -> list[Any]:
+        return self._results(
+            [DeletableTopicResult(name=topic.name, error_code=0) for topic in topics], charge
+        )
+
+
+NAMES = ("a", "b", "c")
+# The handler waits for the metadata of changes that are made.
+CREATION = CreateTopicsRequest(topics=[CreatableTopic(name=name) for name in NAMES], validate_only=True)
+GROWTH = CreatePartitionsRequest(
+    topics=[CreatePartitionsTopic(name=name, count=1) for name in NAMES], validate_only=True
+)
+DELETION = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in NAMES], timeout_ms=0)
+OLD_DELETION = DeleteTopicsRequest(topic_names=list(NAMES), timeout_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("body", "version", "is_strict"),
+    [
+        (CREATION, None, True),
+        (CREATION, 6, True),
+        (CREATION, 5, False),
+        (GROWTH, None, True),
+        (GROWTH, 3, True),
+        (GROWTH, 2, False),
+        (DELETION, None, True),
+        (OLD_DELETION, 5, True),
+        (OLD_DELETION, 4, False),
+    ],
+)
+def test_too_many_changes_of_topics_are_refused_and_earlier_versions_wait(
+    serving: Serving, body: Any, version: int | None, is_strict: bool
+) -> None:
+    charged = Charged()
+    for name in ("create_topics", "create_partitions", "delete_topics"):
+        setattr(serving.topics, name, getattr(charged, name))
+    # Eleven tokens.
+    limit(serving, controller_mutation_rate="1")
+    connection = serving.send(body, version=version)
+    answer = connection.response
+    (results,) = (
+        getattr(answer, name) for name in ("topics", "results", "responses") if hasattr(answer, name)
+    )
+    codes = [result.error_code for result in results]
+    assert codes.count(ErrorCode.THROTTLING_QUOTA_EXCEEDED) == (1 if is_strict else 0)
+    assert answer.throttle_time_ms == connection.request.throttle_ms
+    assert answer.throttle_time_ms == pytest.approx(9_000 if is_strict else 19_000, abs=500)
