@@ -181,6 +181,7 @@ class Broker:
             expire_offsets=coordination.groups.expire_offsets,
             expire_transactional_ids=coordination.transactions.expire_ids,
             producer_id_expiration_ms=lambda: self._producer_id_expiration_ms,
+            reload_certificates=self._server.tls.reload_changed_files,
             are_loops_turning=self._server.are_turning,
             on_fatal=self._on_fatal,
         )
@@ -267,11 +268,10 @@ class Broker:
                 self._replicas.roles.settings_changed(topics)
 
         def layers_changed(layers: ConfigLayers) -> None:
-            self._server.quota.set_limits(
-                layers.value("max.connections"), layers.value("max.connections.per.ip")
-            )
             self._layers = layers
+            self._server.set_listener_configs(layers.listener)
             self._change_listeners(layers)
+            self._server.set_connection_limits(layers.value)
             self._producer_id_expiration_ms = layers.value("producer.id.expiration.ms")
             self._controller.set_unclean_leader_election(layers.value("unclean.leader.election.enable"))
             self._set_replication_rates()
@@ -305,6 +305,7 @@ class Broker:
         )
         changes.load()
         live.is_starting = False
+        self._server.load_certificates()
         return changes
 
     def _make_replicas(self, logs: LogManager) -> ReplicaManager:

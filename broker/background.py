@@ -22,6 +22,7 @@ from barnabas.protocol.invariants import InvariantViolation
 logger = logging.getLogger(__name__)
 
 _REMOVAL_INTERVAL_MS: Final = 1_000
+_CERTIFICATES_INTERVAL_MS: Final = 1_000
 _LONGEST_INTERVAL_MS: Final = 24 * 3_600_000
 """A task with a longer interval never runs."""
 _FLUSH_CHECK_MS: Final = 1_000
@@ -65,6 +66,7 @@ class BackgroundWork:
         expire_offsets: Callable[[], object],
         expire_transactional_ids: Callable[[], object],
         producer_id_expiration_ms: Callable[[], int],
+        reload_certificates: Callable[[], object],
         are_loops_turning: Callable[[], bool],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
@@ -104,6 +106,7 @@ class BackgroundWork:
                 "expiration of transactional ids",
                 expire_transactional_ids,
             ),
+            (_CERTIFICATES_INTERVAL_MS, "reload of certificates", reload_certificates),
             (_REMOVAL_INTERVAL_MS, "removal of deleted logs", lambda: logs.remove_deleted(wall_clock_ms())),
         ]
         due = [task for task in tasks if task[0] <= _LONGEST_INTERVAL_MS]

@@ -33,6 +33,9 @@ _MAPPED_FROM_BYTES: Final = 128 * 1024
 # If this much of a frame is missing, a copy costs more than a system call that receives it separately.
 _RECEIVED_IN_PLACE_FROM_BYTES: Final = 16 * 1024
 
+_TLS_HANDSHAKE: Final = 0x1603
+"""The first two bytes of a client that speaks TLS: a record of a handshake, version 3."""
+
 PooledBuffer = bytearray | mmap.mmap
 
 
@@ -197,7 +200,8 @@ class FrameReceiver:
         while end - start >= LENGTH_BYTES:
             size = _LENGTH.unpack_from(data, start)[0]
             if not 0 < size <= self.max_frame_bytes:
-                raise MalformedFrame(f"frame length {size} is not within 1..{self.max_frame_bytes}")
+                hint = "; it is the beginning of a TLS handshake" if size >> 16 == _TLS_HANDSHAKE else ""
+                raise MalformedFrame(f"frame length {size} is not within 1..{self.max_frame_bytes}{hint}")
             start += LENGTH_BYTES
             if end - start < size:
                 self._frame = self._empty_frame(size)

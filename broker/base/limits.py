@@ -26,6 +26,14 @@ worker, and a waiting fetch on a thread of its own."""
 MAX_PRODUCED_BATCHES: Final = 1_000
 """Of a partition, in a request in the native protocol; Kafka's has one."""
 
+# Before a peer is known
+MAX_UNAUTHENTICATED: Final = 1_000
+"""Connections in a TLS handshake or before the end of SASL's exchange; as many again on the brokers' own
+listener. One takes up to some 100 KB."""
+
+HANDSHAKES_RUN_NS: Final = 2_000_000
+"""How long TLS handshakes may run in one turn of a network thread."""
+
 # Requests that wait for an event
 MAX_WAITING: Final = 100_000
 """In each purgatory."""
@@ -73,6 +81,9 @@ class ConnectionLimits:
     max_unwritten_bytes: int = 1024 * 1024
     run_ns: int = 2_000_000
     """How long it may run requests on the network thread before others have their turn."""
+
+    authentication_ms: int = 10_000
+    """How long the TLS handshake and SASL's exchange may take together."""
 
     # While connections wait for memory
     always_bytes: int = 64 * 1024

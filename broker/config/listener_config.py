@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from barnabas.common.security.jaas import LOGIN_MODULES, LoginModule, jaas_text
+from barnabas.common.security.principal_mapping import PrincipalMapping, PrincipalMappingRules
 from barnabas.common.security.secret import Secret
 from barnabas.common.settings import (
     INT_MAX,
@@ -126,8 +127,10 @@ class ListenerConfig:
         "https",
         "Whether the certificate of another broker must name the host that was connected to.",
     )
-    ssl_principal_mapping_rules: str = setting(
-        Text(), "DEFAULT", "Rules that make a principal's name from the subject of a client's certificate."
+    ssl_principal_mapping_rules: PrincipalMapping = setting(
+        PrincipalMappingRules(),
+        PrincipalMapping(),
+        "Rules that make a principal's name from the subject of a client's certificate.",
     )
     ssl_allow_dn_changes: bool = setting(
         Boolean(), False, "Whether a new certificate may have another subject while the broker runs."

@@ -1,9 +1,10 @@
 """The acceptor: one thread that accepts connections on every listener.
 
-It closes a connection above `max.connections` or `max.connections.per.ip`, or one that takes a descriptor
-that logs need, at once and with a logged reason. The protected listener is the brokers' own: only the limit
-per address applies to it, so that clients cannot block connections between brokers. If the process is out of
-descriptors, the acceptor waits a moment instead of spinning. A dying acceptor calls `on_fatal`.
+It closes a connection above `max.connections`, of the broker or of the listener, or `max.connections.per.ip`,
+or one that takes a descriptor that logs need, at once and with a logged reason. The protected listener is the
+brokers' own: only its own limit and that per address apply to it, so that clients cannot block connections
+between brokers. If the process is out of descriptors, the acceptor waits a moment instead of spinning. A
+dying acceptor calls `on_fatal`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import selectors
 import socket
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from barnabas.common.threads import make_thread
@@ -42,7 +43,7 @@ def most_connections() -> int:
 
 
 class ConnectionQuota:
-    """Counts connections, in all and by address. For any thread.
+    """Counts connections: in all, by listener and by address. For any thread.
 
     ``descriptors`` limits the descriptors that connections take, also if the settings allow more.
     """
@@ -53,18 +54,34 @@ class ConnectionQuota:
         self._descriptors = descriptors
         self._max_connections = max_connections
         self._max_connections_per_ip = max_connections_per_ip
+        self._of_addresses: Mapping[str, int] = {}
+        self._of_listeners: Mapping[str, int] = {}
         self._lock = threading.Lock()
         self._by_host: Counter[str] = Counter()
+        self._by_listener: Counter[str] = Counter()
         self.total = 0
         """The connections that are open now."""
 
-    def set_limits(self, max_connections: int, max_connections_per_ip: int) -> None:
-        """Change the limits; open connections stay."""
+    def set_limits(
+        self,
+        max_connections: int,
+        max_connections_per_ip: int,
+        *,
+        of_hosts: Mapping[str, int] | None = None,
+        of_listeners: Mapping[str, int] | None = None,
+    ) -> None:
+        """Change the limits; open connections stay.
+
+        ``of_hosts`` are the limits of single addresses, or of names, whose present addresses count.
+        """
+        of_addresses = _by_address(of_hosts or {})
         with self._lock:
             self._max_connections = max_connections
             self._max_connections_per_ip = max_connections_per_ip
+            self._of_addresses = of_addresses
+            self._of_listeners = of_listeners or {}
 
-    def enter(self, host: str, *, is_protected: bool = False) -> str:
+    def enter(self, host: str, listener_name: str = "", *, is_protected: bool = False) -> str:
         """Count a connection; if a limit refuses it, return the reason and count nothing.
 
         A protected connection is counted, but the limits on all connections do not refuse it.
@@ -74,18 +91,38 @@ class ConnectionQuota:
                 return f"max.connections={self._max_connections} are open"
             if self.total >= self._descriptors and not is_protected:
                 return f"{self.total} are open, and logs need the remaining open files (ulimit -n)"
-            if self._by_host[host] >= self._max_connections_per_ip:
+            of_listener = self._of_listeners.get(listener_name, _UNLIMITED)
+            if self._by_listener[listener_name] >= of_listener:
+                return f"listener.name.{listener_name.lower()}.max.connections={of_listener} are open"
+            of_address = self._of_addresses.get(host)
+            if of_address is not None and self._by_host[host] >= of_address:
+                return f"max.connections.per.ip.overrides={host}:{of_address} are open"
+            if of_address is None and self._by_host[host] >= self._max_connections_per_ip:
                 return f"max.connections.per.ip={self._max_connections_per_ip} are open from {host}"
             self.total += 1
+            self._by_listener[listener_name] += 1
             self._by_host[host] += 1
             return ""
 
-    def leave(self, host: str) -> None:
+    def leave(self, host: str, listener_name: str = "") -> None:
         with self._lock:
             self.total -= 1
-            self._by_host[host] -= 1
-            if not self._by_host[host]:
-                del self._by_host[host]
+            for counts, name in ((self._by_host, host), (self._by_listener, listener_name)):
+                counts[name] -= 1
+                if not counts[name]:
+                    del counts[name]
+
+
+def _by_address(of_hosts: Mapping[str, int]) -> dict[str, int]:
+    of_addresses: dict[str, int] = {}
+    for host, limit in of_hosts.items():
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            logger.warning("max.connections.per.ip.overrides: %s is unknown: %s", host, error)
+            continue
+        of_addresses.update({str(address[0]): limit for *_, address in found})
+    return of_addresses
 
 
 class Acceptor:
@@ -182,7 +219,9 @@ class Acceptor:
             logger.error("cannot accept on %s: %s; the next try is in %g s", listener_name, error, _PAUSE_S)
             return False
         host, port = address[0], address[1]
-        refusal = self._quota.enter(host, is_protected=listener_name == self._protected_listener)
+        refusal = self._quota.enter(
+            host, listener_name, is_protected=listener_name == self._protected_listener
+        )
         if refusal:
             logger.warning("connection from %s:%d on %s refused: %s", host, port, listener_name, refusal)
             sock.close()
@@ -194,7 +233,7 @@ class Acceptor:
             self._hand_over(sock, host, port, listener_name)
         except OSError as error:
             logger.info("connection from %s:%d on %s closed: %s", host, port, listener_name, error)
-            self._quota.leave(host)
+            self._quota.leave(host, listener_name)
             sock.close()
         return True
 

@@ -13,28 +13,41 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from barnabas.broker.base.limited_log import LimitedLogByKey
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.memory import MemoryShare
 from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, Pipeline
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request
 from barnabas.broker.network.request_queue import RequestQueue
+from barnabas.broker.network.unauthenticated import Unauthenticated
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, FrameReceiver
 
 if TYPE_CHECKING:
     # The thread makes no connection, and each knows the other.
     from barnabas.broker.network.network_thread import NetworkThread
+    from barnabas.broker.network.tls_transport import TlsTransport
 
 logger = logging.getLogger(__name__)
+failures: Final = LimitedLogByKey(logger, logging.INFO)
+"""Failed authentications: one line in an interval for each address."""
 
 STOPPING: Final = "the broker is stopping"
+_DISPLACED: Final = "others came, and too many peers are not authenticated"
 _NETWORK: Final = Lane.NETWORK
 _LONGEST_MUTE_MS: Final = 600_000
 """The end of a muted connection is not seen, so this is how long one that the peer has left takes up memory.
 A client that must wait for longer is muted again after its next request."""
+
+
+class Authentication(NamedTuple):
+    """What holds for a connection until its peer is known."""
+
+    pending: Unauthenticated[Connection]
+    needs_sasl: bool
+    """TLS alone does not end it."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -49,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         max_frame_bytes: int,
         limits: ConnectionLimits,
         is_protected: bool = False,
+        authentication: Authentication | None = None,
         on_lost: Callable[[], None],
     ) -> None:
         self.peer = peer
@@ -56,17 +70,22 @@ class Connection(asyncio.BufferedProtocol):
         self._handlers = thread.handlers
         self._limits = limits
         self._on_lost = on_lost
+        # None once the peer is known.
+        self._authentication = authentication
+        self._max_frame_bytes = max_frame_bytes
         self._receiver = FrameReceiver(pool, max_frame_bytes)
         if (authenticator := peer.session.authenticator) is not None:
             # Until the peer is known, it may not make the broker hold more than a handshake takes.
             self._receiver.max_frame_bytes = min(authenticator.max_receive_bytes, max_frame_bytes)
-            peer.session.on_authenticated = partial(
-                setattr, self._receiver, "max_frame_bytes", max_frame_bytes
-            )
+            peer.session.on_authenticated = self.authenticated
         self._memory = MemoryShare(thread.memory, self._receiver, limits, is_protected, self._set_reading)
         # Only the network thread touches these.
         self._last_active_ns = peer.opened_ns
         self._transport: asyncio.Transport | None = None
+        self._handshake: TlsTransport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_reported = False
+        self._is_refused = False
         self._is_reading = True
         self._queue_is_full = False
         self._end_of_mute: asyncio.TimerHandle | None = None
@@ -81,7 +100,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.max_unwritten_bytes)
+        is_secure, self._handshake = self._handshake is not None, None
+        if is_secure and self._authentication is not None and not self._authentication.needs_sasl:
+            self.authenticated()
         self._thread.opened(self)
+        self._set_deadline()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._memory.get_buffer()
@@ -101,6 +124,8 @@ class Connection(asyncio.BufferedProtocol):
             if is_short:
                 self._set_reading()
             return
+        if (authentication := self._authentication) is not None:
+            authentication.pending.serve(self)
         peer, lane_of, answer = self.peer, self._handlers.lane_of, self.answer
         resume, give_back = self.resume, memory.give_back
         requests = [
@@ -167,6 +192,61 @@ class Connection(asyncio.BufferedProtocol):
         if self._queue_is_full:
             self._set_reading()
 
+    def handshake_began(self, transport: TlsTransport) -> None:
+        """The socket is open; `connection_made` is called after the handshake."""
+        self._handshake = transport
+        self._thread.opened(self)
+        self._set_deadline()
+
+    def handshake_continues(self, is_our_turn: bool) -> None:
+        """The peer has sent a part of the handshake, or the broker has answered it."""
+        if (authentication := self._authentication) is not None:
+            if is_our_turn:
+                authentication.pending.serve(self)
+            else:
+                authentication.pending.wait(self)
+
+    def tls_failed(self, reason: str, *, is_handshake: bool) -> None:
+        """The transport closes the socket soon, and then calls `connection_lost`."""
+        with self._lock:
+            self._pipeline.close(reason)
+        if is_handshake:
+            self._report_failure(reason)
+
+    def _report_failure(self, reason: str) -> None:
+        self._is_reported = True
+        peer = self.peer
+        failures(
+            peer.host,
+            "Failed authentication with %s (channelId=%s) on %s (%s)",
+            peer.host,
+            peer.connection_id,
+            peer.listener_name,
+            reason,
+        )
+
+    def _set_deadline(self) -> None:
+        if self._is_refused:
+            # Before the thread had taken the socket over.
+            self.close(_DISPLACED)
+        elif self._authentication is not None and self._deadline is None:
+            self._deadline = self._thread.call_later(
+                self._limits.authentication_ms / 1000, self._close_if_late
+            )
+
+    def _close_if_late(self) -> None:
+        self._close_if_unknown(f"not authenticated within {self._limits.authentication_ms} ms")
+
+    def close_if_displaced(self) -> None:
+        self._close_if_unknown(_DISPLACED)
+
+    def _close_if_unknown(self, reason: str) -> None:
+        if self._authentication is not None:
+            if not self._is_reported:
+                self._report_failure(reason)
+            self._is_refused = True
+            self.close(reason)
+
     def eof_received(self) -> bool:
         with self._lock:
             self._pipeline.peer_ends()
@@ -192,7 +272,7 @@ class Connection(asyncio.BufferedProtocol):
         for request in abandoned:
             request.abandon()
         # Clients and health checks come and go: only the other reasons are worth a line of the log.
-        level = logging.DEBUG if reason == ENDED else logging.INFO
+        level = logging.DEBUG if reason == ENDED or self._is_reported else logging.INFO
         logger.log(
             level,
             "connection %s on %s closed: %s",
@@ -200,7 +280,11 @@ class Connection(asyncio.BufferedProtocol):
             self.peer.listener_name,
             reason,
         )
-        self._transport = None
+        self._transport = self._handshake = None
+        if (authentication := self._authentication) is not None:
+            authentication.pending.remove(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self._end_of_mute is not None:
             self._end_of_mute.cancel()
         self._memory.lose()
@@ -227,6 +311,8 @@ class Connection(asyncio.BufferedProtocol):
                 transport.write(out[0])
             else:
                 transport.writelines(out)
+            if (authentication := self._authentication) is not None:
+                authentication.pending.wait(self)
         if pipeline.is_muted:
             self._wait_for_end_of_mute()
         if self._handlers.charges_times and out:
@@ -288,6 +374,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def drain(self) -> None:
         """Read nothing more and close as soon as what is in flight has been answered and sent."""
+        if self._handshake is not None:
+            self.close(STOPPING)
+            return
         with self._lock:
             self._pipeline.drain(STOPPING)
         self._set_reading()
@@ -301,10 +390,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self, reason: str) -> None:
         """Close at once; unsent responses are dropped."""
-        if self._transport is not None:
+        transport = self._transport or self._handshake
+        if transport is not None:
             with self._lock:
                 self._pipeline.close(reason)
-            self._transport.abort()
+            transport.abort()
 
     def _close_gently(self, reason: str) -> None:
         if self._transport is not None:
@@ -327,6 +417,17 @@ class Connection(asyncio.BufferedProtocol):
                 transport.pause_reading()
 
     # ---- on any thread
+
+    def authenticated(self) -> None:
+        """The peer is known now, and may send larger frames. Idempotent."""
+        authentication, self._authentication = self._authentication, None
+        self._receiver.max_frame_bytes = self._max_frame_bytes
+        if authentication is not None:
+            authentication.pending.remove(self)
+
+    def displace(self) -> None:
+        """Close soon, unless the peer is known by then: too many others are not known."""
+        self._thread.close_unknown(self)
 
     def answer(self, request: Request, buffers: Buffers, close_reason: str) -> None:
         if request.started_ns:

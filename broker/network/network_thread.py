@@ -18,10 +18,14 @@ from typing import Any, Final
 
 import uvloop
 
+from barnabas.broker.base.limits import HANDSHAKES_RUN_NS
 from barnabas.broker.network.connection import STOPPING, Connection
+from barnabas.broker.network.handshakes import Handshakes
 from barnabas.broker.network.memory import RequestMemory
 from barnabas.broker.network.request_handler_pool import RequestHandlerPool
 from barnabas.broker.network.request_metrics import BusyTime, RequestMetrics
+from barnabas.broker.network.tls_listeners import TlsListener
+from barnabas.broker.network.tls_transport import TlsTransport
 from barnabas.common.threads import make_thread
 
 logger = logging.getLogger(__name__)
@@ -52,6 +56,7 @@ class NetworkThread:
         self._name = name
         self._max_idle_ns = max_idle_ms * 1_000_000
         self._loop = uvloop.new_event_loop()
+        self._handshakes = Handshakes(self._loop.call_soon, self._loop.call_later, HANDSHAKES_RUN_NS)
         self.memory = RequestMemory(max_request_bytes, self._loop.call_later, self._close_overdue)
         self._thread = make_thread(name, self._run, handlers.on_fatal)
         self._connections: set[Connection] = set()
@@ -70,9 +75,9 @@ class NetworkThread:
     def start(self) -> None:
         self._thread.start()
 
-    def adopt(self, sock: socket.socket, connection: Connection) -> None:
-        """Take over an accepted socket. Raises RuntimeError if the thread has ended."""
-        self._loop.call_soon_threadsafe(self._begin_adoption, sock, connection)
+    def adopt(self, sock: socket.socket, connection: Connection, tls: TlsListener | None = None) -> None:
+        """Take over an accepted socket, with TLS or without. Raises RuntimeError if the thread has ended."""
+        self._loop.call_soon_threadsafe(self._begin_adoption, sock, connection, tls)
 
     def wake_for(self, connection: Connection) -> None:
         """Have the connection flushed on this thread soon."""
@@ -88,6 +93,10 @@ class NetworkThread:
     def wake_for_room(self) -> None:
         """Let every connection know that a queue has room."""
         self._call(self._queue_has_room)
+
+    def close_unknown(self, connection: Connection) -> None:
+        """Close a connection soon if its peer is not known by then."""
+        self._call(connection.close_if_displaced)
 
     def close_listener(self, name: str) -> None:
         """Close the connections of a listener soon."""
@@ -146,12 +155,13 @@ class NetworkThread:
         error = context.get("exception")
         logger.error("%s: %s", self._name, context.get("message"), exc_info=error)
 
-    def _begin_adoption(self, sock: socket.socket, connection: Connection) -> None:
+    def _begin_adoption(self, sock: socket.socket, connection: Connection, tls: TlsListener | None) -> None:
         if self._stopping:
             sock.close()
             connection.adoption_failed(STOPPING)
             return
-        task = self._loop.create_task(self._adopt(sock, connection))
+        protocol = connection if tls is None else TlsTransport(connection, tls, self._handshakes)
+        task = self._loop.create_task(self._adopt(sock, connection, protocol))
         self._adoptions.add(task)
         task.add_done_callback(self._adopted)
 
@@ -161,9 +171,11 @@ class NetworkThread:
         if self._stopping:
             self._end_when_empty()
 
-    async def _adopt(self, sock: socket.socket, connection: Connection) -> None:
+    async def _adopt(
+        self, sock: socket.socket, connection: Connection, protocol: asyncio.BaseProtocol
+    ) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: connection, sock)
+            await self._loop.connect_accepted_socket(lambda: protocol, sock)
         except OSError as error:
             sock.close()
             connection.adoption_failed(f"the socket cannot be used: {error}")

@@ -13,22 +13,27 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from barnabas.broker.base.limits import (
     CONTROL_WORKERS,
     DISK_WORKERS,
+    MAX_UNAUTHENTICATED,
     RECORDS_WORKERS,
     ConnectionLimits,
 )
-from barnabas.broker.config.listeners import Listener
+from barnabas.broker.config.listener_config import ListenerConfig
+from barnabas.broker.config.listeners import PLAINTEXT, SASL_PROTOCOLS, TLS_PROTOCOLS, Listener
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
-from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.connection import Authentication, Connection
 from barnabas.broker.network.network_thread import NetworkThread
 from barnabas.broker.network.request import Lane, Peer, Request
 from barnabas.broker.network.request_handler_pool import RequestHandlerPool
 from barnabas.broker.network.request_metrics import BusyTime
 from barnabas.broker.network.request_queue import RequestQueue
+from barnabas.broker.network.tls_listeners import TlsListeners
+from barnabas.broker.network.unauthenticated import Unauthenticated
 from barnabas.broker.security.session import Session
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import LocalError
@@ -65,9 +70,16 @@ class SocketServer:
         self._protect = protect
         self._on_fatal = on_fatal
         self._limits = limits or ConnectionLimits()
+        self._config_of: Callable[[str], ListenerConfig] = config.listener
+        self._value: Callable[[str], Any] = config.value
         self.quota = ConnectionQuota(
             config.max_connections, config.max_connections_per_ip, most_connections()
         )
+        self.tls = TlsListeners(config.inter_broker_listener_name)
+        self.unauthenticated = {
+            is_protected: Unauthenticated[Connection](MAX_UNAUTHENTICATED) for is_protected in (False, True)
+        }
+        """The connections whose peers are not known, apart for those on the protected listener."""
         self.ports: dict[str, int] = {}
         """The bound port of each listener, by name."""
         self._numbers = itertools.count(1)
@@ -89,11 +101,15 @@ class SocketServer:
     def change_listeners(self, listeners: Sequence[Listener]) -> None:
         """Bind added listeners, and close removed ones with their connections; one thread at a time.
 
-        A listener with another address is removed and added. Raises CannotBind, and then changes nothing.
+        A listener with another address is removed and added. Raises CannotBind, or InvalidConfiguration for a
+        certificate, and then changes nothing.
         """
         present = {listener.name: listener for listener in listeners}
         removed = {name for name, listener in self._listeners.items() if present.get(name) != listener}
         changed = [listener for listener in listeners if self._listeners.get(listener.name) != listener]
+        if self._acceptor is not None:
+            # Before it binds, because a certificate may be unusable. Removed listeners keep theirs.
+            self._take_listener_configs((self._listeners | present).values())
         added = self._bind_all(changed)
         self._listeners = present
         gone = [entry for entry in self._bound if entry[0] in removed]
@@ -104,6 +120,7 @@ class SocketServer:
             for _, listening in gone:
                 listening.close()
             return
+        self._take_listener_configs(listeners)
         self._acceptor.change(removed, added, protected_listener(self._config, len(present)))
         for thread in self.network_threads:
             for name in removed:
@@ -118,6 +135,8 @@ class SocketServer:
         after_run: Callable[[], None],
     ) -> None:
         """Accept connections; `bind` has been called. For the functions see `RequestHandlerPool`."""
+        self.load_certificates()
+        self.set_connection_limits(self._value)
         config = self._config
         workers = {
             Lane.GENERAL: config.num_io_threads,
@@ -208,24 +227,72 @@ class SocketServer:
     ) -> None:
         if self._config.socket_send_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._config.socket_send_buffer_bytes)
+        listener = self._listeners.get(listener_name)
+        if listener is None:
+            raise OSError("the listener was removed")
         session = Session(host)
         self._protect(session, listener_name)
+        is_protected = listener_name == protected_listener(self._config, len(self._listeners))
+        authentication = self._authentication(listener, is_protected)
         connection = Connection(
-            Peer(
-                f"{host}:{port}#{next(self._numbers)}",
-                host,
-                listener_name,
-                time.monotonic_ns(),
-                session,
-            ),
+            Peer(f"{host}:{port}#{next(self._numbers)}", host, listener_name, time.monotonic_ns(), session),
             thread,
             pool=self._pool,
             max_frame_bytes=self._config.socket_request_max_bytes,
             limits=self._limits,
-            is_protected=listener_name == protected_listener(self._config, len(self._listeners)),
-            on_lost=lambda: self.quota.leave(host),
+            is_protected=is_protected,
+            authentication=authentication,
+            on_lost=lambda: self.quota.leave(host, listener_name),
         )
-        thread.adopt(sock, connection)
+        tls = self.tls.of(listener_name) if listener.security_protocol in TLS_PROTOCOLS else None
+        displaced = None if authentication is None else authentication.pending.add(connection, host)
+        if displaced is connection:
+            raise OSError(f"{MAX_UNAUTHENTICATED} peers are not authenticated yet and wait for this broker")
+        if displaced is not None:
+            displaced.displace()
+        thread.adopt(sock, connection, tls)
+
+    def _authentication(self, listener: Listener, is_protected: bool) -> Authentication | None:
+        if listener.security_protocol == PLAINTEXT:
+            return None
+        return Authentication(
+            self.unauthenticated[is_protected], listener.security_protocol in SASL_PROTOCOLS
+        )
+
+    def set_listener_configs(self, config_of: Callable[[str], ListenerConfig]) -> None:
+        """Put changed settings of listeners into force, by the function that returns those of a listener."""
+        self._config_of = config_of
+        if self._acceptor is not None:
+            self._take_listener_configs(self._listeners.values())
+
+    def load_certificates(self) -> None:
+        """Read the certificates of all listeners, which `start` needs. Raises InvalidConfiguration.
+
+        Not when they are bound, because settings in ZooKeeper may replace those given at start.
+        """
+        self._take_listener_configs(self._listeners.values())
+
+    def set_connection_limits(self, value: Callable[[str], Any]) -> None:
+        """Put the present limits on connections into force, by the function that returns a setting."""
+        self._value = value
+        self.quota.set_limits(
+            value("max.connections"),
+            value("max.connections.per.ip"),
+            of_hosts=value("max.connections.per.ip.overrides"),
+            of_listeners={
+                listener.name: self._config_of(listener.name).max_connections
+                for listener in self._listeners.values()
+            },
+        )
+
+    def _take_listener_configs(self, listeners: Iterable[Listener]) -> None:
+        self.tls.apply(
+            {
+                listener.name: self._config_of(listener.name)
+                for listener in listeners
+                if listener.security_protocol in TLS_PROTOCOLS
+            }
+        )
 
     def _bind_all(self, listeners: Iterable[Listener]) -> list[tuple[str, socket.socket]]:
         bound: list[tuple[str, socket.socket]] = []

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.common.security.keystores import Keys, certificates_of, keys_of, read_certificates, read_keys
+from barnabas.common.security.secret import Secret
 from barnabas.protocol.errors import InvalidConfiguration
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ _TLS13_SUITES: Final = frozenset(
 class TlsSettings:
     """Kafka's settings without the prefix ``ssl.``; the secret ones are not shown by repr()."""
 
+    protocol: str = "TLSv1.3"
+    """The newest version: TLSv1.2, TLSv1.3 or TLS, the newest there is."""
     enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     cipher_suites: tuple[str, ...] = ()
     """Java's names or OpenSSL's; empty: the defaults of Python."""
@@ -175,6 +178,17 @@ def _set_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
         raise InvalidConfiguration(
             f"ssl.enabled.protocols: {', '.join(refused)} not supported; expected TLSv1.2, TLSv1.3 or both"
         )
+    if settings.protocol == "TLSv1.2":
+        enabled.discard("TLSv1.3")
+    elif settings.protocol not in ("TLSv1.3", "TLS"):
+        raise InvalidConfiguration(
+            f"ssl.protocol={settings.protocol}: not supported; expected TLSv1.3, TLSv1.2 or TLS"
+        )
+    if not enabled:
+        raise InvalidConfiguration(
+            f"ssl.enabled.protocols: {', '.join(settings.enabled_protocols)} excludes "
+            f"ssl.protocol={settings.protocol}"
+        )
     if settings.cipher_suites:
         enabled &= _choose_suites(context, settings.cipher_suites)
     if not enabled:
@@ -273,5 +287,5 @@ def settings_from(source: Any) -> TlsSettings:
     for name in TlsSettings.__dataclass_fields__:
         value = getattr(source, f"ssl_{name}", None)
         if value is not None:
-            values[name] = value
+            values[name] = value.value if isinstance(value, Secret) else value
     return TlsSettings(**values)

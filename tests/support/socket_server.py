@@ -3,12 +3,14 @@
 import errno
 import select
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.network.server import SocketServer
+from barnabas.broker.security.session import Session
 from tests.support.defaults import make_config
 from tests.support.waiting import DEADLINE_S
 
@@ -25,16 +27,19 @@ def start_server(
     limits: ConnectionLimits | None = None,
     listener: str = "PLAINTEXT",
     port: int = 0,
-    **settings: int,
+    protocol: str = "PLAINTEXT",
+    protect: Callable[[Session, str], None] = lambda session, listener_name: None,
+    **settings: object,
 ) -> SocketServer:
     """Settings by Kafka's names, with underscores: ``num_io_threads=2``."""
+    settings.setdefault("connection_failed_authentication_delay_ms", 0)
     config = make_config(
         listeners=f"{listener}://127.0.0.1:{port}",
-        listener_security_protocol_map=f"{listener}:PLAINTEXT",
+        listener_security_protocol_map=f"{listener}:{protocol}",
         inter_broker_listener_name=listener,
         **settings,
     )
-    server = SocketServer(config, on_fatal=on_fatal, limits=limits)
+    server = SocketServer(config, on_fatal=on_fatal, limits=limits, protect=protect)
     server.bind()
     server.start(process, lane_of=lane_of, in_turn=in_turn, after_run=after_run)
     return server
@@ -52,14 +57,18 @@ def echo(request: Request) -> None:
 
 
 class Client:
-    """A blocking connection; a call beyond the deadline fails the test."""
+    """A blocking connection, with TLS if it gets a context; a call beyond the deadline fails the test."""
 
-    def __init__(self, port: int, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self, port: int, receive_buffer_bytes: int | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.socket = socket.socket()
         self.socket.settimeout(DEADLINE_S)
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.connect(("127.0.0.1", port))
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
 
     def send(self, *payloads: bytes) -> None:
         self.socket.sendall(b"".join(map(frame, payloads)))
@@ -117,7 +126,9 @@ class Served:
         """Requests that could run and that no worker has taken."""
         return sum(queue.queued for queue in self.server.queues.values())
 
-    def client(self, receive_buffer_bytes: int | None = None) -> Client:
-        client = Client(self.server.ports["PLAINTEXT"], receive_buffer_bytes)
+    def client(self, receive_buffer_bytes: int | None = None, tls: ssl.SSLContext | None = None) -> Client:
+        ports = self.server.ports
+        port = ports.get("PLAINTEXT") or next(iter(ports.values()))
+        client = Client(port, receive_buffer_bytes, tls)
         self.clients.append(client)
         return client

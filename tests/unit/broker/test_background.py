@@ -242,6 +242,7 @@ def make_background(
         expire_offsets=lambda: None,
         expire_transactional_ids=lambda: None,
         producer_id_expiration_ms=lambda: 1 << 40,
+        reload_certificates=lambda: None,
         are_loops_turning=are_loops_turning,
         on_fatal=(faults if faults is not None else []).append,
     )

@@ -38,6 +38,27 @@ def test_the_limit_per_address_holds_for_brokers_too_and_for_open_connections_al
     assert (quota.total, len(quota._by_host)) == (0, 0), "addresses would fill the memory"
 
 
+def test_the_limit_of_a_listener_holds_for_brokers_too() -> None:
+    quota = ConnectionQuota(9, 9)
+    quota.set_limits(9, 9, of_listeners={"INNER": 1})
+    assert quota.enter("a", "INNER", is_protected=True) == quota.enter("a", "OUTER") == ""
+    refusal = quota.enter("b", "INNER", is_protected=True)
+    assert refusal == "listener.name.inner.max.connections=1 are open"
+    quota.leave("a", "INNER")
+    assert quota.enter("b", "INNER", is_protected=True) == ""
+
+
+def test_the_limit_of_one_address_replaces_that_of_all(caplog: pytest.LogCaptureFixture) -> None:
+    quota = ConnectionQuota(9, 1)
+    quota.set_limits(9, 1, of_hosts={"localhost": 2, "10.0.0.1": 0, "no..such.host": 5})
+    assert "no..such.host is unknown" in caplog.text
+    assert quota.enter("127.0.0.1") == quota.enter("127.0.0.1") == ""
+    assert quota.enter("127.0.0.1") == "max.connections.per.ip.overrides=127.0.0.1:2 are open"
+    assert "10.0.0.1:0 are open" in quota.enter("10.0.0.1")
+    assert quota.enter("10.0.0.2") == ""
+    assert "max.connections.per.ip=1 are open from 10.0.0.2" in quota.enter("10.0.0.2")
+
+
 def test_changed_limits_hold_for_new_connections() -> None:
     quota = ConnectionQuota(1, 9)
     assert quota.enter("a") == ""

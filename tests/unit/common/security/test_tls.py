@@ -15,9 +15,11 @@ from barnabas.common.security.tls import (
     openssl_name,
     reason_of,
     server_context,
+    settings_from,
 )
 from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
+from tests.support.defaults import make_config
 
 
 def handshake(
@@ -171,6 +173,8 @@ class TestProtocolsAndSuites:
                 {"enabled_protocols": ("TLSv1.3",), "cipher_suites": ("ECDHE-RSA-AES256-GCM-SHA384",)},
                 "at least one suite for TLSv1.3",
             ),
+            ({"protocol": "TLSv1.1"}, "ssl.protocol=TLSv1.1: not supported"),
+            ({"protocol": "TLSv1.2", "enabled_protocols": ("TLSv1.3",)}, "TLSv1.3 excludes"),
             ({"client_auth": "perhaps"}, "ssl.client.auth=perhaps"),
         ],
     )
@@ -306,6 +310,22 @@ class TestKeyStores:
     )
     def test_refused_key_stores(self, settings: dict[str, object], message: str) -> None:
         assert message in self.refusal(**settings)
+
+    def test_settings_of_a_listener(self, certificates: Certificates, encrypted: Path) -> None:
+        config = make_config(
+            listeners="SSL://:9093",
+            inter_broker_listener_name="SSL",
+            ssl_keystore_type="PEM",
+            ssl_protocol="TLSv1.2",
+            ssl_client_auth="required",
+            ssl_truststore_location=certificates.trusted,
+            **{"listener_name_ssl_ssl_keystore_location": encrypted},
+            **{"listener_name_ssl_ssl_key_password": SECRET},
+        )
+        server = server_context(settings_from(config.listener("SSL")))
+        serving, _ = handshake(server, client_context(certificates.settings("alice")))
+        assert serving.version() == "TLSv1.2"
+        assert serving.getpeercert(binary_form=True)
 
     def test_secrets_are_not_shown(self) -> None:
         settings = TlsSettings(key_password=SECRET, keystore_password=SECRET, keystore_key=SECRET)

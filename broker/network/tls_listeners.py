@@ -1,0 +1,207 @@
+"""The certificates of the listeners, and their reload while the broker runs.
+
+A reload happens when the settings of a listener change, or a file of it does. The new certificate is checked
+first: it must be usable; its subject and its alternative names must remain, unless `ssl.allow.dn.changes` and
+`ssl.allow.san.changes` allow other ones; and on the listener of the brokers the old and the new certificate
+must accept each other. Otherwise the old one stays in use, and the log says so. Open connections stay. Any
+thread; `of` takes no lock.
+
+Source: KIP-226, `SslFactory` of Apache Kafka 3.9. Kafka reads changed files only when settings are altered.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from barnabas.broker.config.listener_config import ListenerConfig
+from barnabas.common.security.certificate_names import CertificateNames, names_of_pem
+from barnabas.common.security.principal_mapping import PrincipalMapping
+from barnabas.common.security.tls import (
+    TlsSettings,
+    client_context,
+    reason_of,
+    server_context,
+    settings_from,
+)
+from barnabas.protocol.errors import InvalidConfiguration
+
+logger = logging.getLogger(__name__)
+
+_Stamp = tuple[int, int, int] | None
+
+
+class TlsListener(NamedTuple):
+    """The TLS side of a listener. After a reload, new connections use a new one."""
+
+    context: ssl.SSLContext
+    mapping: PrincipalMapping
+
+
+class _Loaded(NamedTuple):
+    """What was read for a listener, and from which state of the files."""
+
+    listener: TlsListener
+    settings: TlsSettings
+    stamps: tuple[_Stamp, ...]
+    names: CertificateNames
+    has_trust_store: bool
+    client: ssl.SSLContext | None
+    """How a broker connects to the listener of the brokers."""
+    tester: ssl.SSLContext | None
+    """The same without the check of the host's name: the certificate may be used on another host too."""
+
+
+class TlsListeners:
+    """``brokers`` is the name of the listener between brokers."""
+
+    def __init__(self, brokers: str) -> None:
+        self._brokers = brokers
+        self._lock = threading.Lock()
+        self._loaded: dict[str, _Loaded] = {}
+        self._configs: dict[str, ListenerConfig] = {}
+
+    def of(self, name: str) -> TlsListener:
+        """For the next connection of a listener. Raises KeyError if it has no TLS."""
+        return self._loaded[name].listener
+
+    def client_of(self, name: str) -> ssl.SSLContext | None:
+        """For the next connection to the listener of the brokers."""
+        loaded = self._loaded.get(name)
+        return None if loaded is None else loaded.client
+
+    def apply(self, configs: Mapping[str, ListenerConfig]) -> None:
+        """Take the settings of all listeners that use TLS.
+
+        Raises InvalidConfiguration for a listener that is new, and then changes nothing. A listener that
+        cannot use its new settings keeps the old ones.
+        """
+        with self._lock:
+            added = {name: self._load(name, configs[name]) for name in configs.keys() - self._loaded.keys()}
+            for name in self._loaded.keys() & configs.keys():
+                config = configs[name]
+                if config != self._configs[name]:
+                    self._try_reload(name, config)
+            self._configs = dict(configs)
+            kept = {name: loaded for name, loaded in self._loaded.items() if name in configs}
+            self._loaded = kept | added
+
+    def check(self, name: str, config: ListenerConfig) -> None:
+        """Whether a listener could use these settings. Raises InvalidConfiguration."""
+        with self._lock:
+            self._load_beside(name, config)
+
+    def reload_changed_files(self) -> None:
+        """Read the files that have changed since they were read or tried."""
+        with self._lock:
+            for name, loaded in tuple(self._loaded.items()):
+                stamps = _stamps(loaded.settings)
+                if stamps != loaded.stamps:
+                    # A file that cannot be used is tried again when it has changed again.
+                    self._loaded[name] = loaded._replace(stamps=stamps)
+                    self._try_reload(name, self._configs[name])
+
+    def _try_reload(self, name: str, config: ListenerConfig) -> None:
+        try:
+            loaded = self._load_beside(name, config)
+        except InvalidConfiguration as error:
+            logger.error("listener %s keeps its certificate, the new one is refused: %s", name, error)
+            return
+        self._loaded[name] = loaded
+        logger.info(
+            "listener %s: new connections use the certificate of %s, read again", name, loaded.names.subject
+        )
+
+    def _load_beside(self, name: str, config: ListenerConfig) -> _Loaded:
+        new, old = self._load(name, config), self._loaded.get(name)
+        if old is None:
+            return new
+        prefix = f"listener {name}: "
+        subject = old.names.subject
+        if not config.ssl_allow_dn_changes and new.names.subject.lower() != subject.lower():
+            raise InvalidConfiguration(
+                f"{prefix}the subject of its certificate is {new.names.subject}; expected {subject}, or "
+                "ssl.allow.dn.changes=true"
+            )
+        if not config.ssl_allow_san_changes and not old.names.alternatives <= new.names.alternatives:
+            raise InvalidConfiguration(
+                f"{prefix}its certificate lacks alternative names of the old one; expected all of them, or "
+                "ssl.allow.san.changes=true"
+            )
+        if new.has_trust_store and not old.has_trust_store:
+            raise InvalidConfiguration(
+                f"{prefix}it had no trust store when the broker started; expected none"
+            )
+        if old.tester is not None and new.tester is not None:
+            _check_pair(prefix, new.listener.context, old.tester)
+            _check_pair(prefix, old.listener.context, new.tester)
+        return new
+
+    def _load(self, name: str, config: ListenerConfig) -> _Loaded:
+        settings = settings_from(config)
+        # Before the files are read: a change meanwhile is seen the next time.
+        stamps = _stamps(settings)
+        prefix = f"listener {name}: "
+        try:
+            keys = settings.keys()
+            context = server_context(settings)
+            client = tester = None
+            if name == self._brokers:
+                client = client_context(settings)
+                tester = client_context(replace(settings, endpoint_identification_algorithm=""))
+            has_trust_store = settings.trusted() is not None
+        except InvalidConfiguration as error:
+            raise InvalidConfiguration(f"{prefix}{error}") from error
+        if keys is None:
+            raise InvalidConfiguration(f"{prefix}it has no certificate")
+        try:
+            names = names_of_pem(keys.chain)
+        except ValueError as error:
+            raise InvalidConfiguration(f"{prefix}its certificate cannot be read: {error}") from error
+        if tester is not None:
+            _check_pair(prefix, context, tester)
+        return _Loaded(
+            TlsListener(context, config.ssl_principal_mapping_rules),
+            settings,
+            stamps,
+            names,
+            has_trust_store,
+            client,
+            tester,
+        )
+
+
+def _stamps(settings: TlsSettings) -> tuple[_Stamp, ...]:
+    return tuple(_stamp(path) for path in settings.files)
+
+
+def _stamp(path: str) -> _Stamp:
+    """What changes with the content of a file; None if there is no file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _check_pair(prefix: str, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Check that a broker can connect to a broker. Raises InvalidConfiguration."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    serving = server.wrap_bio(to_server, to_client, server_side=True)
+    calling = client.wrap_bio(to_client, to_server)
+    for _ in range(4):
+        for side in (calling, serving):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError as error:
+                raise InvalidConfiguration(
+                    f"{prefix}brokers with its key store and trust store could not connect to each other: "
+                    f"{reason_of(error)}"
+                ) from error
