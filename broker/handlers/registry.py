@@ -22,6 +22,7 @@ from barnabas.broker.handlers import (
     offsets,
     produce,
     replicas,
+    scram_users,
     switched_off,
     transactions,
 )
@@ -87,6 +88,10 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.TXN_OFFSET_COMMIT: Handler(offsets.handle_transaction_commit),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(log_offsets.handle_leader_epoch),
     ApiKey.WRITE_TXN_MARKERS: Handler(transactions.handle_write_markers, is_exempt=True),
+    ApiKey.SASL_HANDSHAKE: Handler(authentication.handle_handshake, Lane.NETWORK, _SMALL),
+    ApiKey.SASL_AUTHENTICATE: Handler(authentication.handle_authenticate, Lane.NETWORK, _SMALL),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Handler(_slowly(scram_users.handle_describe)),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Handler(_slowly(scram_users.handle_alter)),
     ApiKey.DESCRIBE_CONFIGS: Handler(_slowly(configs.handle_describe)),
     ApiKey.ALTER_CONFIGS: Handler(_slowly(configs.handle_alter)),
     ApiKey.DESCRIBE_ACLS: Handler(acls.handle_describe),
@@ -116,8 +121,6 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
         inter_broker.handle_controlled_shutdown, Lane.CONTROL, inter_broker_only=True
     ),
 }
-HANDLERS[ApiKey.SASL_HANDSHAKE] = Handler(authentication.handle_handshake, Lane.NETWORK, _SMALL)
-HANDLERS[ApiKey.SASL_AUTHENTICATE] = Handler(authentication.handle_authenticate, Lane.NETWORK, _SMALL)
 HANDLERS.update(dict.fromkeys(switched_off.APIS, Handler(switched_off.handle)))
 # It names itself and all the others.
 HANDLERS[ApiKey.API_VERSIONS] = Handler(api_versions.handler({*HANDLERS, ApiKey.API_VERSIONS}))

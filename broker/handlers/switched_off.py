@@ -1,8 +1,6 @@
-"""The APIs of security: each answers as Kafka 3.9 does with the feature switched off.
+"""The APIs of delegation tokens, which are not supported: each answers as Kafka 3.9 does without them.
 
-That is, on a PLAINTEXT listener, without SCRAM credentials. Clients and tools special-case these answers, and
-report a broker without the API as broken. AlterUserScramCredentials would store settings that nothing here
-obeys, so it refuses each entry, where Kafka takes it.
+Clients and tools special-case this answer, and report a broker without the API as broken.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from typing import Any, Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.protocol.errors import ErrorCode, ErrorTexts
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import authentication as auth
 from barnabas.protocol.schema import ApiKey
 
@@ -35,39 +33,6 @@ def _create_token(body: auth.CreateDelegationTokenRequest) -> auth.CreateDelegat
     )
 
 
-def _describe_scram(
-    body: auth.DescribeUserScramCredentialsRequest,
-) -> auth.DescribeUserScramCredentialsResponse:
-    texts = ErrorTexts()
-    missing = [
-        auth.DescribeUserScramCredentialsResult(
-            user=user,
-            error_code=ErrorCode.RESOURCE_NOT_FOUND,
-            error_message=texts.take(f"user {user!r} has no SCRAM credentials"),
-        )
-        for user in dict.fromkeys(user.name for user in body.users or ())
-    ]
-    return auth.DescribeUserScramCredentialsResponse(error_message="", results=missing)
-
-
-def _alter_scram(body: auth.AlterUserScramCredentialsRequest) -> auth.AlterUserScramCredentialsResponse:
-    refusals = dict.fromkeys(
-        (deletion.name for deletion in body.deletions),
-        (ErrorCode.RESOURCE_NOT_FOUND, "the user has no SCRAM credentials"),
-    )
-    refusals |= dict.fromkeys(
-        (upsertion.name for upsertion in body.upsertions),
-        (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "the broker does not support SCRAM"),
-    )
-    texts = ErrorTexts()
-    return auth.AlterUserScramCredentialsResponse(
-        results=[
-            auth.AlterUserScramCredentialsResult(user=user, error_code=code, error_message=texts.take(text))
-            for user, (code, text) in refusals.items()
-        ]
-    )
-
-
 _ANSWERS: Final[Mapping[ApiKey, Callable[[Any], Any]]] = {
     ApiKey.CREATE_DELEGATION_TOKEN: _create_token,
     ApiKey.RENEW_DELEGATION_TOKEN: lambda body: auth.RenewDelegationTokenResponse(error_code=_NO_TOKENS),
@@ -75,8 +40,6 @@ _ANSWERS: Final[Mapping[ApiKey, Callable[[Any], Any]]] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: lambda body: auth.DescribeDelegationTokenResponse(
         error_code=_NO_TOKENS
     ),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_scram,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram,
 }
 
 APIS: Final = frozenset(_ANSWERS)

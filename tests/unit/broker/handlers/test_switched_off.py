@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.acls import (
     AclCreation,
     AclCreationResult,
@@ -21,13 +20,10 @@ from barnabas.protocol.messages.acls import (
 )
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.authentication import (
-    AlterUserScramCredentialsRequest,
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
     ExpireDelegationTokenRequest,
     ExpireDelegationTokenResponse,
     RenewDelegationTokenRequest,
@@ -36,9 +32,6 @@ from barnabas.protocol.messages.authentication import (
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-    ScramUserName,
 )
 from barnabas.protocol.schema import APIS
 from tests.support.serving import Serving
@@ -100,10 +93,6 @@ ANSWERS = [
         DescribeDelegationTokenRequest(owners=None),
         DescribeDelegationTokenResponse(error_code=64, tokens=[]),
     ),
-    (
-        DescribeUserScramCredentialsRequest(users=None),
-        DescribeUserScramCredentialsResponse(error_code=0, error_message="", results=[]),
-    ),
 ]
 
 
@@ -118,27 +107,3 @@ def test_the_apis_are_offered(serving: Serving) -> None:
     """Java's clients send no request of an API that ApiVersions does not name."""
     offered = {api.api_key for api in serving.call(ApiVersionsRequest(), version=0).api_keys}
     assert {request_.api_key for request_, _ in ANSWERS} <= offered
-
-
-def test_users_that_are_named_have_no_credentials(serving: Serving) -> None:
-    users = [ScramUserName(name=name) for name in ("a", "b", "a")]
-    answer = serving.call(DescribeUserScramCredentialsRequest(users=users))
-    assert (answer.error_code, [(result.user, result.error_code) for result in answer.results]) == (
-        0,
-        [("a", ErrorCode.RESOURCE_NOT_FOUND), ("b", ErrorCode.RESOURCE_NOT_FOUND)],
-    )
-
-
-def test_credentials_that_nothing_would_check_are_refused(serving: Serving) -> None:
-    """Kafka stores them. One result for each user."""
-    upsertions = [
-        ScramCredentialUpsertion(name="a", mechanism=at, iterations=4096, salt=b"s", salted_password=b"p")
-        for at in (1, 2)
-    ]
-    deletions = [ScramCredentialDeletion(name="b", mechanism=1)]
-    answer = serving.call(AlterUserScramCredentialsRequest(deletions=deletions, upsertions=upsertions))
-    assert {result.user: result.error_code for result in answer.results} == {
-        "a": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-        "b": ErrorCode.RESOURCE_NOT_FOUND,
-    }
-    assert len(answer.results) == 2
