@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
-from barnabas.deploy.client_settings import client_settings
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
@@ -95,13 +94,7 @@ class RunningCluster:
 
     def channel_security(self) -> ChannelSecurity:
         """What secures a connection of admin to a broker."""
-        if self.security is None:
-            return PLAINTEXT
-        # Imported here: commands on open clusters need no client.
-        from barnabas.client.config import ClientConfig
-
-        settings = client_settings("barnabas", self.security.access(self.bootstrap))
-        return ClientConfig.of(settings).make_security()
+        return PLAINTEXT if self.security is None else self.security.channel_security(self.bootstrap)
 
     @property
     def zookeeper_connect(self) -> str:

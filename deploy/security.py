@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from msgspec import Struct, json
 
+from barnabas.common.security.channel_security import ChannelSecurity
 from barnabas.common.security.jaas import LoginModule, jaas_text
 from barnabas.common.security.scram import (
     ScramCredential,
@@ -36,7 +37,7 @@ from barnabas.common.security.scram import (
     salted_password,
 )
 from barnabas.deploy import certificates
-from barnabas.deploy.client_settings import ClientAccess, login_text, write_client_files
+from barnabas.deploy.client_settings import ClientAccess, client_settings, login_text, write_client_files
 from barnabas.deploy.private_files import make_private_folder, write_private
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.state import SecurityConfiguration
@@ -195,6 +196,13 @@ class ClusterSecurity:
             password=password,
         )
 
+    def channel_security(self, bootstrap: str) -> ChannelSecurity:
+        """What secures a connection of admin to a broker."""
+        # Imported here: commands on open clusters need no client.
+        from barnabas.client.config import ClientConfig
+
+        return ClientConfig.of(client_settings("barnabas", self.access(bootstrap))).make_security()
+
     def write_clients(self, bootstrap: str, users: Sequence[str] | None = None) -> list[Path]:
         """Write the settings of these users' clients, by default of all but the brokers' own."""
         chosen = self.client_users if users is None else users
@@ -229,10 +237,14 @@ class ClusterSecurity:
 
     # -- brokers -------------------------------------------------------------------------------------------
 
-    def broker_settings(self, broker_id: int) -> dict[str, str]:
-        """The settings of a broker without its listeners; some are secrets."""
+    def broker_settings(self, broker_id: int, listeners: Sequence[str] = ()) -> dict[str, str]:
+        """The settings of a broker, of which some are secrets, without its listeners themselves.
+
+        `listeners`: their names, if they are not those of the protocol; then one of them is chosen for the
+        brokers among themselves by `inter.broker.listener.name`.
+        """
         protocol = self.configuration.protocol
-        settings = {"security.inter.broker.protocol": protocol}
+        settings = {} if listeners else {"security.inter.broker.protocol": protocol}
         if self.configuration.tls:
             settings |= {
                 "ssl.keystore.type": "PEM",
@@ -243,12 +255,12 @@ class ClusterSecurity:
         login, mechanism = self.login_mechanism, self.configuration.mechanism
         if login is not None and mechanism is not None:
             users = self.users
-            accepted = users if login == "PLAIN" else {}
-            prefix = f"listener.name.{protocol.lower()}.{login.lower()}"
+            text = login_text(login, BROKER, users[BROKER], users if login == "PLAIN" else {})
+            names = [name.lower() for name in listeners or [protocol]]
             settings |= {
                 "sasl.enabled.mechanisms": ",".join(dict.fromkeys([mechanism, login])),
                 "sasl.mechanism.inter.broker.protocol": login,
-                f"{prefix}.sasl.jaas.config": login_text(login, BROKER, users[BROKER], accepted),
+                **{f"listener.name.{name}.{login.lower()}.sasl.jaas.config": text for name in names},
             }
         if self.configuration.acl:
             settings |= {

@@ -323,6 +323,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=2181)
     parser.add_argument("--tick-time-ms", type=int, default=2000, help="sessions last 2 to 20 ticks")
     parser.add_argument("--log-level", default="warn", help="of ZooKeeper's own log, to standard output")
+    parser.add_argument("--jaas", type=Path, help="a JAAS file; only its users may connect")
     options = parser.parse_args()
     server = ZooKeeper(
         options.dir,
@@ -331,6 +332,7 @@ def main() -> int:
         tick_time_ms=options.tick_time_ms,
         sync=True,
         log_level=options.log_level,
+        jaas_file=options.jaas,
     )
     try:
         command = server.command()

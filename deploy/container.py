@@ -1,0 +1,164 @@
+"""The programs of the containers of docker-compose.yml, open or with its profile `secure`.
+
+    python -m barnabas.deploy.container broker|zookeeper      becomes the server (``exec``)
+    python -m barnabas.deploy.container security              makes certificates and users once, then ends
+    python -m barnabas.deploy.container health                exit code 0 for a healthy broker
+
+With the profile, the servers wait until `security` has written their settings to a volume that all share.
+The profile reaches them as the variable ``PROFILES``: compose has no other way to change a service by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from barnabas.common.security.channel_security import PLAINTEXT
+from barnabas.common.security.scram import ScramMechanism
+from barnabas.deploy.certificates import check_name
+from barnabas.deploy.health import broker_problem
+from barnabas.deploy.local_broker import to_properties
+from barnabas.deploy.private_files import write_private
+from barnabas.deploy.process import DeployError, wait_until
+from barnabas.deploy.security import (
+    DEFAULT_MECHANISM,
+    ClusterSecurity,
+    UserPasswords,
+    check_user,
+    store_users,
+)
+from barnabas.deploy.state import SecurityConfiguration
+from barnabas.deploy.zookeeper import ExistingZooKeeper
+from barnabas.protocol.ids import Endpoint
+
+PROFILE: Final = "secure"
+LISTENERS: Final = ("INTERNAL", "EXTERNAL")
+_BROKERS: Final = (1, 2, 3)
+_WAIT_S: Final = 120.0
+_OWN: Final = Endpoint("localhost", 9092)
+
+
+class Secured:
+    """The shared volume of the profile."""
+
+    def __init__(self, directory: Path, hosts: list[str]) -> None:
+        configuration = SecurityConfiguration(tls=True, mechanism=DEFAULT_MECHANISM, acl=True, hosts=hosts)
+        self.security = ClusterSecurity(directory, configuration)
+
+    def settings_file(self, broker_id: int) -> Path:
+        return self.security.folder / f"broker-{broker_id}.properties"
+
+    def prepare(self, users: UserPasswords, bootstrap: str) -> None:
+        """Make everything but the settings of the brokers. Raises DeployError."""
+        self.security.prepare(_BROKERS, users, datetime.datetime.now(datetime.UTC))
+        self.security.write_clients(bootstrap)
+
+    def release_brokers(self) -> None:
+        """Write the settings that the brokers wait for."""
+        for broker_id in _BROKERS:
+            settings = self.security.broker_settings(broker_id, LISTENERS)
+            write_private(self.settings_file(broker_id), to_properties(settings))
+
+
+def secured(environment: Mapping[str, str]) -> Secured | None:
+    """None without the profile."""
+    if PROFILE not in environment.get("PROFILES", "").split(","):
+        return None
+    hosts = [f"broker-{broker_id}" for broker_id in _BROKERS]
+    hosts += filter(None, [environment.get("ADVERTISED_HOST")])
+    return Secured(Path(environment["SECURED_DIR"]), [check_name(host) for host in hosts])
+
+
+def users_of(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """The users that ``USERS`` names, and those of ``USERS_FILE``, in lines NAME or NAME:PASSWORD."""
+    users: dict[str, str | None] = dict.fromkeys(environment.get("USERS", "").split())
+    file = environment.get("USERS_FILE")
+    lines = Path(file).read_text(encoding="utf-8").splitlines() if file else []
+    for line in filter(None, map(str.strip, lines)):
+        name, _, password = line.partition(":")
+        users[name] = password or None
+    for name in users:
+        check_user(name, DEFAULT_MECHANISM)
+    return users
+
+
+def broker_command(environment: Mapping[str, str]) -> list[str]:
+    """The command of a broker; with the profile once its settings are there. Raises DeployError."""
+    command = ["barnabas", "broker", "--await-zookeeper"]
+    chosen = secured(environment)
+    if chosen is None:
+        return command
+    protocols = ",".join(f"{name}:{chosen.security.configuration.protocol}" for name in LISTENERS)
+    file = _await(chosen.settings_file(int(environment["BARNABAS_BROKER_ID"])))
+    # The variables of the open cluster are above the file, and this is above them.
+    return [*command, "--config", str(file), "--set", f"listener.security.protocol.map={protocols}"]
+
+
+def zookeeper_command(environment: Mapping[str, str]) -> list[str]:
+    """As `broker_command`."""
+    command = [sys.executable, "-m", "barnabas.deploy.zookeeper", "--dir", "/data"]
+    chosen = secured(environment)
+    return command if chosen is None else [*command, "--jaas", str(_await(chosen.security.jaas_file))]
+
+
+def _await(file: Path) -> Path:
+    if not wait_until(file.exists, _WAIT_S, 0.2):
+        raise DeployError(f"{file} is not there after {_WAIT_S:g} s: see the log of the service `security`")
+    return file
+
+
+def _become(command: list[str]) -> None:
+    os.execvp(command[0], command)
+
+
+def _make_security() -> None:
+    chosen = secured(os.environ)
+    if chosen is None:
+        raise DeployError(
+            f"set COMPOSE_PROFILES={PROFILE}: the option --profile alone does not reach brokers"
+        )
+    chosen.prepare(users_of(os.environ), os.environ["BOOTSTRAP"])
+    connect = os.environ["BARNABAS_ZOOKEEPER_CONNECT"]
+    ExistingZooKeeper(connect).wait_ready(_WAIT_S)
+    store_users(connect, ScramMechanism(DEFAULT_MECHANISM), chosen.security.users)
+    chosen.release_brokers()
+    print("users:", ", ".join(chosen.security.client_users))
+
+
+def _check_health() -> None:
+    chosen = secured(os.environ)
+    security = PLAINTEXT if chosen is None else chosen.security.channel_security(str(_OWN))
+    problem = asyncio.run(broker_problem(_OWN, security))
+    if problem is not None:
+        raise DeployError(f"broker at {_OWN}: {problem}")
+
+
+_PROGRAMS: Final[Mapping[str, Callable[[], None]]] = {
+    "broker": lambda: _become(broker_command(os.environ)),
+    "zookeeper": lambda: _become(zookeeper_command(os.environ)),
+    "security": _make_security,
+    "health": _check_health,
+}
+
+
+def main() -> int:
+    """Run the program that is named; returns its exit code."""
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name not in _PROGRAMS:
+        print(f"expected one of {', '.join(_PROGRAMS)}", file=sys.stderr)
+        return 2
+    try:
+        _PROGRAMS[name]()
+    except (DeployError, OSError, ValueError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
