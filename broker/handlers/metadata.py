@@ -68,12 +68,12 @@ def _key(topic: wire.MetadataRequestTopic) -> Hashable:
 
 
 def _answer_when_settled(services: Services, request: ApiRequest) -> None:
-    moving = _moving(services, request.body)
+    moving = _moving(services, request)
     if not moving:
         _answer(services, request)
         return
     request.answer_when(
-        lambda: not _moving(services, request.body),
+        lambda: not _moving(services, request),
         lambda: _answer(services, request),
         purgatory=services.topic_purgatory,
         keys=moving,
@@ -81,12 +81,18 @@ def _answer_when_settled(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _moving(services: Services, body: wire.MetadataRequest) -> list[str]:
-    """The requested topics that have a partition whose leader is gone and not yet replaced."""
+def _moving(services: Services, request: ApiRequest) -> list[str]:
+    """The requested topics that have a partition whose leader is gone and not yet replaced.
+
+    Without those that the principal may not describe: the wait would tell that they exist.
+    """
     moving = services.metadata.moving_topics()
-    if not moving or body.topics is None:
-        return list(moving)
-    return [topic.name for topic in body.topics if topic.name in moving]
+    if not moving:
+        return []
+    topics = request.body.topics
+    names = moving if topics is None else [each.name for each in topics if each.name in moving]
+    shown = permitted(services, request, Operation.DESCRIBE, ResourceType.TOPIC, names, logs_denied=False)
+    return [name for name in names if name in shown]
 
 
 def _answer(services: Services, request: ApiRequest) -> None:

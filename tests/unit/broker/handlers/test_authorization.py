@@ -403,6 +403,14 @@ def test_an_answer_without_rights_is_the_same_whether_the_names_exist_or_not(
                 assert answers[0] == answers[1], (case, version)
 
 
+def test_metadata_waits_for_the_leader_of_no_topic_that_it_hides(secured: SecuredServing) -> None:
+    gone = metadata_update({1: 0, 3: 5}, led_by(2), topic=TOPIC, topic_id=TOPIC_ID, is_full=True)
+    secured.managed.metadata.update(gone)
+    for body in (named(), metadata.MetadataRequest(topics=None)):
+        assert secured.ask(body, version=9).is_answered
+        assert not secured.ask(body, [DESCRIBE_T], version=9).is_answered
+
+
 def test_the_settings_of_a_new_topic_need_a_right_of_their_own(secured: SecuredServing) -> None:
     body = topic_messages.CreateTopicsRequest(
         topics=[topic_messages.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)],
