@@ -46,9 +46,15 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.security.authorizer import make_authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.broker.security.failed_authentications import FailedAuthentications
+from barnabas.broker.security.inter_broker import (
+    BrokerPrincipals,
+    make_inter_broker_security,
+    own_principal,
+)
 from barnabas.broker.security.rates import Windows
 from barnabas.broker.security.sasl_listeners import SaslListeners
 from barnabas.broker.security.scram_credentials import ScramCredentials
+from barnabas.common.security.channel_security import ChannelSecurity
 from barnabas.controller.controller import Controller
 from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin
@@ -59,6 +65,7 @@ from barnabas.protocol.messages.features import TRANSACTION_VERSION
 from barnabas.zookeeper.acls import AclChanges
 from barnabas.zookeeper.configs import ConfigChanges, Entity
 from barnabas.zookeeper.features import FeatureChanges
+from barnabas.zookeeper.registration import make_probe
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration, StoredConfig
@@ -79,6 +86,9 @@ class Broker:
         # Read by the background work; changed by the thread that reads changed settings.
         self._producer_id_expiration_ms = config.producer_id_expiration_ms
         self._layers = ConfigLayers(config)
+        brokers_listener = config.inter_broker_listener_name
+        # The listener's settings may change while the broker runs.
+        self._security = make_inter_broker_security(config, lambda: self._layers.listener(brokers_listener))
         self._advertised = config.advertised_listeners
         self.metadata = MetadataCache()
         self._topic_settings = TopicConfigs(config.topics)
@@ -98,6 +108,7 @@ class Broker:
             connection_timeout_ms=config.zookeeper_connection_timeout_ms,
             on_session_event=self._session_changed,
             on_fatal=on_fatal,
+            probe=make_probe(self._security),
         )
         self._features = FeatureChanges(self._store.features, supported=SUPPORTED, on_fatal=on_fatal)
         self._authorizer = make_authorizer(config)
@@ -105,15 +116,7 @@ class Broker:
         self._controller = Controller(
             config.broker_id,
             self._store,
-            settings=ControllerSettings(
-                inter_broker_listener_name=config.inter_broker_listener_name,
-                delete_topic_enable=config.delete_topic_enable,
-                unclean_leader_election_enable=config.topics.unclean_leader_election_enable,
-                auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
-                leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
-                leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
-                request_timeout_ms=config.controller_socket_timeout_ms,
-            ),
+            settings=_controller_settings(config, self._security),
             on_fatal=on_fatal,
             was_reached=self.metadata.was_reached,
         )
@@ -217,6 +220,7 @@ class Broker:
                     max_retries=config.controlled_shutdown_max_retries,
                     retry_backoff_ms=min(config.controlled_shutdown_retry_backoff_ms, 1_000),
                     timeout_ms=config.controller_socket_timeout_ms,
+                    security=self._security,
                 )
             )
             logger.info("controlled shutdown %s", "succeeded" if is_moved else "failed; stopping anyway")
@@ -334,6 +338,7 @@ class Broker:
                 make_fetches,
                 socket_timeout_ms=config.replica_socket_timeout_ms,
                 wake_consumers=manager.wake_consumers,
+                security=self._security,
                 on_fatal=self._on_fatal,
             )
 
@@ -382,9 +387,7 @@ class Broker:
             on_fatal=self._on_fatal,
         )
 
-    def _make_services(
-        self, cluster_id: str, replicas: ReplicaManager, moves: LogDirMoves
-    ) -> tuple[Services, Coordination]:
+    def _make_topics(self) -> tuple[TopicAdmin, AutoTopicCreation]:
         config, controller = self._config, self._controller
         topics = TopicAdmin(
             self._store,
@@ -396,14 +399,26 @@ class Broker:
             ),
             validate_config=self._topic_settings.validate,
         )
+        creator = make_creator(
+            config,
+            topics.create_topics,
+            lambda: controller.is_active,
+            self._controller_endpoint,
+            self._security,
+        )
         auto_topics = AutoTopicCreation(
-            make_creator(
-                config, topics.create_topics, lambda: controller.is_active, self._controller_endpoint
-            ),
+            creator,
             self._topic_creation,
             now_ms=monotonic_ms,
             is_enabled=config.auto_create_topics_enable,
         )
+        return topics, auto_topics
+
+    def _make_services(
+        self, cluster_id: str, replicas: ReplicaManager, moves: LogDirMoves
+    ) -> tuple[Services, Coordination]:
+        config, controller = self._config, self._controller
+        topics, auto_topics = self._make_topics()
         producer_ids = ProducerIds(lambda: self._store.claim_producer_ids(config.broker_id), self._slow_work)
         coordination = Coordination(
             config,
@@ -415,6 +430,7 @@ class Broker:
             count_partitions=topics.count_partitions,
             transaction_version=lambda: self._features.current.levels.get(TRANSACTION_VERSION, 0),
             on_fatal=self._on_fatal,
+            security=self._security,
         )
         self._verification = coordination.verification
         self._verification.is_enabled = self._layers.value(VERIFICATION)
@@ -438,6 +454,10 @@ class Broker:
             failed_authentications=self._failed_authentications,
             cleaner=self._cleaner,
             quotas=self._quotas,
+            brokers=BrokerPrincipals(
+                own_principal(config, config.listener(config.inter_broker_listener_name)),
+                config.super_users,
+            ),
             authorizer=self._authorizer,
             acls=self._acls,
         )
@@ -533,3 +553,16 @@ class Broker:
     def _controller_endpoint(self) -> Endpoint | None:
         current = self.metadata.current
         return current.endpoint(current.controller_id, self._config.inter_broker_listener_name)
+
+
+def _controller_settings(config: BrokerConfig, security: ChannelSecurity) -> ControllerSettings:
+    return ControllerSettings(
+        inter_broker_listener_name=config.inter_broker_listener_name,
+        delete_topic_enable=config.delete_topic_enable,
+        unclean_leader_election_enable=config.topics.unclean_leader_election_enable,
+        auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
+        leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
+        leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
+        request_timeout_ms=config.controller_socket_timeout_ms,
+        security=security,
+    )

@@ -20,6 +20,7 @@ from typing import Final
 
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.common.channel import Channel
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.common.workers import Task
 from barnabas.protocol.errors import ErrorCode, LocalError
 from barnabas.protocol.ids import (
@@ -212,6 +213,7 @@ async def request_controlled_shutdown(
     max_retries: int,
     retry_backoff_ms: int,
     timeout_ms: int,
+    security: ChannelSecurity = PLAINTEXT,
 ) -> bool:
     """Ask the controller to move this broker's leaderships away, with at most ``max_retries`` retries.
 
@@ -224,7 +226,12 @@ async def request_controlled_shutdown(
         if endpoint is None:
             logger.warning("controlled shutdown: the controller is unknown")
             continue
-        channel = Channel(endpoint, client_id=f"broker-{broker_id}-shutdown", request_timeout_ms=timeout_ms)
+        channel = Channel(
+            endpoint,
+            client_id=f"broker-{broker_id}-shutdown",
+            request_timeout_ms=timeout_ms,
+            security=security,
+        )
         try:
             response = await channel.request(
                 ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)

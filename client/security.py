@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypedDict
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from barnabas.common.security.channel_security import (
     PLAINTEXT,
@@ -31,13 +31,11 @@ from barnabas.common.security.sasl_client import CLIENT_MECHANISMS, OAUTHBEARER
 from barnabas.common.security.secret import Secret
 from barnabas.common.security.tls import TlsSettings
 from barnabas.common.security.tokens import (
-    ClientCredentials,
     StaticToken,
-    TokenEndpoint,
-    TokenFile,
     TokenFromProgram,
     TokenSource,
-    UnsecuredTokens,
+    extensions_of,
+    make_token_source,
 )
 from barnabas.common.settings import (
     Boolean,
@@ -363,45 +361,27 @@ def _token_source(config: SecurityConfig, jaas: LoginModule, tls: ClientTls | No
         return TokenFromProgram(config.sasl_oauth_token_provider)
     if (token := _value(config.sasl_oauth_token)) is not None:
         return StaticToken(token)
-    url = config.sasl_oauthbearer_token_endpoint_url
-    if url is None:
-        return UnsecuredTokens(jaas.options)
-    if url.startswith("file:"):
-        return TokenFile(Path(unquote(urlsplit(url).path)))
-    client_id = _one_of(
-        "sasl_oauthbearer_client_id", config.sasl_oauthbearer_client_id, jaas.options.get("clientId")
-    )
-    secret = _one_of(
-        "sasl_oauthbearer_client_secret",
-        _value(config.sasl_oauthbearer_client_secret),
-        jaas.options.get("clientSecret"),
-    )
-    if client_id is None or secret is None:
-        raise InvalidConfiguration(
-            "sasl_oauthbearer_token_endpoint_url needs sasl_oauthbearer_client_id and "
-            "sasl_oauthbearer_client_secret, or clientId and clientSecret in sasl_jaas_config"
-        )
-    return TokenEndpoint(
-        ClientCredentials(
-            url,
-            client_id,
-            secret,
-            config.sasl_oauthbearer_scope or jaas.options.get("scope"),
-            is_urlencoded=config.sasl_oauthbearer_header_urlencode,
-            connect_timeout_ms=config.sasl_login_connect_timeout_ms,
-            read_timeout_ms=config.sasl_login_read_timeout_ms,
-            tls=tls,
-        )
+    return make_token_source(
+        config.sasl_oauthbearer_token_endpoint_url,
+        jaas.options,
+        client_id=_one_of(
+            "sasl_oauthbearer_client_id", config.sasl_oauthbearer_client_id, jaas.options.get("clientId")
+        ),
+        client_secret=_one_of(
+            "sasl_oauthbearer_client_secret",
+            _value(config.sasl_oauthbearer_client_secret),
+            jaas.options.get("clientSecret"),
+        ),
+        scope=config.sasl_oauthbearer_scope or jaas.options.get("scope"),
+        is_urlencoded=config.sasl_oauthbearer_header_urlencode,
+        connect_timeout_ms=config.sasl_login_connect_timeout_ms,
+        read_timeout_ms=config.sasl_login_read_timeout_ms,
+        tls=tls,
     )
 
 
 def _extensions(config: SecurityConfig, jaas: LoginModule) -> Mapping[str, str]:
-    found = {
-        name.removeprefix(prefix): value
-        for name, value in jaas.options.items()
-        for prefix in ("extension_", "unsecuredLoginExtension_")
-        if name.startswith(prefix)
-    }
+    found = extensions_of(jaas.options)
     for part in (config.sasl_oauthbearer_extensions or "").split(","):
         name, equals, value = part.partition("=")
         if equals:

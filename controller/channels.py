@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 
 from barnabas.common.backoff import doubled
 from barnabas.common.channel import Channel
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.common.threads import LoopThread
 from barnabas.controller.events import ChannelsFailed, FromChannel, LinkFailed
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector, try_connect
@@ -60,8 +61,10 @@ class ControllerChannels:
         request_timeout_ms: int,
         report: Callable[[FromChannel], None],
         detector: FailureDetector,
+        security: ChannelSecurity = PLAINTEXT,
     ) -> None:
         self.detector = detector
+        self._security = security
         self._broker_id = broker_id
         self._epoch = epoch
         self._request_timeout_ms = request_timeout_ms
@@ -180,6 +183,7 @@ class _BrokerLink:
             reconnect_backoff_max_ms=1_000,
             connections_max_idle_ms=_NEVER_IDLE_MS,
             ends_with_silent_host=True,
+            security=owner._security,
             on_close=lambda channel, error: self._wake.set(),
         )
 

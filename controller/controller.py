@@ -108,7 +108,7 @@ class Controller:
         self._doubts_until_s = 0.0
         self.detector = FailureDetector(self._threads.now_s, was_reached)
         self._sentinel = ControllerSentinel(
-            lambda node: self._queue.put(events.ControllerGone(node)), self.detector
+            lambda node: self._queue.put(events.ControllerGone(node)), self.detector, settings.security
         )
         self._thread = make_thread("controller-events", self._run, on_fatal, log)
 
@@ -470,6 +470,7 @@ class Controller:
             request_timeout_ms=self._settings.request_timeout_ms,
             report=report,
             detector=self.detector,
+            security=self._settings.security,
         )
 
 

@@ -6,7 +6,8 @@ or three seconds, long before the ZooKeeper session expires. The `FailureDetecto
 death. An error is safe: only that very ``/controller`` node is deleted, the next controller raises the epoch,
 and the epoch fences all later writes and requests of the old one.
 
-A lost connection that can be made again (an idle close, a restart of the acceptor) means nothing.
+A lost connection that can be made again (an idle close, a restart of the acceptor) means nothing. On a
+listener with TLS or SASL the connection is an authenticated one: brokers close others after some seconds.
 
 The controller's event thread sets the target; a task on the event loop of the broker's links watches it.
 """
@@ -21,9 +22,12 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from barnabas.common.backoff import doubled
+from barnabas.common.channel import Channel
 from barnabas.common.connection import end_with_silent_host
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.common.threads import LoopThread
 from barnabas.controller.failure_detector import ConnectResult, FailureDetector, try_connect
+from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
 from barnabas.zookeeper.znodes import ControllerNode
 
@@ -33,6 +37,11 @@ _RETRY_S: Final = 0.25
 _FIRST_RETRY_S: Final = 0.01
 """After a connection that ended at once; doubled for each further one, up to ``_RETRY_S``."""
 _FAILED_RETRY_S: Final = 0.1
+_PAUSES_S: Final = {ConnectResult.SILENT: _RETRY_S, ConnectResult.ANSWERS: 1.0}
+"""After an attempt; a broker that answers has refused TLS or SASL, and must not be asked often."""
+_NEVER_IDLE_MS: Final = 2**31 - 1
+
+_Registration = tuple[BrokerId, BrokerEpoch]
 
 
 class Target(NamedTuple):
@@ -46,7 +55,13 @@ class Target(NamedTuple):
 class ControllerSentinel:
     """`on_gone` is called on the links' loop, again and again until another target is set."""
 
-    def __init__(self, on_gone: Callable[[ControllerNode], None], detector: FailureDetector) -> None:
+    def __init__(
+        self,
+        on_gone: Callable[[ControllerNode], None],
+        detector: FailureDetector,
+        security: ChannelSecurity = PLAINTEXT,
+    ) -> None:
+        self._security = security
         self._on_gone = on_gone
         self._detector = detector
         self._target: Target | None = None
@@ -81,26 +96,61 @@ class ControllerSentinel:
 
     async def _serve(self, target: Target) -> None:
         registration = (target.node.broker_id, target.broker_epoch)
+        attend = self._attend if self._security is PLAINTEXT else self._attend_secured
         # Connections in a row that lasted less than ``_RETRY_S``.
         ended_at_once = 0
         while True:
             began_s = self._detector.now_s()
-            result, connection = await try_connect(target.endpoint, self._detector.address(*registration))
-            if connection is None:
+            result, lasted_s = await attend(target.endpoint, registration)
+            if lasted_s is None:
                 self._not_connected(target, result, began_s)
-                pause_s = _RETRY_S if result is ConnectResult.SILENT else _FAILED_RETRY_S
+                pause_s = _PAUSES_S.get(result, _FAILED_RETRY_S)
             else:
-                with connection:
-                    lasted_s = await self._wait_for_end(registration, connection)
                 # A broker that closes accepted connections (max.connections) must not cause a busy loop. But
                 # a killed process may accept once more: its connections are reset before its port is closed.
                 ended_at_once = 0 if lasted_s >= _RETRY_S else ended_at_once + 1
                 pause_s = doubled(_FIRST_RETRY_S, ended_at_once - 1, _RETRY_S) if ended_at_once else 0.0
             await asyncio.sleep(pause_s)
 
-    async def _wait_for_end(
-        self, registration: tuple[BrokerId, BrokerEpoch], connection: socket.socket
-    ) -> float:
+    async def _attend(
+        self, endpoint: Endpoint, registration: _Registration
+    ) -> tuple[ConnectResult, float | None]:
+        """Connect and wait for the end: how long the connection lasted in seconds; None without one."""
+        result, connection = await try_connect(endpoint, self._detector.address(*registration))
+        if connection is None:
+            return result, None
+        with connection:
+            return result, await self._wait_for_end(registration, connection)
+
+    async def _attend_secured(
+        self, endpoint: Endpoint, registration: _Registration
+    ) -> tuple[ConnectResult, float | None]:
+        """As `_attend`; a broker that takes a connection and refuses the rest is not dead."""
+        ended = asyncio.Event()
+        channel = Channel(
+            endpoint,
+            client_id="controller-sentinel",
+            connections_max_idle_ms=_NEVER_IDLE_MS,
+            ends_with_silent_host=True,
+            on_close=lambda channel, error: ended.set(),
+            security=self._security,
+        )
+        try:
+            await channel.connect()
+            since_s = self._detector.now_s()
+            self._detector.connected(*registration, channel.peer_address)
+            await ended.wait()
+            return ConnectResult.ANSWERS, self._detector.now_s() - since_s
+        except LocalError as error:
+            log.debug("controller at %s: %s", endpoint, error)
+        finally:
+            channel.close()
+        result, connection = await try_connect(endpoint, self._detector.address(*registration))
+        if connection is not None:
+            connection.close()
+        return result, None
+
+    async def _wait_for_end(self, registration: _Registration, connection: socket.socket) -> float:
         """The time in seconds that the connection lasted."""
         since_s = self._detector.now_s()
         address = None

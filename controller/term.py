@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.controller import events
 from barnabas.controller.channels import ControllerChannels
 from barnabas.controller.context import ControllerContext, EpochLogger, PartitionState, Replica, ReplicaState
@@ -48,6 +49,7 @@ class ControllerSettings:
     leader_imbalance_check_interval_seconds: int
     leader_imbalance_per_broker_percentage: int
     request_timeout_ms: int
+    security: ChannelSecurity = PLAINTEXT
 
 
 class ControllerTerm:

@@ -26,14 +26,20 @@ from typing import Any, Final
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from barnabas.common.channel import Channel
-from barnabas.protocol.errors import ConnectionClosed, MalformedFrame, RequestTimedOutLocally
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
+from barnabas.protocol.errors import (
+    ConnectionClosed,
+    MalformedFrame,
+    RequestTimedOutLocally,
+    SaslAuthenticationFailed,
+)
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import BrokerIdTaken, ZooKeeperRolledBack
 from barnabas.zookeeper.requests import Transaction, delete, first_error, get, recreate
 from barnabas.zookeeper.session import ZooKeeperSession
-from barnabas.zookeeper.znodes import BrokerRegistration
+from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration
 
 log = logging.getLogger("barnabas.zookeeper")
 
@@ -41,23 +47,32 @@ _GRACE_MS: Final = 2_000
 _PROBE_TIMEOUT_MS: Final = 1_000
 
 
-Probe = Callable[[Endpoint], bool]
+Probe = Callable[[AdvertisedListener], bool]
 
 
-def answers(endpoint: Endpoint) -> bool:
-    """Whether a broker answers at this address within a second."""
-    return asyncio.run(_ask(endpoint))
+def make_probe(security: ChannelSecurity = PLAINTEXT) -> Probe:
+    """Whether a broker answers at a listener within a second; ``security`` is for those of its protocol."""
+
+    def answers(listener: AdvertisedListener) -> bool:
+        fits = listener.security_protocol == security.protocol
+        return asyncio.run(_ask(listener.endpoint, security if fits else PLAINTEXT))
+
+    return answers
 
 
-async def _ask(endpoint: Endpoint) -> bool:
+async def _ask(endpoint: Endpoint, security: ChannelSecurity) -> bool:
     channel = Channel(
         endpoint,
         client_id="registration-probe",
         request_timeout_ms=_PROBE_TIMEOUT_MS,
         connect_timeout_ms=_PROBE_TIMEOUT_MS,
+        security=security,
     )
     try:
         await channel.request(ApiVersionsRequest())
+    except SaslAuthenticationFailed:
+        # A broker refuses us in words.
+        return True
     except (ConnectionClosed, RequestTimedOutLocally, MalformedFrame):
         return False
     finally:
@@ -70,7 +85,7 @@ def register_broker(
     registration: BrokerRegistration,
     *,
     newer_than: BrokerEpoch = NO_BROKER_EPOCH,
-    probe: Probe = answers,
+    probe: Probe,
     grace_ms: int = _GRACE_MS,
 ) -> BrokerEpoch:
     """Create the node and return its czxid, which is above `newer_than`.
@@ -145,7 +160,7 @@ def _refuse_if_alive(other: BrokerRegistration, ours: BrokerRegistration, probe:
         # Only this process can answer at its own address.
         if listener.endpoint in own:
             continue
-        if probe(listener.endpoint):
+        if probe(listener):
             raise BrokerIdTaken(f"broker id {ours.broker_id} is already taken by {listener.endpoint}")
 
 

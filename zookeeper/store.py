@@ -45,7 +45,7 @@ from barnabas.zookeeper.errors import (
 from barnabas.zookeeper.features import FeatureStore
 from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.multi_read import Client
-from barnabas.zookeeper.registration import register_broker
+from barnabas.zookeeper.registration import Probe, make_probe, register_broker
 from barnabas.zookeeper.requests import (
     CAS_ROUNDS,
     Transaction,
@@ -94,7 +94,10 @@ class ClusterStore:
         on_fatal: Callable[[BaseException], None],
         make_client: MakeClient = Client,
         threads: Threads | None = None,
+        probe: Probe | None = None,
     ) -> None:
+        """``probe`` tells whether a broker answers at another's listener."""
+        self._probe = probe or make_probe()
         self.session = ZooKeeperSession(
             connect,
             session_timeout_ms=session_timeout_ms,
@@ -156,10 +159,13 @@ class ClusterStore:
         return node[paths.SECRET][0]
 
     def register_broker(
-        self, registration: BrokerRegistration, *, newer_than: BrokerEpoch = NO_BROKER_EPOCH
+        self,
+        registration: BrokerRegistration,
+        *,
+        newer_than: BrokerEpoch = NO_BROKER_EPOCH,
     ) -> BrokerEpoch:
         """Register as an ephemeral node; see `barnabas.zookeeper.registration`. Raises BrokerIdTaken."""
-        return register_broker(self.session, registration, newer_than=newer_than)
+        return register_broker(self.session, registration, newer_than=newer_than, probe=self._probe)
 
     def update_registration(self, registration: BrokerRegistration, broker_epoch: BrokerEpoch) -> bool:
         """Write other addresses into this broker's node; False if the registration of that epoch is over."""

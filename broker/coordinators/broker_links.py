@@ -25,6 +25,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from barnabas.broker.base.contained import contained
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.common.channel import Channel
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.common.threads import LoopThread
 from barnabas.protocol.errors import ConnectionClosed, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
@@ -69,11 +70,13 @@ class BrokerLinks:
         listener: str,
         request_timeout_ms: int,
         on_fatal: Callable[[BaseException], None],
+        security: ChannelSecurity = PLAINTEXT,
     ) -> None:
         self._metadata = metadata
         self._listener = listener
         self._client_id = f"broker-{broker_id}-coordinator"
         self._request_timeout_ms = request_timeout_ms
+        self._security = security
         self._links: dict[BrokerId, _Link] = {}
         self.thread = LoopThread("broker-links", on_fatal=on_fatal, on_stop=self._close_all)
 
@@ -127,6 +130,7 @@ class BrokerLinks:
                 reconnect_backoff_ms=_RECONNECT_BACKOFF_MS,
                 reconnect_backoff_max_ms=_RECONNECT_BACKOFF_MAX_MS,
                 connections_max_idle_ms=_NEVER_IDLE_MS,
+                security=self._security,
             )
             link = self._links[broker_id] = _Link(current, channel)
         return link

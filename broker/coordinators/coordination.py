@@ -17,6 +17,7 @@ from barnabas.broker.coordinators.topic_coordinator import Host
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol.invariants import InvariantViolation
 
@@ -36,6 +37,7 @@ class Coordination:
         count_partitions: Callable[[str], int | None],
         transaction_version: Callable[[], int],
         on_fatal: Callable[[BaseException], None],
+        security: ChannelSecurity = PLAINTEXT,
     ) -> None:
         self._appends = SlowWork(name="coordinator-appends", on_fatal=on_fatal)
         self.links = BrokerLinks(
@@ -44,6 +46,7 @@ class Coordination:
             listener=config.inter_broker_listener_name,
             request_timeout_ms=config.replica_socket_timeout_ms,
             on_fatal=on_fatal,
+            security=security,
         )
 
         host = Host(

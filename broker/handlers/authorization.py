@@ -64,6 +64,16 @@ def allows(
     )
 
 
+def is_from_broker(services: Services, request: ApiRequest) -> bool:
+    """Whether a request that only brokers send comes from one."""
+    peer = request.raw.peer
+    if peer.listener_name != services.config.inter_broker_listener_name:
+        return False
+    if services.authorizer is None:
+        return services.brokers.is_broker(peer.session)
+    return allows(services, request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+
+
 def allows_any(services: Services, request: ApiRequest, operation: Operation, resource: ResourceType) -> bool:
     """Whether the request's principal may do this to at least one resource of the type."""
     authorizer = services.authorizer

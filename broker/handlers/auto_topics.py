@@ -26,6 +26,7 @@ from barnabas.broker.base.slow_work import SlowWork
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.internal_topic import new_topic
 from barnabas.common.channel import Channel
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol.errors import ApiError, ErrorCode, LocalError, is_retriable
 from barnabas.protocol.ids import BrokerId, Endpoint
@@ -111,6 +112,7 @@ def make_creator(
     create_here: Callable[[Sequence[CreatableTopic]], list[CreatableTopicResult]],
     is_controller: Callable[[], bool],
     controller_endpoint: Callable[[], Endpoint | None],
+    security: ChannelSecurity = PLAINTEXT,
 ) -> Create:
     """Creates topics through ``create_here`` on the controller's broker, elsewhere by a request to it."""
 
@@ -119,7 +121,7 @@ def make_creator(
         if is_controller():
             results = create_here(topics)
         elif (endpoint := controller_endpoint()) is not None:
-            results = asyncio.run(_request_creation(config.broker_id, endpoint, topics))
+            results = asyncio.run(_request_creation(config.broker_id, endpoint, topics, security))
         else:
             return {}
         return {result.name: ErrorCode(result.error_code) for result in results}
@@ -128,10 +130,13 @@ def make_creator(
 
 
 async def _request_creation(
-    broker_id: BrokerId, controller: Endpoint, topics: Sequence[CreatableTopic]
+    broker_id: BrokerId, controller: Endpoint, topics: Sequence[CreatableTopic], security: ChannelSecurity
 ) -> list[CreatableTopicResult]:
     channel = Channel(
-        controller, client_id=f"broker-{broker_id}-topics", request_timeout_ms=_REQUEST_TIMEOUT_MS
+        controller,
+        client_id=f"broker-{broker_id}-topics",
+        request_timeout_ms=_REQUEST_TIMEOUT_MS,
+        security=security,
     )
     try:
         # The answer must not wait for the leaders: one slow topic would delay the next.

@@ -77,9 +77,15 @@ class Dispatcher:
         request.kind = (decoded.api_key, decoded.api_version, False)
         handler = HANDLERS[decoded.api_key]
         listener_name = request.peer.listener_name
-        if handler.inter_broker_only and listener_name != self._inter_broker_listener:
-            request.close_connection(f"{decoded.api_key.name} is refused on listener {listener_name}")
-            return
+        if handler.inter_broker_only:
+            if listener_name != self._inter_broker_listener:
+                request.close_connection(f"{decoded.api_key.name} is refused on listener {listener_name}")
+                return
+            services, session = self._services, request.peer.session
+            if services.authorizer is None and not services.brokers.is_broker(session):
+                principal = session.principal
+                request.close_connection(f"{decoded.api_key.name} is refused to {principal}, no broker")
+                return
         quotas = self._services.quotas
         if quotas.is_active and is_admitted and not (handler.is_exempt or handler.inter_broker_only):
             decoded.quotas = quotas

@@ -25,6 +25,7 @@ from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.broker.security.failed_authentications import FailedAuthentications
+from barnabas.broker.security.inter_broker import BrokerPrincipals
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     BrokerEpoch,
@@ -112,6 +113,8 @@ class Services:
     failed_authentications: FailedAuthentications
     cleaner: LogCleaner | None = None
     """None if ``log.cleaner.enable`` is false."""
+    brokers: BrokerPrincipals = field(default_factory=BrokerPrincipals)
+    """Who may send requests of brokers, if there is no authorizer."""
     authorizer: Authorizer | None = None
     """None if ``authorizer.class.name`` is empty: everybody may do everything."""
     acls: AclChanges | None = None

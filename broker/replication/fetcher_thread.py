@@ -24,6 +24,7 @@ from barnabas.broker.replication.fetcher_state import FollowedPartition, LeaderF
 from barnabas.broker.replication.partition import Partition
 from barnabas.common.backoff import doubled
 from barnabas.common.channel import Channel
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.common.threads import LoopThread
 from barnabas.protocol.errors import ApiError, LocalError
 from barnabas.protocol.frames import BufferPool
@@ -135,12 +136,14 @@ class FetcherManager:
         socket_timeout_ms: int,
         on_fatal: Callable[[BaseException], None],
         wake_consumers: Callable[[Iterable[TopicPartition]], None] = lambda partitions: None,
+        security: ChannelSecurity = PLAINTEXT,
     ) -> None:
         """``make_fetches`` makes the fetches from a leader.
 
         ``wake_consumers`` is called when the high watermarks of followers have moved.
         """
         self.socket_timeout_ms = socket_timeout_ms
+        self.security = security
         self.pool = BufferPool()
         self.thread = LoopThread("replica-fetchers", on_fatal=on_fatal, on_stop=self._close_fetchers)
         self.wake_consumers = wake_consumers
@@ -209,6 +212,7 @@ class ReplicaFetcher:
             pool=manager.pool,
             # A batch is sent whole, and a topic may allow any size; the leader is a broker of this cluster.
             max_frame_bytes=_MAX_FRAME_BYTES,
+            security=manager.security,
         )
         self._changed = asyncio.Event()
         self._is_waiting = False

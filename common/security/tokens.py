@@ -27,6 +27,7 @@ from typing import Any, Final, Protocol
 from barnabas.protocol.errors import ConnectionClosed, InvalidConfiguration, SaslAuthenticationFailed
 
 _REFRESH_FACTOR: Final = 0.8
+_TIMEOUT_MS: Final = 10_000
 _MAX_BYTES: Final = 1_000_000
 """Of the answer of a token endpoint, or of a file with a token."""
 _UNSECURED: Final = "unsecuredLogin"
@@ -184,8 +185,8 @@ class ClientCredentials:
     scope: str | None = None
     is_urlencoded: bool = False
     """`sasl.oauthbearer.header.urlencode`: as RFC 6749 has it; many servers want it as it is."""
-    connect_timeout_ms: int = 10_000
-    read_timeout_ms: int = 10_000
+    connect_timeout_ms: int = _TIMEOUT_MS
+    read_timeout_ms: int = _TIMEOUT_MS
     tls: Callable[[], ssl.SSLContext] | None = None
 
 
@@ -243,3 +244,52 @@ def _token_in(body: bytes, url: str) -> str:
     if not isinstance(token, str) or not token:
         raise SaslAuthenticationFailed(f"the token endpoint {url} sent no access_token")
     return token
+
+
+def make_token_source(
+    url: str | None,
+    options: Mapping[str, str],
+    *,
+    client_id: str | None,
+    client_secret: str | None,
+    scope: str | None = None,
+    is_urlencoded: bool = False,
+    connect_timeout_ms: int | None = None,
+    read_timeout_ms: int | None = None,
+    tls: Callable[[], ssl.SSLContext] | None = None,
+) -> TokenSource:
+    """Kafka's sources: a file or an endpoint by its URL, else the unsecured login by the JAAS options.
+
+    Raises InvalidConfiguration.
+    """
+    if url is None:
+        return UnsecuredTokens(options)
+    if url.startswith("file:"):
+        return TokenFile(Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)))
+    if client_id is None or client_secret is None:
+        raise InvalidConfiguration(
+            "sasl.oauthbearer.token.endpoint.url needs the name and the secret of the client: expected "
+            "clientId and clientSecret in the JAAS text"
+        )
+    return TokenEndpoint(
+        ClientCredentials(
+            url,
+            client_id,
+            client_secret,
+            scope,
+            is_urlencoded=is_urlencoded,
+            connect_timeout_ms=connect_timeout_ms or _TIMEOUT_MS,
+            read_timeout_ms=read_timeout_ms or _TIMEOUT_MS,
+            tls=tls,
+        )
+    )
+
+
+def extensions_of(options: Mapping[str, str]) -> dict[str, str]:
+    """The SASL extensions in the options of a JAAS text (KIP-342)."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in options.items()
+        for prefix in (f"{_UNSECURED}Extension_", "extension_")
+        if name.startswith(prefix)
+    }

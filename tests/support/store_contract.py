@@ -190,12 +190,12 @@ def test_a_registration_with_another_directory_is_not_replaced(
 def test_a_broker_that_holds_the_registered_directory_takes_over_at_once(open_store: OpenStore) -> None:
     store = open_store()
     epoch = store.register_broker(registration(ONE))
-    probed: list[Endpoint] = []
+    probed: list[AdvertisedListener] = []
     # Its address may have changed; only the registered one is probed.
     successor = registration(ONE, OTHER)
     no_wait = -store.session.session_timeout_ms
     assert register_elsewhere(open_store(), successor, probe=probed.append, grace_ms=no_wait) > epoch
-    assert probed == [UNUSED]
+    assert [listener.endpoint for listener in probed] == [UNUSED]
 
 
 def test_a_newer_registration_is_not_ours_from_an_earlier_run(open_store: OpenStore) -> None:

@@ -83,7 +83,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (OAUTH, "expected clientId and clientSecret"),
     ({**OAUTH, "sasl_oauthbearer_token_endpoint_url": "ftp://x"}, "a URL that begins with"),
-    ({**OAUTH, "sasl_oauthbearer_token_endpoint_url": "http://x"}, "needs sasl_oauthbearer_client_id"),
+    (
+        {**OAUTH, "sasl_oauthbearer_token_endpoint_url": "http://x"},
+        "expected clientId and clientSecret in the JAAS text",
+    ),
     ({**OAUTH, "sasl_oauth_token_provider": "hunter2"}, "a function that returns a token"),
     ({"ssl_endpoint_identification_algorithm": "dns"}, "https, or an empty text or none"),
     ({"ssl_ca_location": "a", "ssl_truststore_location": "b"}, "expected one of them"),

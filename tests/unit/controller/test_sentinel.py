@@ -1,18 +1,24 @@
+import asyncio
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any
 
 import pytest
 
 from barnabas.common import backoff
+from barnabas.common.security.channel_security import ChannelSecurity, PasswordLogin
 from barnabas.common.threads import LoopThread
 from barnabas.controller import failure_detector, sentinel
 from barnabas.controller.sentinel import ControllerSentinel, Target
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint
+from barnabas.protocol.messages.authentication import SaslAuthenticateResponse, SaslHandshakeResponse
+from barnabas.protocol.schema import ApiKey, RequestHead
 from barnabas.zookeeper.znodes import ControllerNode
 from tests.support.controlled_broker import ControlledBroker
 from tests.support.controller_fakes import CountingDetector
-from tests.support.waiting import wait_for
+from tests.support.waiting import DEADLINE_S, wait_for
+from tests.unit.common.channel_server import Server
 
 EPOCH = BrokerEpoch(5)
 NODE = ControllerNode(broker_id=BrokerId(1), session_id=7, czxid=8)
@@ -160,3 +166,43 @@ def test_another_controller_is_watched_in_its_place(rig: Rig) -> None:
         assert set(rig.gone) == {successor}
     finally:
         other.die()
+
+
+class SecuredBroker:
+    """Takes connections that log in; on the loop of the links."""
+
+    def __init__(self, links: LoopThread) -> None:
+        self._links = links
+        self.server = Server()
+        self.logins = 0
+        self.server.bodies[ApiKey.SASL_HANDSHAKE] = SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
+        self.server.bodies[ApiKey.SASL_AUTHENTICATE] = self._authenticate
+        self._run(self.server.start())
+
+    def _authenticate(self, request: RequestHead) -> SaslAuthenticateResponse:
+        self.logins += 1
+        return SaslAuthenticateResponse(error_code=0)
+
+    def die(self) -> None:
+        self._run(self.server.stop())
+
+    def drop_connections(self) -> None:
+        self._links.loop.call_soon_threadsafe(self.server.peer.reset)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._links.loop).result(DEADLINE_S)
+
+
+def test_on_a_secured_listener_the_sentinel_logs_in_and_sees_a_death(rig: Rig) -> None:
+    broker = SecuredBroker(rig.links)
+    security = ChannelSecurity(login=PasswordLogin("PLAIN", "broker", "secret"))
+    rig.sentinel = ControllerSentinel(rig.gone.append, rig.detector, security)
+    rig.sentinel.start(rig.links)
+    rig.watch(endpoint=broker.server.endpoint)
+    wait_for(lambda: (broker.logins, rig.detector.connections) == (1, 1))
+    broker.drop_connections()
+    wait_for(lambda: (broker.logins, rig.detector.connections) == (2, 2))
+    assert rig.gone == []
+    broker.die()
+    wait_for(lambda: rig.gone)
+    assert rig.detector.is_dead(BrokerId(1), EPOCH)

@@ -1,19 +1,24 @@
 """The dispatcher runs the handler of a request, or closes only the connection that it came by."""
 
+import dataclasses
 import struct
 from typing import Any
 
 import msgspec
 import pytest
 
-from barnabas.broker.handlers.dispatcher import in_turn
+from barnabas.broker.handlers.dispatcher import Dispatcher, in_turn
 from barnabas.broker.network.request import Lane
+from barnabas.broker.security.inter_broker import BrokerPrincipals
+from barnabas.broker.security.session import Session
+from barnabas.common.security.principal import Principal
 from barnabas.protocol import codec_kafka
 from barnabas.protocol.codec_msgpack import encode_request
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import LENGTH_BYTES
 from barnabas.protocol.ids import NO_BROKER
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+from barnabas.protocol.messages.fetch import FetchRequest
 from barnabas.protocol.messages.inter_broker import (
     ControlledShutdownRequest,
     LeaderAndIsrRequest,
@@ -195,3 +200,19 @@ def test_requests_between_brokers_are_refused_on_other_listeners(serving: Servin
     assert connection.closed is not None
     assert "refused on listener EXTERNAL" in connection.closed
     assert serving.call(body, INTERNAL).error_code == ErrorCode.NONE
+
+
+def test_requests_of_brokers_need_their_principal_on_a_listener_that_authenticates(leading: Serving) -> None:
+    broker, alice = (Session("127.0.0.1", Principal.user(name)) for name in ("broker", "alice"))
+    services = dataclasses.replace(leading.dispatch._services, brokers=BrokerPrincipals(broker.principal))
+    leading.dispatch = Dispatcher(services)
+    order = StopReplicaRequest(topic_states=[], **ORDER)
+    fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], replica_id=2)
+    refused = leading.send(order, INTERNAL, session=alice)
+    assert refused.closed == "STOP_REPLICA is refused to User:alice, no broker"
+    answer = leading.send(fetch, INTERNAL, session=alice).response
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    for request in (order, fetch):
+        assert leading.send(request, INTERNAL, session=broker).response.error_code == ErrorCode.NONE
+    # A broker's principal on a listener of clients is no broker there.
+    assert leading.send(order, EXTERNAL, session=broker).closed is not None

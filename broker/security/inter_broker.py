@@ -1,0 +1,117 @@
+"""Security between brokers: what secures this broker's own connections, and which principals are brokers.
+
+Outgoing connections use the settings of the inter-broker listener: its trust store, its own certificate as
+that of a client, and the user of the login module of ``sasl.mechanism.inter.broker.protocol``. They are read
+at each new connection, so changed certificates need no restart. Any thread.
+
+Requests of the controller and of followers come from brokers alone. With an authorizer that is a matter of
+ACLs (CLUSTER_ACTION). Without one, `BrokerPrincipals` decides, if the inter-broker listener authenticates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from barnabas.broker.config.listener_config import ListenerConfig
+from barnabas.broker.config.settings import BrokerConfig
+from barnabas.broker.security.session import Session
+from barnabas.common.security.certificate_names import names_of_pem
+from barnabas.common.security.channel_security import (
+    PLAINTEXT,
+    ChannelSecurity,
+    ClientTls,
+    Login,
+    PasswordLogin,
+    TokenLogin,
+)
+from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas
+from barnabas.common.security.principal import Principal
+from barnabas.common.security.principal_mapping import PrincipalMapping
+from barnabas.common.security.sasl_client import OAUTHBEARER
+from barnabas.common.security.tls import settings_from
+from barnabas.common.security.tokens import extensions_of, make_token_source
+from barnabas.protocol.errors import InvalidConfiguration
+
+
+def make_inter_broker_security(
+    config: BrokerConfig, listener_config: Callable[[], ListenerConfig]
+) -> ChannelSecurity:
+    """What secures connections to other brokers; ``listener_config`` returns the settings in force.
+
+    Raises InvalidConfiguration. Certificates are read at the first connection.
+    """
+    protocol = config.inter_broker_security_protocol
+    if protocol == "PLAINTEXT":
+        return PLAINTEXT
+    tls = ClientTls(lambda: settings_from(listener_config())) if protocol.endswith("SSL") else None
+    login = _login(config, listener_config(), tls) if protocol.startswith("SASL_") else None
+    return ChannelSecurity(tls, login)
+
+
+def _module(config: BrokerConfig, listener: ListenerConfig) -> LoginModule:
+    mechanism = config.sasl_mechanism_inter_broker_protocol
+    name = f"listener.name.{config.inter_broker_listener_name.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    text = listener.jaas(mechanism)
+    if text is None:
+        raise InvalidConfiguration(f"{name}: expected a login module, because brokers use this listener")
+    try:
+        return parse_jaas(text, mechanism)
+    except MalformedJaas as error:
+        raise InvalidConfiguration(f"{name}: {error}") from None
+
+
+def _login(config: BrokerConfig, listener: ListenerConfig, tls: ClientTls | None) -> Login:
+    mechanism = config.sasl_mechanism_inter_broker_protocol
+    module = _module(config, listener)
+    if mechanism == OAUTHBEARER:
+        options = module.options
+        source = make_token_source(
+            listener.of_mechanism(mechanism, "sasl.oauthbearer.token.endpoint.url"),
+            options,
+            client_id=options.get("clientId"),
+            client_secret=options.get("clientSecret"),
+            scope=options.get("scope"),
+            connect_timeout_ms=listener.of_mechanism(mechanism, "sasl.login.connect.timeout.ms"),
+            read_timeout_ms=listener.of_mechanism(mechanism, "sasl.login.read.timeout.ms"),
+            tls=tls,
+        )
+        return TokenLogin(source, extensions_of(options))
+    if module.username is None or module.password is None:
+        raise InvalidConfiguration(
+            f"the login module of {mechanism} on {config.inter_broker_listener_name} has no username "
+            "and password: brokers need them to log in to each other"
+        )
+    return PasswordLogin(mechanism, module.username, module.password)
+
+
+def own_principal(config: BrokerConfig, listener: ListenerConfig) -> Principal | None:
+    """The principal as which this broker logs in to others; None if their listener does not authenticate.
+
+    With OAUTHBEARER only a token knows, so the principals of brokers have to be among the super users.
+    """
+    protocol = config.inter_broker_security_protocol
+    if protocol.startswith("SASL_"):
+        module = _module(config, listener)
+        if config.sasl_mechanism_inter_broker_protocol == OAUTHBEARER:
+            name = module.options.get("unsecuredLoginStringClaim_sub", "")
+        else:
+            name = module.username or ""
+        return Principal.user(name)
+    if protocol == "SSL" and listener.ssl_client_auth == "required":
+        keys = settings_from(listener).keys()
+        if keys is not None:
+            mapping = PrincipalMapping(str(listener.ssl_principal_mapping_rules))
+            return Principal.user(mapping.name_of(names_of_pem(keys.chain).subject) or "")
+    return None
+
+
+class BrokerPrincipals:
+    """Which sessions of the inter-broker listener are brokers': all, if it does not authenticate."""
+
+    def __init__(self, own: Principal | None = None, super_users: Collection[Principal] = ()) -> None:
+        """``own`` is of `own_principal`."""
+        self._brokers = None if own is None else frozenset({own, *super_users})
+
+    def is_broker(self, session: Session) -> bool:
+        """Whether requests of brokers may come from this session."""
+        return self._brokers is None or session.principal in self._brokers
