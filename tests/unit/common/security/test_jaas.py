@@ -128,6 +128,7 @@ def test_a_file_has_sections_of_login_modules() -> None:
         ("A { m required password=1; };", "option 1 of a JAAS text has no value"),
     ]
 )
-def test_a_file_that_is_none_is_refused(text: str, sentence: str) -> None:
+def test_a_file_that_is_none_is_refused(case: tuple[str, str]) -> None:
+    text, sentence = case
     with pytest.raises(MalformedJaas, match=re.escape(sentence)):
         parse_jaas_file(text)
