@@ -55,6 +55,7 @@ from barnabas.broker.security.rates import Windows
 from barnabas.broker.security.sasl_listeners import SaslListeners
 from barnabas.broker.security.scram_credentials import ScramCredentials
 from barnabas.common.security.channel_security import ChannelSecurity
+from barnabas.common.security.tls import TlsSettings
 from barnabas.controller.controller import Controller
 from barnabas.controller.term import ControllerSettings
 from barnabas.controller.topic_admin import TopicAdmin
@@ -66,6 +67,7 @@ from barnabas.zookeeper.acls import AclChanges
 from barnabas.zookeeper.configs import ConfigChanges, Entity
 from barnabas.zookeeper.features import FeatureChanges
 from barnabas.zookeeper.registration import make_probe
+from barnabas.zookeeper.security import SessionSecurity
 from barnabas.zookeeper.session import SessionEvent
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener, BrokerRegistration, StoredConfig
@@ -109,6 +111,7 @@ class Broker:
             on_session_event=self._session_changed,
             on_fatal=on_fatal,
             probe=make_probe(self._security),
+            make_client=zookeeper_security(config).make_client,
         )
         self._features = FeatureChanges(self._store.features, supported=SUPPORTED, on_fatal=on_fatal)
         self._authorizer = make_authorizer(config)
@@ -566,3 +569,22 @@ def _controller_settings(config: BrokerConfig, security: ChannelSecurity) -> Con
         request_timeout_ms=config.controller_socket_timeout_ms,
         security=security,
     )
+
+
+def zookeeper_security(config: BrokerConfig) -> SessionSecurity:
+    """How the session with ZooKeeper is secured."""
+    tls = None
+    if config.zookeeper_ssl_client_enable:
+        key_password = config.zookeeper_ssl_keystore_password
+        trust_password = config.zookeeper_ssl_truststore_password
+        tls = TlsSettings(
+            enabled_protocols=config.zookeeper_ssl_enabled_protocols or ("TLSv1.2", "TLSv1.3"),
+            cipher_suites=config.zookeeper_ssl_cipher_suites or (),
+            endpoint_identification_algorithm=config.zookeeper_ssl_endpoint_identification_algorithm,
+            keystore_location=config.zookeeper_ssl_keystore_location,
+            # It is also the password of the key in a PEM file: ZooKeeper has no other.
+            key_password=None if key_password is None else key_password.value,
+            truststore_location=config.zookeeper_ssl_truststore_location,
+            truststore_password=None if trust_password is None else trust_password.value,
+        )
+    return SessionSecurity(login=config.zookeeper_login, tls=tls, sets_acls=config.zookeeper_set_acl)

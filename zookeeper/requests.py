@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import (
     KazooException,
+    NoAuthError,
     NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
@@ -23,7 +24,7 @@ from kazoo.exceptions import (
 from barnabas.protocol.ids import TopicPartition
 from barnabas.zookeeper import paths, znodes
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
-from barnabas.zookeeper.session import Start, ZooKeeperSession
+from barnabas.zookeeper.session import DENIED, Start, ZooKeeperSession
 from barnabas.zookeeper.znodes import LeadershipState
 
 log = logging.getLogger("barnabas.zookeeper")
@@ -103,8 +104,13 @@ class Transaction:
 
 
 def first_error(results: Sequence[Any]) -> KazooException | None:
-    """The refusal that rolled a transaction back, or None if it was carried out."""
+    """The refusal that rolled a transaction back, or None if it was carried out.
+
+    Raises ZooKeeperUnavailable if the session's principal may not do it.
+    """
     for result in results:
+        if isinstance(result, NoAuthError):
+            raise ZooKeeperUnavailable(DENIED)
         if isinstance(result, KazooException) and not isinstance(
             result, RolledBackError | RuntimeInconsistency
         ):

@@ -22,6 +22,8 @@ from kazoo.exceptions import (
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
+    NoAuthError,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
@@ -39,6 +41,10 @@ _WINDOW: Final = 512
 _RECONNECT_MAX_DELAY_S: Final = 0.5
 _HANDSHAKE_MS: Final = 2_000
 _HANDSHAKES: Final = 3
+DENIED: Final = (
+    "ZooKeeper denies a request: its znode belongs to another principal, or it requires a login; expected a "
+    "section Client in the JAAS file of the brokers (java.security.auth.login.config)"
+)
 
 Start = Callable[[Client], Any]
 """Starts one asynchronous request and gives the library's result object."""
@@ -204,6 +210,8 @@ class ZooKeeperSession:
                     ) from None
                 except KazooException as error:
                     self.request_times.observe_s(self.threads.now_s() - began_s)
+                    if isinstance(error, NoAuthError | SessionClosedRequireSaslError):
+                        raise ZooKeeperUnavailable(DENIED) from None
                     outcomes[index] = Outcome(None, error, retried)
                 else:
                     self.request_times.observe_s(self.threads.now_s() - began_s)
@@ -221,6 +229,7 @@ class ZooKeeperSession:
             return
         raise ZooKeeperUnavailable(
             f"no connection to ZooKeeper at {self.connect} for {self._request_timeout_s:.1f} s"
+            f"{_refusal(self._client)}"
         )
 
     def _new_client(self, connect: str) -> Client:
@@ -237,6 +246,8 @@ class ZooKeeperSession:
         try:
             client.start(timeout=self._connection_timeout_ms / 1000)
         except KazooTimeoutError:
+            if refusal := _refusal(client):
+                raise ZooKeeperUnavailable(f"no session with ZooKeeper at {self.connect}{refusal}") from None
             raise ZooKeeperUnavailable(
                 f"no ZooKeeper answers at {self.connect} within {self._connection_timeout_ms} ms "
                 "(zookeeper.connect, zookeeper.connection.timeout.ms); is it running?"
@@ -250,6 +261,8 @@ class ZooKeeperSession:
         retry = KazooRetry(max_tries=-1, delay=0.02, max_delay=_RECONNECT_MAX_DELAY_S, deadline=timeout_s)
         try:
             retry(client.ensure_path, chroot)
+        except (NoAuthError, SessionClosedRequireSaslError):
+            raise ZooKeeperUnavailable(DENIED) from None
         except RetryFailedError:
             raise ZooKeeperUnavailable(
                 f"{chroot} could not be made in ZooKeeper at {hosts} within {self._connection_timeout_ms} ms "
@@ -306,6 +319,12 @@ class ZooKeeperSession:
         log.info("ZooKeeper: %s", event.value)
         for listener in list(self._listeners):
             listener(event)
+
+
+def _refusal(client: Client) -> str:
+    """Why the connection could not be secured, to complete an error text."""
+    reason = getattr(client, "refusal", "")
+    return f": {reason}" if reason else ""
 
 
 def _repeated(connect: str, session_timeout_ms: int) -> str:

@@ -217,31 +217,31 @@ class SecuritySettings:
         "Without effect: the client is not Java's. Kafka needs ClientCnxnSocketNetty for TLS.",
     )
     zookeeper_ssl_keystore_location: str | None = setting(
-        Text(), None, "The PEM file of the key and the certificates that are shown to ZooKeeper."
+        Text(), None, "The file of the key and the certificates that are shown to ZooKeeper."
     )
-    zookeeper_ssl_keystore_password: Secret | None = setting(Password(), None, "The password of that key.")
+    zookeeper_ssl_keystore_password: Secret | None = setting(
+        Password(), None, "The password of that file, or of the key in it."
+    )
     zookeeper_ssl_keystore_type: str | None = setting(
-        Choice("PEM"), None, "The format of that file; by default by its name. Only PEM can be read."
+        Choice("PKCS12", "PEM"), None, "The format of that file, which its content tells; no JKS."
     )
     zookeeper_ssl_truststore_location: str | None = setting(
-        Text(), None, "The PEM file of the certificates that ZooKeeper's certificate must descend from."
+        Text(), None, "The file of the certificates that ZooKeeper's certificate must descend from."
     )
     zookeeper_ssl_truststore_password: Secret | None = setting(
-        Password(), None, "Without effect: PEM files of certificates have no password."
+        Password(), None, "The password of that file, if it is PKCS12."
     )
     zookeeper_ssl_truststore_type: str | None = setting(
-        Choice("PEM"), None, "The format of that file; by default by its name. Only PEM can be read."
+        Choice("PKCS12", "PEM"), None, "The format of that file, which its content tells; no JKS."
     )
     zookeeper_ssl_protocol: str = setting(
-        Choice("TLSv1.2", "TLSv1.3"), "TLSv1.2", "Without effect: the newest version of both sides is used."
+        Choice("TLSv1.2", "TLSv1.3"), "TLSv1.2", "Without effect: zookeeper.ssl.enabled.protocols counts."
     )
     zookeeper_ssl_enabled_protocols: tuple[str, ...] | None = setting(
-        TextList(choices=("TLSv1.2", "TLSv1.3")),
-        None,
-        "Without effect: the newest version of both sides is used.",
+        TextList(choices=("TLSv1.2", "TLSv1.3")), None, "The versions of TLS that are used; by default both."
     )
     zookeeper_ssl_cipher_suites: tuple[str, ...] | None = setting(
-        TextList(is_list=True), None, "Without effect: the cipher suites are OpenSSL's."
+        TextList(is_list=True), None, "The cipher suites that are used, by their names in Java or OpenSSL."
     )
     zookeeper_ssl_endpoint_identification_algorithm: str = setting(
         HostNameCheck(), "HTTPS", "Whether ZooKeeper's certificate must name the host that was connected to."

@@ -1,7 +1,7 @@
 """A ZooKeeper session whose connection is lost and returns; tests/cluster has a real ZooKeeper."""
 
 import pytest
-from kazoo.exceptions import ConnectionLoss, NoAuthError, SessionExpiredError
+from kazoo.exceptions import ConnectionLoss, NoAuthError, NoNodeError, SessionExpiredError
 from kazoo.protocol.states import KazooState
 
 from barnabas.zookeeper.errors import SessionLost, ZooKeeperUnavailable
@@ -72,7 +72,9 @@ def test_the_error_of_a_chroot_that_cannot_be_created_names_the_setting(
 
 def test_a_refusal_of_the_chroot_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     made, client = session(monkeypatch, NoAuthError())
-    with pytest.raises(NoAuthError):
+    with pytest.raises(
+        ZooKeeperUnavailable, match="denies a request: its znode belongs to another principal"
+    ):
         made.start()
     assert client.paths == ["/a/b"]
 
@@ -120,9 +122,11 @@ def test_a_starting_broker_waits_for_a_connection_as_long_as_to_connect(
 def test_answers_and_refusals_have_a_time_and_lost_requests_have_not(monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = session(monkeypatch, None)
     made._state_changed(KazooState.CONNECTED)
-    outcomes: list[Exception | str] = [ConnectionLoss(), "value", NoAuthError()]
+    outcomes: list[Exception | str] = [ConnectionLoss(), "value", NoNodeError(), NoAuthError()]
     assert made.attempt(lambda client: FakeResult(outcomes.pop(0))).value == "value"
     assert made.request_times.count == 1
-    assert isinstance(made.attempt(lambda client: FakeResult(outcomes.pop(0))).error, NoAuthError)
-    assert made.request_times.count == 2
+    assert isinstance(made.attempt(lambda client: FakeResult(outcomes.pop(0))).error, NoNodeError)
+    with pytest.raises(ZooKeeperUnavailable, match="denies a request"):
+        made.attempt(lambda client: FakeResult(outcomes.pop(0)))
+    assert made.request_times.count == 3
     assert 0 <= made.request_times.sum_ns < 60_000_000_000
