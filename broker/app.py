@@ -303,6 +303,7 @@ class Broker:
                 if (user := entity.user_name) is not None and stored.is_readable:
                     self._scram.update(user, stored.values)
             self._quotas.take(configs)
+            self._server.connection_rates.take(configs)
             self._server.charge_times(self._quotas.requests.is_active)
 
         if self._sasl.offers_scram:

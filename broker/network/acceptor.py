@@ -3,12 +3,15 @@
 It closes a connection above `max.connections`, of the broker or of the listener, or `max.connections.per.ip`,
 or one that takes a descriptor that logs need, at once and with a logged reason. The protected listener is the
 brokers' own: only its own limit and that per address apply to it, so that clients cannot block connections
-between brokers. If the process is out of descriptors, the acceptor waits a moment instead of spinning. A
+between brokers. Above a rate of new connections a listener pauses, or the connection is closed after a delay
+(`ConnectionRates`). If the process is out of descriptors, the acceptor waits a moment instead of spinning. A
 dying acceptor calls `on_fatal`.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import os
 import resource
@@ -19,13 +22,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from barnabas.broker.base.clocks import monotonic_ms
+from barnabas.broker.base.limited_log import LimitedLog
+from barnabas.broker.security.connection_rates import ConnectionRates
+from barnabas.broker.security.rates import DEFAULT_WINDOWS
 from barnabas.common.threads import make_thread
 
 logger = logging.getLogger(__name__)
+_above_rate = LimitedLog(logger, logging.WARNING)
 
 _PAUSE_S: Final = 0.1
 _RESERVE: Final = 128
 _UNLIMITED: Final = 2**31 - 1
+_MOST_DELAYED: Final = 1_000
+"""Connections above the rate of their address that wait to be closed; further ones are closed at once."""
 
 
 def connections_within(limit: int) -> int:
@@ -136,12 +146,18 @@ class Acceptor:
         listeners: Iterable[tuple[str, socket.socket]],
         *,
         quota: ConnectionQuota,
+        rates: ConnectionRates | None = None,
         protected_listener: str | None = None,
         hand_over: Callable[[socket.socket, str, int, str], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._listeners = list(listeners)
         self._quota = quota
+        self._rates = rates or ConnectionRates(DEFAULT_WINDOWS)
+        # Only the thread touches these: when a listener continues, and when connections are closed.
+        self._paused: dict[socket.socket, tuple[float, str]] = {}
+        self._delayed: list[tuple[float, int, socket.socket]] = []
+        self._numbers = itertools.count()
         self._protected_listener = protected_listener
         self._hand_over = hand_over
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -176,6 +192,8 @@ class Acceptor:
         finally:
             for _, listening in (*self._listeners, *(one for _, added in self._changes for one in added)):
                 listening.close()
+            for _, _, sock in self._delayed:
+                sock.close()
             os.close(self._wake_fd)
 
     def _accept_until_stopped(self) -> None:
@@ -184,7 +202,7 @@ class Acceptor:
             for name, listening in self._listeners:
                 _listen(selector, name, listening)
             while True:
-                for key, _ in selector.select():
+                for key, _ in selector.select(self._catch_up(selector)):
                     if key.fd == self._wake_fd:
                         os.eventfd_read(self._wake_fd)
                         if self._stopping:
@@ -196,13 +214,50 @@ class Acceptor:
                         with selectors.DefaultSelector() as pause:
                             pause.register(self._wake_fd, selectors.EVENT_READ)
                             pause.select(_PAUSE_S)
+                    if key.fileobj in self._paused:
+                        selector.unregister(key.fileobj)
+
+    def _catch_up(self, selector: selectors.BaseSelector) -> float | None:
+        """Continue paused listeners and close delayed connections; returns when it must be called again."""
+        paused, delayed = self._paused, self._delayed
+        if not paused and not delayed:
+            return None
+        now_ms = monotonic_ms()
+        for listening, (until_ms, name) in tuple(paused.items()):
+            if now_ms >= until_ms:
+                del paused[listening]
+                _listen(selector, name, listening)
+        while delayed and now_ms >= delayed[0][0]:
+            heapq.heappop(delayed)[2].close()
+        dues_ms = [until_ms for until_ms, _ in paused.values()] + [due_ms for due_ms, _, _ in delayed[:1]]
+        return (min(dues_ms) - now_ms) / 1000 if dues_ms else None
+
+    def _is_within_rates(
+        self, sock: socket.socket, host: str, listening: socket.socket, listener_name: str
+    ) -> bool:
+        """Count a connection; False if the rate of its address is exceeded, and it is closed later."""
+        now_ms = monotonic_ms()
+        is_protected = listener_name == self._protected_listener
+        wait = self._rates.connected(host, listener_name, now_ms, is_protected=is_protected)
+        if wait.pause_ms:
+            self._paused[listening] = (now_ms + wait.pause_ms, listener_name)
+        if not wait.close_after_ms:
+            return True
+        _above_rate("%s connects more often than its connection_creation_rate; refused", host)
+        if len(self._delayed) < _MOST_DELAYED:
+            entry = (now_ms + wait.close_after_ms, next(self._numbers), sock)
+            heapq.heappush(self._delayed, entry)
+        else:
+            sock.close()
+        return False
 
     def _apply_changes(self, selector: selectors.BaseSelector) -> None:
         while self._changes:
             removed, added = self._changes.popleft()
             for name, listening in self._listeners:
                 if name in removed:
-                    selector.unregister(listening)
+                    if self._paused.pop(listening, None) is None:
+                        selector.unregister(listening)
                     listening.close()
             self._listeners = [entry for entry in self._listeners if entry[0] not in removed]
             for name, listening in added:
@@ -219,6 +274,8 @@ class Acceptor:
             logger.error("cannot accept on %s: %s; the next try is in %g s", listener_name, error, _PAUSE_S)
             return False
         host, port = address[0], address[1]
+        if not self._is_within_rates(sock, host, listening, listener_name):
+            return True
         refusal = self._quota.enter(
             host, listener_name, is_protected=listener_name == self._protected_listener
         )

@@ -34,6 +34,8 @@ from barnabas.broker.network.request_metrics import BusyTime
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.broker.network.tls_listeners import TlsListeners
 from barnabas.broker.network.unauthenticated import Unauthenticated
+from barnabas.broker.security.connection_rates import ConnectionRates
+from barnabas.broker.security.rates import Windows
 from barnabas.broker.security.session import Session
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import LocalError
@@ -74,6 +76,9 @@ class SocketServer:
         self._value: Callable[[str], Any] = config.value
         self.quota = ConnectionQuota(
             config.max_connections, config.max_connections_per_ip, most_connections()
+        )
+        self.connection_rates = ConnectionRates(
+            Windows(config.quota_window_num, config.quota_window_size_seconds * 1_000)
         )
         self.tls = TlsListeners(config.inter_broker_listener_name)
         self.unauthenticated = {
@@ -170,6 +175,7 @@ class SocketServer:
         self._acceptor = Acceptor(
             self._bound,
             quota=self.quota,
+            rates=self.connection_rates,
             protected_listener=protected_listener(config, len(self._bound)),
             hand_over=lambda *accepted: self._hand_over(next(turns), *accepted),
             on_fatal=self._on_fatal,
@@ -275,6 +281,13 @@ class SocketServer:
     def set_connection_limits(self, value: Callable[[str], Any]) -> None:
         """Put the present limits on connections into force, by the function that returns a setting."""
         self._value = value
+        self.connection_rates.set_limits(
+            value("max.connection.creation.rate"),
+            {
+                listener.name: self._config_of(listener.name).max_connection_creation_rate
+                for listener in self._listeners.values()
+            },
+        )
         self.quota.set_limits(
             value("max.connections"),
             value("max.connections.per.ip"),

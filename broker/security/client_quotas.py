@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from barnabas.broker.security.quota_table import Client, QuotaEntity, QuotaTable
-from barnabas.broker.security.rates import SampledRate, TokenBucket, Windows
+from barnabas.broker.security.rates import DEFAULT_WINDOWS, SampledRate, TokenBucket, Windows
 from barnabas.zookeeper.configs import DEFAULT_NAME, Entity, EntityKind, desanitize, sanitize
 from barnabas.zookeeper.znodes import StoredConfig
 
@@ -32,7 +32,6 @@ QUOTA_TYPES: Final[Mapping[str, Callable[[str], float]]] = {
     CONTROLLER_MUTATION_RATE: float,
 }
 """The quotas of users and client ids, and how their stored texts are read."""
-DEFAULT_WINDOWS: Final = Windows(11, 1_000)
 _PERCENT_PER_NS: Final = 100 / 1_000_000_000
 
 

@@ -27,6 +27,9 @@ class Windows(NamedTuple):
         return self.number * self.size_ms
 
 
+DEFAULT_WINDOWS: Final = Windows(11, 1_000)
+
+
 class _Sample:
     __slots__ = ("last_ms", "start_ms", "value")
 

@@ -3,6 +3,7 @@
 import errno
 import resource
 import socket
+import time
 
 import pytest
 
@@ -10,6 +11,10 @@ from barnabas.broker.config.load import config_from
 from barnabas.broker.network import acceptor as acceptor_module
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, connections_within, most_connections
 from barnabas.broker.network.server import protected_listener
+from barnabas.broker.security.connection_rates import UNLIMITED, ConnectionRates
+from barnabas.broker.security.rates import Windows
+from barnabas.zookeeper.configs import Entity
+from barnabas.zookeeper.znodes import StoredConfig
 from tests.support.defaults import REQUIRED
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -130,9 +135,12 @@ class Accepting:
         self.accepted: list[str] = []
         self.options: set[tuple[int, ...]] = set()
         self.died: list[BaseException] = []
+        # Ten per second are one in each window.
+        self.rates = ConnectionRates(Windows(2, 100))
         self.acceptor = Acceptor(
             listening.items(),
             quota=quota,
+            rates=self.rates,
             protected_listener="BROKERS",
             hand_over=self._hand_over,
             on_fatal=self.died.append,
@@ -219,3 +227,38 @@ def test_a_listener_that_is_changed_twice_leaves_no_socket_behind(caplog: pytest
         wait_for(lambda: first.fileno() == between.fileno() == -1, "the end of the former sockets")
         assert accepting.comes_in("CLIENTS"), "it is the brokers' listener now"
     assert "cannot accept" not in caplog.text
+
+
+def test_above_its_rate_a_listener_pauses_and_others_do_not() -> None:
+    accepting = Accepting(ConnectionQuota(99, 99), CLIENTS=Listening(), BROKERS=Listening())
+    accepting.rates.set_limits(UNLIMITED, {"CLIENTS": 10})
+    with accepting:
+        began = time.monotonic()
+        assert accepting.comes_in("CLIENTS")
+        # The second one of a window pauses the listener after it, for a window at most.
+        assert accepting.comes_in("CLIENTS")
+        assert accepting.comes_in("BROKERS")
+        assert accepting.comes_in("CLIENTS")
+        assert time.monotonic() - began >= 0.05
+        # A paused listener may be removed.
+        assert accepting.comes_in("CLIENTS")
+        accepting.acceptor.change(["CLIENTS"], [], "BROKERS")
+        wait_for(lambda: accepting.listening["CLIENTS"].fileno() == -1, "the end of the listener")
+
+
+def test_above_the_rate_of_its_address_a_connection_is_closed_after_a_while(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptor_module, "_MOST_DELAYED", 2)
+    accepting = Accepting(ConnectionQuota(99, 99), CLIENTS=Listening())
+    accepting.rates.take({Entity.ip("127.0.0.1"): StoredConfig({"connection_creation_rate": "0"}, 1, 1)})
+    with accepting:
+        began = time.monotonic()
+        clients = [socket.create_connection(accepting.listening["CLIENTS"].getsockname()) for _ in range(3)]
+        for client in reversed(clients):
+            with client:
+                client.settimeout(DEADLINE_S)
+                assert client.recv(1) == b""
+        assert time.monotonic() - began >= 0.1
+    assert accepting.accepted == []
+    assert "127.0.0.1 connects more often than its connection_creation_rate" in caplog.text
