@@ -95,7 +95,7 @@ class Broker:
         self.metadata = MetadataCache()
         self._topic_settings = TopicConfigs(config.topics)
         self._scram = ScramCredentials()
-        self._sasl = SaslListeners(config, self._scram)
+        self._sasl = SaslListeners(config.listeners, config.listener, self._scram, on_fatal=on_fatal)
         self._server = SocketServer(config, on_fatal=on_fatal, protect=self._sasl.protect)
         self._reaper = Reaper(on_fatal=on_fatal)
         self._failed_authentications = FailedAuthentications(
@@ -156,7 +156,7 @@ class Broker:
         self._features.load()
         self._re_encode_passwords()
         config_changes = self._load_settings()
-        self._start_acls()
+        self._start_security()
         logs = LogManager.open(
             [Path(path) for path in config.log_dirs],
             broker_id=config.broker_id,
@@ -248,8 +248,9 @@ class Broker:
         self._closers.append(("topic requests", self._topic_purgatory.shut_down))
         self._start_part("topic creation", self._topic_creation.start, self._topic_creation.stop)
 
-    def _start_acls(self) -> None:
-        """Read the ACLs before a request is served, and follow their changes."""
+    def _start_security(self) -> None:
+        """Fetch the keys of tokens. Read the ACLs before a request is served, and follow their changes."""
+        self._start_part("keys of tokens", self._sasl.start, self._sasl.stop)
         if self._authorizer is None:
             return
         acls = self._acls = AclChanges(
@@ -257,6 +258,10 @@ class Broker:
         )
         acls.load()
         self._start_part("ACLs", acls.start, acls.stop)
+
+    def _share_secret(self) -> None:
+        if self._sasl.offers_scram and not self._scram.has_secret:
+            self._scram.set_secret(self._store.shared_secret())
 
     def _re_encode_passwords(self) -> None:
         """Encrypt passwords in dynamic settings again after a change of password.encoder.secret."""
@@ -306,8 +311,7 @@ class Broker:
             self._server.connection_rates.take(configs)
             self._server.charge_times(self._quotas.requests.is_active)
 
-        if self._sasl.offers_scram:
-            self._scram.set_secret(self._store.shared_secret())
+        self._share_secret()
         changes = ConfigChanges(
             self._store.configs, apply=apply, now_ms=wall_clock_ms, on_fatal=self._on_fatal
         )
@@ -540,10 +544,14 @@ class Broker:
         if problems:
             logger.error("the listeners are not changed: %s", "; ".join(problems))
             return
+        former = self._sasl.listeners
         try:
-            self._sasl.change(addresses.listeners)
+            # First, so that nobody comes to a new listener without authentication.
+            self._sasl.change(addresses.listeners, layers.listener)
+            self._share_secret()
             self._server.change_listeners(addresses.listeners)
         except (CannotBind, InvalidConfiguration) as error:
+            self._sasl.change(former, layers.listener)
             logger.error("the listeners are not changed: %s", error)
             return
         self._advertised = addresses.advertised

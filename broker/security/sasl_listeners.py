@@ -1,48 +1,83 @@
-"""The mechanisms that each listener offers, made from its settings."""
+"""The mechanisms that each listener offers, made from its settings.
+
+Threads: `protect` is for any thread; `start`, `change` and `stop` are for one at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from barnabas.broker.config.listener_config import ListenerConfig
+from barnabas.broker.config.listener_config import UNSECURED_VALIDATOR, ListenerConfig
 from barnabas.broker.config.listeners import Listener
-from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.security.authentication import Authenticator, Mechanism
+from barnabas.broker.security.authentication import Authenticator, Mechanism, SaslServer
 from barnabas.broker.security.password_servers import PlainPasswords, PlainServer, ScramServer
 from barnabas.broker.security.scram_credentials import MECHANISMS, ScramCredentials
 from barnabas.broker.security.session import Session
-from barnabas.common.security.jaas import MalformedJaas, parse_jaas
+from barnabas.broker.security.token_keys import KeySource, TokenKeys
+from barnabas.broker.security.token_server import Claims, SignedTokens, Tokens, TokenServer, UnsecuredTokens
+from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas
 from barnabas.protocol.errors import InvalidConfiguration
 
-_NO_WAY_IN: Final[tuple[Mapping[str, Mechanism], int]] = ({}, 65_536)
+OAUTHBEARER: Final = "OAUTHBEARER"
+
+_Protection = tuple[Mapping[str, Mechanism], int]
+"""The mechanisms of a listener, and its longest frame before authentication."""
+_NO_WAY_IN: Final[_Protection] = ({}, 65_536)
 """Of a listener that was removed, and still accepts."""
 
 
 class SaslListeners:
-    """Raises InvalidConfiguration. Any thread calls `protect`, one thread at a time `change`."""
+    """Raises InvalidConfiguration."""
 
-    def __init__(self, config: BrokerConfig, credentials: ScramCredentials) -> None:
-        self._config = config
+    def __init__(
+        self,
+        listeners: Iterable[Listener],
+        config_of: Callable[[str], ListenerConfig],
+        credentials: ScramCredentials,
+        *,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
         self._credentials = credentials
-        # The mechanisms of a listener, and its longest frame before authentication; None without SASL.
-        self._by_name: dict[str, tuple[Mapping[str, Mechanism], int] | None] = {}
-        self.change(config.listeners)
+        self._on_fatal = on_fatal
+        # None for a listener without SASL.
+        self._by_listener: dict[Listener, _Protection | None] = {}
+        self._by_name: dict[str, _Protection | None] = {}
+        self._keys: dict[KeySource, TokenKeys] = {}
+        self._is_started = False
+        self.change(listeners, config_of)
 
-    def change(self, listeners: Iterable[Listener]) -> None:
-        """Before the broker listens there. Raises InvalidConfiguration, and then changes nothing."""
-        by_name: dict[str, tuple[Mapping[str, Mechanism], int] | None] = {}
+    def start(self) -> None:
+        """Begin to fetch keys of tokens."""
+        self._is_started = True
+        for keys in self._keys.values():
+            keys.start()
+
+    def stop(self) -> None:
+        for keys in self._keys.values():
+            keys.stop()
+
+    def change(self, listeners: Iterable[Listener], config_of: Callable[[str], ListenerConfig]) -> None:
+        """Before the broker listens at new ones; the others stay as they are.
+
+        Raises InvalidConfiguration, and then changes nothing.
+        """
+        by_listener: dict[Listener, _Protection | None] = {}
         problems: list[str] = []
         for listener in listeners:
-            by_name[listener.name] = None
-            if listener.security_protocol.startswith("SASL_"):
-                settings = self._config.listener(listener.name)
-                mechanisms = self._mechanisms(listener.name, settings, problems)
-                by_name[listener.name] = mechanisms, settings.sasl_server_max_receive_size
+            if listener in self._by_listener:
+                by_listener[listener] = self._by_listener[listener]
+            elif listener.security_protocol.startswith("SASL_"):
+                config = config_of(listener.name)
+                mechanisms = self._mechanisms(listener.name, config, problems)
+                by_listener[listener] = mechanisms, config.sasl_server_max_receive_size
+            else:
+                by_listener[listener] = None
         if problems:
             raise InvalidConfiguration("; ".join(problems))
-        self._by_name = by_name
+        self._by_listener = by_listener
+        self._by_name = {listener.name: made for listener, made in by_listener.items()}
 
     def protect(self, session: Session, listener_name: str) -> None:
         """Make the peer of a new connection authenticate, unless its listener is known to use no SASL."""
@@ -51,32 +86,74 @@ class SaslListeners:
             session.must_authenticate(Authenticator(session, *protection))
 
     @property
+    def listeners(self) -> list[Listener]:
+        return list(self._by_listener)
+
+    @property
     def offers_scram(self) -> bool:
         return any(name in MECHANISMS for made in self._by_name.values() if made for name in made[0])
 
-    def _mechanisms(
-        self, listener: str, settings: ListenerConfig, problems: list[str]
-    ) -> dict[str, Mechanism]:
+    def _mechanisms(self, listener: str, config: ListenerConfig, problems: list[str]) -> dict[str, Mechanism]:
         mechanisms = {}
-        for name in settings.sasl_enabled_mechanisms:
+        for name in config.sasl_enabled_mechanisms:
+            max_reauth_ms = config.of_mechanism(name, "connections.max.reauth.ms")
             try:
-                mechanisms[name] = self._mechanism(name, settings)
-            except (MalformedJaas, InvalidConfiguration) as error:
-                prefix = f"listener.name.{listener.lower()}.{name.lower()}"
-                problems.append(f"{prefix}.sasl.jaas.config: {error}")
+                mechanisms[name] = Mechanism(self._server_maker(name, config), max_reauth_ms)
+            except MalformedJaas as error:
+                problems.append(f"{_prefix(listener, name)}.sasl.jaas.config: {error}")
+            except InvalidConfiguration as error:
+                problems.append(f"{_prefix(listener, name)}: {error}")
         return mechanisms
 
-    def _mechanism(self, name: str, settings: ListenerConfig) -> Mechanism:
-        text = settings.jaas(name)
-        max_reauth_ms = settings.of_mechanism(name, "connections.max.reauth.ms")
-        if name in MECHANISMS:
-            if text is not None:
-                parse_jaas(text, name)
-            mechanism = MECHANISMS[name]
+    def _server_maker(self, name: str, config: ListenerConfig) -> Callable[[], SaslServer]:
+        """Raises MalformedJaas or InvalidConfiguration."""
+        text = config.jaas(name)
+        module = None if text is None else parse_jaas(text, name)
+        if (mechanism := MECHANISMS.get(name)) is not None:
             find = partial(self._credentials.find, mechanism)
-            return Mechanism(lambda: ScramServer(mechanism, find), max_reauth_ms)
-        if text is None:
+            return lambda: ScramServer(mechanism, find)
+        if name == OAUTHBEARER:
+            tokens = self._tokens(config, module)
+            return lambda: TokenServer(tokens)
+        if module is None:
             raise MalformedJaas("it is not set")
-        module = parse_jaas(text, name)
         passwords = PlainPasswords(module.users)
-        return Mechanism(lambda: PlainServer(passwords), max_reauth_ms)
+        return lambda: PlainServer(passwords)
+
+    def _tokens(self, config: ListenerConfig, module: LoginModule | None) -> Tokens:
+        """Unlike in Kafka, unsecured tokens are accepted only if their callback handler is named."""
+        value = partial(config.of_mechanism, OAUTHBEARER)
+        if value("sasl.server.callback.handler.class") == UNSECURED_VALIDATOR:
+            return UnsecuredTokens.of(module or LoginModule(""))
+        url = value("sasl.oauthbearer.jwks.endpoint.url")
+        if url is None:
+            raise InvalidConfiguration(
+                "sasl.oauthbearer.jwks.endpoint.url is not set; tokens without a signature are accepted only "
+                f"with sasl.server.callback.handler.class={UNSECURED_VALIDATOR}"
+            )
+        source = KeySource(
+            url,
+            value("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+            value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+            value("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+        )
+        claims = Claims(
+            audience=value("sasl.oauthbearer.expected.audience"),
+            issuer=value("sasl.oauthbearer.expected.issuer"),
+            subject_claim=value("sasl.oauthbearer.sub.claim.name"),
+            scope_claim=value("sasl.oauthbearer.scope.claim.name"),
+            clock_skew_s=value("sasl.oauthbearer.clock.skew.seconds"),
+        )
+        keys = self._keys.get(source)
+        if keys is None:
+            keys = TokenKeys(source, on_fatal=self._on_fatal)
+        tokens = SignedTokens(keys, claims)
+        if source not in self._keys:
+            self._keys[source] = keys
+            if self._is_started:
+                keys.start()
+        return tokens
+
+
+def _prefix(listener: str, mechanism: str) -> str:
+    return f"listener.name.{listener.lower()}.{mechanism.lower()}"

@@ -54,6 +54,10 @@ class ScramCredentials:
         # The shapes in order, replaced as a whole.
         self._order: dict[ScramMechanism, tuple[_Shape, ...]] = dict.fromkeys(ScramMechanism, (_USUAL,))
 
+    @property
+    def has_secret(self) -> bool:
+        return bool(self._secret)
+
     def set_secret(self, secret: bytes) -> None:
         """The key from which the credentials of unknown users are derived."""
         self._secret = secret
