@@ -132,6 +132,13 @@ def authorized_operations(
 
 # ---- before the handler
 
+ASKED_BY_HANDLERS: Final = frozenset(
+    api
+    for api, questions in API_OPERATIONS.items()
+    if all(question.where is Where.HANDLER for question in questions)
+)
+"""The APIs of which `authorize` would ask nothing."""
+
 
 def authorize(services: Services, request: ApiRequest) -> bool:
     """Whether the handler may serve the request, as it is now; else it is refused, and answered."""

@@ -12,7 +12,7 @@ from typing import Final
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.handlers import api_versions, authentication
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.authorization import authorize
+from barnabas.broker.handlers.authorization import ASKED_BY_HANDLERS, authorize
 from barnabas.broker.handlers.registry import HANDLERS, Handler
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.network.request import Lane, Request
@@ -89,7 +89,11 @@ class Dispatcher:
         quotas = self._services.quotas
         if quotas.is_active and is_admitted and not (handler.is_exempt or handler.inter_broker_only):
             decoded.quotas = quotas
-        if self._services.authorizer is None or authorize(self._services, decoded):
+        if (
+            self._services.authorizer is None
+            or decoded.api_key in ASKED_BY_HANDLERS
+            or authorize(self._services, decoded)
+        ):
             handler.handle(self._services, decoded)
 
 

@@ -278,10 +278,13 @@ def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:
 
 
 def _writable(services: Services, request: ApiRequest) -> Container[str] | None:
-    """The topics of the request that the principal may write to; None without an authorizer."""
-    if services.authorizer is None:
+    """The topics of the request that the principal may write to; None for all."""
+    authorizer = services.authorizer
+    if authorizer is None:
         return None
     names = [topic.name for topic in request.body.topic_data]
+    if authorizer.remembers(request.raw.peer.session, Operation.WRITE, ResourceType.TOPIC, names):
+        return None
     return permitted(services, request, Operation.WRITE, ResourceType.TOPIC, names)
 
 

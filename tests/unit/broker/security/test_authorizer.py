@@ -84,6 +84,37 @@ def test_a_session_remembers_a_bounded_number_of_resources() -> None:
     assert max(len(name) for _, name in remembered) <= module._MAX_NAME_LENGTH
 
 
+def test_only_what_is_remembered_and_need_not_be_logged_is_answered_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    authorizer, session = Authorizer(super_users=[Principal.user("admin")]), make_session()
+    entry = AclEntry(ALICE, "*", Operation.READ, Permission.ALLOW)
+    authorizer.replace({ResourcePattern(TOPIC, name): [entry] for name in ("a", "b")})
+
+    def remembers(*names: str, operation: Operation = Operation.READ) -> bool:
+        return authorizer.remembers(session, operation, TOPIC, names)
+
+    assert not remembers("a"), "nothing was asked yet"
+    assert may_read(authorizer, session, "a")
+    assert remembers("a")
+    assert not remembers("a", "b")
+    may_read(authorizer, session, "b")
+    may_read(authorizer, session, "c")
+    assert remembers("a", "b")
+    assert remembers()
+    assert not remembers("a", "c")
+    assert not remembers("a", operation=Operation.WRITE)
+    session.principal = Principal.user("admin")
+    assert not remembers("a")
+    assert may_read(authorizer, session, "c")
+    assert remembers("a", "d", operation=Operation.WRITE)
+    authorizer.replace({})
+    assert not remembers("a")
+    caplog.set_level(logging.DEBUG, AUTHORIZER_LOG)
+    may_read(authorizer, session, "a")
+    assert not remembers("a")
+
+
 def test_authorized_operations_are_those_of_the_resource_type() -> None:
     authorizer = Authorizer()
     authorizer.replace(READ_FOO)
