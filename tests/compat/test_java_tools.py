@@ -144,22 +144,54 @@ def test_the_versions_that_brokers_offer_are_understood(tool: Tool, bootstrap: s
     assert said.count("Fetch(1): 4 to 16 [usable: 16]") == len(bootstrap.split(","))
 
 
-def test_the_tools_of_security_and_quotas_say_what_is_switched_off(tool: Tool, bootstrap: str) -> None:
+def test_the_tools_of_security_say_what_is_switched_off(tool: Tool, bootstrap: str) -> None:
     server = ("--bootstrap-server", bootstrap)
     acl = ("--add", "--allow-principal", "User:a", "--operation", "Read", "--topic", "t")
     for words in (("--list",), acl):
         _, said, complaints = tool.run(ACL_COMMAND, *server, *words)
         assert "SecurityDisabledException" in said + complaints, said + complaints
-    for kind in ("users", "clients", "ips"):
-        assert tool(CONFIG_COMMAND, *server, "--entity-type", kind, "--describe").strip() == ""
-    user = ("--entity-type", "users", "--entity-name", "a", "--alter", "--add-config")
-    for config, refusal in (
-        ("producer_byte_rate=1000", "quotas are not supported"),
-        ("SCRAM-SHA-256=[password=secret]", "does not support SCRAM"),
-    ):
-        code, said, complaints = tool.run(CONFIG_COMMAND, *server, *user, config)
-        assert code != 0
-        assert refusal in said + complaints, said + complaints
+
+
+def test_kafka_configs_sets_lists_and_removes_quotas(tool: Tool, bootstrap: str) -> None:
+    user, client = fresh_name("user"), fresh_name("client")
+    of_user = ("--entity-type", "users", "--entity-name", user)
+    of_client = ("--entity-type", "clients", "--entity-name", client)
+    both = (*of_user, *of_client)
+    default_clients = (*of_user, "--entity-type", "clients", "--entity-default")
+    address = ("--entity-type", "ips", "--entity-name", "10.1.2.3")
+    quotas = {
+        of_user: (
+            "producer_byte_rate=1024,request_percentage=50",
+            f"Quota configs for user-principal '{user}'",
+        ),
+        of_client: ("consumer_byte_rate=2048", f"Quota configs for client-id '{client}'"),
+        both: (
+            "controller_mutation_rate=2.5",
+            f"Quota configs for user-principal '{user}', client-id '{client}'",
+        ),
+        default_clients: ("consumer_byte_rate=7", f"user-principal '{user}', the default client-id"),
+        address: ("connection_creation_rate=5", "Quota configs for ip '10.1.2.3'"),
+    }
+
+    def run(*words: str) -> str:
+        return tool(CONFIG_COMMAND, "--bootstrap-server", bootstrap, *words)
+
+    for entity, (values, _) in quotas.items():
+        assert "Completed updating config for" in run(*entity, "--alter", "--add-config", values)
+    for entity, (values, title) in quotas.items():
+        said = run(*entity, "--describe")
+        assert title in said
+        for name, value in (pair.split("=") for pair in values.split(",")):
+            assert f"{name}={float(value)}" in said
+    _, said, complaints = tool.run(
+        CONFIG_COMMAND,
+        *("--bootstrap-server", bootstrap, *address, "--alter", "--add-config", "producer_byte_rate=1"),
+    )
+    assert "producer_byte_rate" in said + complaints
+    for entity, (values, title) in quotas.items():
+        names = ",".join(pair.split("=")[0] for pair in values.split(","))
+        run(*entity, "--alter", "--delete-config", names)
+        assert title not in run(*entity, "--describe")
 
 
 def test_kafka_acls_lists_adds_and_removes(tool: Tool, shared: Shared) -> None:
