@@ -508,6 +508,7 @@ class Broker:
             transactions=coordination.transactions,
             controller=self._controller,
             cleaner=self._cleaner,
+            quotas=self._quotas,
             topic_purgatory=self._topic_purgatory,
             is_connected_to_zookeeper=lambda: session.is_connected,
             zookeeper_request_times=session.request_times,

@@ -10,13 +10,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from barnabas.broker.base.purgatory import Purgatory
 from barnabas.broker.metrics.families import gauge, gauges, times
 from barnabas.broker.network.request import RequestKind
 from barnabas.broker.network.request_metrics import STAGES, ApiMetrics, BusyTime, RequestMetrics
 from barnabas.broker.network.server import SocketServer
+from barnabas.broker.security.client_quotas import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    QuotaUse,
+)
 from barnabas.common.security.acl import pascal_name
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.schema import ApiKey
@@ -55,6 +62,42 @@ def request_metrics(threads: Iterable[RequestMetrics]) -> Iterator[Metric]:
     for name, api in sorted(by_name.items()):
         sizes.add_metric([name], api.count, api.size_bytes)
     yield sizes
+
+
+_QUOTAS: Final = {
+    PRODUCER_BYTE_RATE: ("Produce", "byte_rate", "Bytes that a client produces per second."),
+    CONSUMER_BYTE_RATE: ("Fetch", "byte_rate", "Bytes that a client fetches per second."),
+    REQUEST_PERCENTAGE: ("Request", "request_time", "Time of threads for a client, in percent."),
+    CONTROLLER_MUTATION_RATE: ("ControllerMutation", "tokens", "Partitions that a client may change now."),
+}
+"""Kafka's types of quotas, and its measures."""
+
+
+def quota_metrics(uses: Iterable[QuotaUse], max_series: int) -> Iterator[Metric]:
+    """Of the clients that have a quota; a long client id is a number there."""
+    labels = ["resource", "user", "clientId"]
+    measures = {
+        name: GaugeMetricFamily(f"kafka_server_quota_{name}", text, labels=labels)
+        for _, name, text in _QUOTAS.values()
+    }
+    throttled = [
+        CounterMetricFamily("barnabas_quota_throttled", "Throttled requests.", labels=labels),
+        CounterMetricFamily("barnabas_quota_throttled_ms", "Their throttle times together.", labels=labels),
+    ]
+    room, omitted = max_series, 0
+    for use in sorted(uses):
+        resource, measure, _ = _QUOTAS[use.quota]
+        families: tuple[CounterMetricFamily | GaugeMetricFamily, ...] = (measures[measure], *throttled)
+        if room < len(families):
+            omitted += len(families)
+            continue
+        room -= len(families)
+        for family, value in zip(families, (use.rate, use.throttled, use.throttled_ms), strict=True):
+            family.add_metric([resource, use.user, use.client_id], value)
+    yield from measures.values()
+    yield from throttled
+    text = "Series that are omitted because of metrics.max.series."
+    yield from gauges("barnabas_", {"quota_series_left_out": (omitted, text)})
 
 
 def _counter(name: str, text: str, labels: Sequence[str], counts: Mapping[tuple[str, str], int]) -> Metric:

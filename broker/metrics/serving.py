@@ -5,7 +5,8 @@ older than `FRESH_MS`, on one thread at a time; concurrent scrapes get its resul
 does not affect the broker.
 
 The collectors run on a thread that serves metrics. They read only single references and copies that are
-atomic in the interpreter. So they lock no group and no partition, and no request waits for a scrape.
+atomic in the interpreter. So they lock no group and no partition, and no request waits for a scrape; the
+quota of a client is locked for a moment.
 """
 
 from __future__ import annotations
@@ -34,10 +35,16 @@ from barnabas.broker.metrics.families import gauges
 from barnabas.broker.metrics.groups import all_group_metrics
 from barnabas.broker.metrics.logs import cleaner_metrics, log_metrics
 from barnabas.broker.metrics.replicas import replica_metrics, topic_metrics
-from barnabas.broker.metrics.requests import NetworkCollector, purgatory_metrics, request_metrics
+from barnabas.broker.metrics.requests import (
+    NetworkCollector,
+    purgatory_metrics,
+    quota_metrics,
+    request_metrics,
+)
 from barnabas.broker.metrics.transactions import coordinator_metrics, log_transaction_metrics
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.common.time_histogram import TimeHistogram
 
 FRESH_MS: Final = 1_000
@@ -88,6 +95,7 @@ class MeasuredBroker:
     transactions: TransactionCoordinator
     controller: ControllerView
     cleaner: LogCleaner | None
+    quotas: ClientQuotas
     topic_purgatory: Purgatory
     is_connected_to_zookeeper: Callable[[], bool]
     zookeeper_request_times: TimeHistogram
@@ -119,6 +127,7 @@ class MeasuredBroker:
             replicas.partitions(), now_ms, max_timeout_ms=max_timeout_ms, max_series=max_series
         )
         yield from request_metrics(thread.metrics for thread in self.server.network_threads)
+        yield from quota_metrics(self.quotas.uses(monotonic_ms()), max_series)
         text = "1 starting, 3 running, 6 stopping."
         yield from gauges("kafka_server_kafkaserver_", {"brokerstate": (self.state(), text)})
         text = "Replicas that failed by an unforeseen error, or whose groups could not be loaded."

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from barnabas.broker.security.quota_table import Client, QuotaEntity, QuotaTable
@@ -40,6 +40,20 @@ class Mutation(NamedTuple):
 
     is_accepted: bool
     throttle_ms: int
+
+
+class QuotaUse(NamedTuple):
+    """What one client uses of a quota, for metrics."""
+
+    quota: str
+    user: str
+    client_id: str
+    """Empty as the user is, if the quota does not distinguish them."""
+    rate: float
+    """Per second; the tokens that are left of a rate of changes."""
+    throttled: int
+    """How often its requests were throttled, and for how long in all."""
+    throttled_ms: int
 
 
 class ClientQuotas:
@@ -84,6 +98,18 @@ class ClientQuotas:
         for name in changed:
             tables[name].set_bounds(self._stored[name])
         self.is_active = any(self._stored.values())
+
+    def uses(self, now_ms: float) -> Iterator[QuotaUse]:
+        """Of the clients that are remembered."""
+        for name, table in self.tables.items():
+            for (user, client_id), client in table.clients().items():
+                with client.lock:
+                    measure = client.measure
+                    if isinstance(measure, TokenBucket):
+                        rate = measure.left(client.bound, now_ms)
+                    else:
+                        rate = measure.measure(now_ms)
+                    yield QuotaUse(name, user, client_id, rate, client.throttled, client.throttled_ms)
 
     def charge_produced(self, user: str, client_id: str, size_bytes: int, now_ms: float) -> int:
         """Returns for how many milliseconds to mute the connection."""

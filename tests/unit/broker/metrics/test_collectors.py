@@ -22,6 +22,7 @@ from barnabas.broker.metrics.requests import (
     IdleShare,
     NetworkCollector,
     purgatory_metrics,
+    quota_metrics,
     request_metrics,
 )
 from barnabas.broker.network.request import Request, RequestKind
@@ -29,6 +30,7 @@ from barnabas.broker.network.request_metrics import BusyTime, RequestMetrics
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.common.security.acl import pascal_name
 from barnabas.common.time_histogram import TimeHistogram
 from barnabas.controller.partition_state import ElectionFigures
@@ -36,6 +38,8 @@ from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 from barnabas.protocol.schema import ApiKey, replace
+from barnabas.zookeeper.configs import Entity
+from barnabas.zookeeper.znodes import StoredConfig
 from tests.support.building import TOPIC_ID, follower_of, leader_of, led_by, state
 from tests.support.grouping import GroupRig
 
@@ -390,3 +394,35 @@ def test_elections_have_a_count_and_times_also_after_the_term() -> None:
         "stats_leaderelectionrateandtimems_sum": 12,
         "stats_uncleanleaderelections_total": 6,
     }
+
+
+def test_the_use_of_quotas_is_shown_by_client_and_bounded() -> None:
+    quotas = ClientQuotas()
+    of_alice = {"producer_byte_rate": "100", "controller_mutation_rate": "1", "request_percentage": "50"}
+    quotas.take(
+        {
+            Entity.user("alice"): StoredConfig(of_alice, 1, 1),
+            Entity.client_id("x"): StoredConfig({"consumer_byte_rate": "5"}, 1, 1),
+        }
+    )
+    quotas.charge_produced("alice", "x", 1_500, 0)
+    quotas.charge_request("alice", "x", 10**9, 0)
+    quotas.charge_mutation("alice", "x", 3, 0, is_strict=True)
+    quotas.charge_fetched("bob", "x", 10, 0)
+    found = values(quota_metrics(quotas.uses(0), 100))
+    assert found == {
+        "kafka_server_quota_byte_rate Produce alice ": 150,
+        "kafka_server_quota_byte_rate Fetch  x": 1,
+        "kafka_server_quota_request_time Request alice ": pytest.approx(10),
+        "kafka_server_quota_tokens ControllerMutation alice ": 8,
+        "barnabas_quota_throttled_total Produce alice ": 1,
+        "barnabas_quota_throttled_ms_total Produce alice ": 5_000,
+        "barnabas_quota_series_left_out": 0,
+    } | {
+        f"barnabas_quota_throttled{end}_total {client}": 0
+        for end in ("", "_ms")
+        for client in ("Fetch  x", "Request alice ", "ControllerMutation alice ")
+    }
+    few = values(quota_metrics(quotas.uses(0), 7))
+    assert few["barnabas_quota_series_left_out"] == 6
+    assert len(few) == 7
