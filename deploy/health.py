@@ -15,16 +15,20 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 from barnabas.common.channel import Channel
+from barnabas.common.security.acl import Operation, PatternType, Permission, ResourceType
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import is_serving
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import BrokerId, Endpoint
+from barnabas.protocol.messages.acls import DescribeAclsRequest, DescribeAclsResponse
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from barnabas.protocol.schema import RequestOf
 
 _CLIENT_ID = "barnabas-probe"
 _INTERVAL_S = 0.01
@@ -54,10 +58,17 @@ def why_not_ready(metadata: MetadataResponse, expected: Collection[BrokerId]) ->
     return None
 
 
+class _Question(NamedTuple):
+    """What each broker is asked, and the reason why its answer is not the one that is waited for, or None."""
+
+    request: RequestOf[Any]
+    problem: Callable[[Any], str | None]
+
+
 async def _wait_for_one(
     broker: BrokerId,
     endpoint: Endpoint,
-    expected: Collection[BrokerId],
+    question: _Question,
     reasons: dict[BrokerId, str],
     security: ChannelSecurity,
 ) -> None:
@@ -65,7 +76,7 @@ async def _wait_for_one(
     try:
         while True:
             try:
-                reason = why_not_ready(await channel.request(MetadataRequest(topics=[])), expected)
+                reason = question.problem(await channel.request(question.request))
             except LocalError as error:
                 reason = f"does not answer on {endpoint} ({error})"
             if reason is None:
@@ -88,12 +99,57 @@ def wait_ready(
     `check` is called repeatedly and may raise, for example because a process has ended. Raises DeployError
     with the reason of every broker that was not ready in time.
     """
+    question = _Question(
+        MetadataRequest(topics=[]), lambda metadata: why_not_ready(metadata, endpoints.keys())
+    )
+    _wait(endpoints, question, timeout_s, check, security)
+
+
+def wait_for_acls(
+    endpoints: Mapping[BrokerId, Endpoint],
+    principal: str,
+    count: int,
+    timeout_s: float,
+    security: ChannelSecurity,
+) -> None:
+    """Wait until each of these brokers obeys so many ACLs of a principal. Raises as `wait_ready`."""
+    request = DescribeAclsRequest(
+        resource_type_filter=ResourceType.ANY,
+        resource_name_filter=None,
+        pattern_type_filter=PatternType.ANY,
+        principal_filter=principal,
+        host_filter=None,
+        operation=Operation.ANY,
+        permission_type=Permission.ANY,
+    )
+
+    def problem(answer: DescribeAclsResponse) -> str | None:
+        found = sum(len(resource.acls) for resource in answer.resources)
+        return None if found >= count else f"knows {found} of {count} ACLs of {principal}"
+
+    _wait(endpoints, _Question(request, problem), timeout_s, lambda: None, security)
+
+
+def _wait(
+    endpoints: Mapping[BrokerId, Endpoint],
+    question: _Question,
+    timeout_s: float,
+    check: Callable[[], None],
+    security: ChannelSecurity,
+) -> None:
     is_abandoned = threading.Event()
+
+    async def wait() -> None:
+        reasons: dict[BrokerId, str] = dict.fromkeys(endpoints, "was not asked")
+        waiting = [
+            asyncio.create_task(_wait_for_one(broker, endpoint, question, reasons, security))
+            for broker, endpoint in endpoints.items()
+        ]
+        await _wait_for_all(waiting, reasons, timeout_s, check, is_abandoned)
+
     # The caller's thread may be running a loop already.
     with ThreadPoolExecutor(1, thread_name_prefix="barnabas-probe") as pool:
-        ready = pool.submit(
-            lambda: asyncio.run(_wait_for_all(endpoints, timeout_s, check, is_abandoned, security))
-        )
+        ready = pool.submit(lambda: asyncio.run(wait()))
         try:
             ready.result()
         except BaseException:
@@ -103,17 +159,12 @@ def wait_ready(
 
 
 async def _wait_for_all(
-    endpoints: Mapping[BrokerId, Endpoint],
+    waiting: Sequence[asyncio.Task[None]],
+    reasons: Mapping[BrokerId, str],
     timeout_s: float,
     check: Callable[[], None],
     is_abandoned: threading.Event,
-    security: ChannelSecurity,
 ) -> None:
-    reasons: dict[BrokerId, str] = dict.fromkeys(endpoints, "was not asked")
-    waiting = [
-        asyncio.create_task(_wait_for_one(broker, endpoint, endpoints.keys(), reasons, security))
-        for broker, endpoint in endpoints.items()
-    ]
     deadline = time.monotonic() + timeout_s
     try:
         pending = set(waiting)

@@ -196,12 +196,12 @@ class ClusterSecurity:
             password=password,
         )
 
-    def channel_security(self, bootstrap: str) -> ChannelSecurity:
-        """What secures a connection of admin to a broker."""
+    def channel_security(self, bootstrap: str, user: str = ADMIN) -> ChannelSecurity:
+        """What secures a connection of a user to a broker."""
         # Imported here: commands on open clusters need no client.
         from barnabas.client.config import ClientConfig
 
-        return ClientConfig.of(client_settings("barnabas", self.access(bootstrap))).make_security()
+        return ClientConfig.of(client_settings("barnabas", self.access(bootstrap, user))).make_security()
 
     def write_clients(self, bootstrap: str, users: Sequence[str] | None = None) -> list[Path]:
         """Write the settings of these users' clients, by default of all but the brokers' own."""

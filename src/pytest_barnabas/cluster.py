@@ -22,12 +22,14 @@ from barnabas.client.blocking import Admin
 from barnabas.common.security.acl import AclBinding, AclFilter
 from barnabas.common.security.principal import Principal
 from barnabas.deploy.client_settings import ClientAccess, client_settings
+from barnabas.deploy.health import wait_for_acls, wait_ready
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.security import ADMIN, make_password
 from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
 
 WHOLE_TIMEOUT_S: Final = 60.0
 _LEADER_TIMEOUT_S: Final = 30.0
+_USER_TIMEOUT_S: Final = 30.0
 _UNKNOWN_TIMEOUT_S: Final = 1.0
 _POLL_S: Final = 0.02
 
@@ -95,12 +97,18 @@ class Cluster:
         mechanism = None if security is None else security.scram_mechanism
         if security is None or mechanism is None:
             raise RuntimeError("users of tests need barnabas_security = scram or scram+tls")
-        bindings = [binding for right in rights for binding in _bindings(name, right)]
-        password = make_password()
+        bindings = {binding for right in rights for binding in _bindings(name, right)}
+        password, bootstrap = make_password(), self.bootstrap_servers
         self._admin.alter_user_scram_credentials(ScramUpsertion(name, password, mechanism))
-        security.keep_user(name, password, self.bootstrap_servers)
+        security.keep_user(name, password, bootstrap)
         if bindings:
             self._admin.create_acls(bindings)
+        endpoints = {
+            broker.id: broker.endpoint for broker in self._local.brokers if broker.state == "running"
+        }
+        principal, admin = str(Principal.user(name)), security.channel_security(bootstrap)
+        wait_for_acls(endpoints, principal, len(bindings), _USER_TIMEOUT_S, admin)
+        wait_ready(endpoints, _USER_TIMEOUT_S, security=security.channel_security(bootstrap, name))
 
     def delete_user(self, name: str) -> None:
         """Delete a user and its rights. Raises ApiError."""
