@@ -12,7 +12,6 @@ Any thread.
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import ipaddress
 import re
 import socket
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from barnabas.deploy.private_files import make_private_folder, write_private
-from barnabas.deploy.process import DeployError
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -32,17 +30,6 @@ _CA_KEY_FILE: Final = "ca-key.pem"
 _LIFETIME: Final = datetime.timedelta(days=397)
 _RENEWED_BEFORE: Final = datetime.timedelta(days=30)
 _ORGANIZATION: Final = "Barnabas"
-_PACKAGES: Final = ("trustme", "cryptography")
-
-
-def check_packages() -> None:
-    """Raise DeployError unless certificates can be made."""
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise DeployError(
-            f"certificates need packages that are not installed, {', '.join(missing)}: "
-            "pip install 'barnabas[secure]'"
-        )
 
 
 def server_names(hosts: Sequence[str] = ()) -> list[str]:
@@ -58,7 +45,6 @@ def keystore_file(folder: Path, broker_id: int) -> Path:
 
 def prepare(folder: Path, broker_ids: Sequence[int], names: Sequence[str], now: datetime.datetime) -> None:
     """Make the certificates that are missing or no longer good. Raises DeployError."""
-    check_packages()
     make_private_folder(folder)
     authority = _load_authority(folder, now) or _new_authority(folder)
     from cryptography.x509 import load_pem_x509_certificate

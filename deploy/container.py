@@ -61,7 +61,7 @@ class Secured:
     def release_brokers(self) -> None:
         """Write the settings that the brokers wait for."""
         for broker_id in _BROKERS:
-            settings = self.security.broker_settings(broker_id, LISTENERS)
+            settings = self.security.broker_settings(broker_id, LISTENERS) | self.security.zookeeper_settings
             write_private(self.settings_file(broker_id), to_properties(settings))
 
 
@@ -125,7 +125,8 @@ def _make_security() -> None:
     chosen.prepare(users_of(os.environ), os.environ["BOOTSTRAP"])
     connect = os.environ["BARNABAS_ZOOKEEPER_CONNECT"]
     ExistingZooKeeper(connect).wait_ready(_WAIT_S)
-    store_users(connect, ScramMechanism(DEFAULT_MECHANISM), chosen.security.users)
+    security = chosen.security
+    store_users(connect, ScramMechanism(DEFAULT_MECHANISM), security.users, security.zookeeper_security())
     chosen.release_brokers()
     print("users:", ", ".join(chosen.security.client_users))
 

@@ -150,14 +150,14 @@ class LocalCluster(RunningCluster):
             _check_removed_brokers(earlier, new.brokers)
             self.port_notes: list[str] = []
             ports = self._reserve_broker_ports(earlier, first_port, preferred_ports)
+            protected = ClusterSecurity(folder, new.security) if new.security else None
             server = self._make_zookeeper(
-                folder, earlier.zookeeper_port if earlier else zookeeper_port, detach
+                folder, earlier.zookeeper_port if earlier else zookeeper_port, detach, protected
             )
             owner = None if detach else ProcessId.of(os.getpid())
             record = _new_record(folder, server, owner, last)
             are_well_known = bool(preferred_ports)
             made = self._make_brokers(folder, earlier, ports, are_well_known, command, detach, log_dirs)
-            protected = ClusterSecurity(folder, new.security) if new.security else None
             super().__init__(record, server, made, protected)
         except BaseException:
             self._lock.release()
@@ -242,6 +242,8 @@ class LocalCluster(RunningCluster):
         if self.security is None:
             return overridden(few, topics, environment, self.settings, own, fixed)
         secured = self.security.broker_settings(broker_id)
+        if isinstance(self.zookeeper, ZooKeeper):
+            secured |= self.security.zookeeper_settings
         chosen = overridden(few, topics, secured, environment, self.settings, own, fixed)
         # The cluster needs its own super users beside others.
         return chosen | with_super_users(secured, chosen)
@@ -260,6 +262,7 @@ class LocalCluster(RunningCluster):
         self.write_record()
         if self.security is not None and self.security.scram_mechanism is not None:
             # The brokers log in to each other, so their user must be there first.
+            self.brokers[0].preload()
             self.zookeeper.wait_ready(max(0.0, deadline - time.monotonic()))
             self._store_users(self.security, self.security.scram_mechanism)
         for broker_id in self.broker_ids:
@@ -273,7 +276,9 @@ class LocalCluster(RunningCluster):
         if last is not None and last.mechanism == security.configuration.mechanism:
             # The others are in ZooKeeper; a tool may have changed or deleted them since.
             passwords = {name: passwords[name] for name in (ADMIN, BROKER, *self._users)}
-        store_users(self.zookeeper_connect, mechanism, passwords)
+        is_own = isinstance(self.zookeeper, ZooKeeper)
+        session = security.zookeeper_security() if is_own else None
+        store_users(self.zookeeper_connect, mechanism, passwords, session)
 
     # -- the parts of a new cluster ------------------------------------------------------------------------
 
@@ -355,7 +360,7 @@ class LocalCluster(RunningCluster):
             self.port_notes.append(f"{reason}, so {instead}")
 
     def _make_zookeeper(
-        self, directory: Path, port: int | None, detach: bool
+        self, directory: Path, port: int | None, detach: bool, security: ClusterSecurity | None
     ) -> ZooKeeper | ExistingZooKeeper:
         connect = self._new_configuration.zookeeper
         if connect:
@@ -367,7 +372,9 @@ class LocalCluster(RunningCluster):
                     f"[/chroot] ({error})"
                 ) from None
         reserved = self._reserve(port, "ZooKeeper")
-        return ZooKeeper(directory / "zookeeper", host=_HOST, port=reserved, die_with_parent=not detach)
+        jaas_file = security.jaas_file if security else None
+        folder = directory / "zookeeper"
+        return ZooKeeper(folder, host=_HOST, port=reserved, die_with_parent=not detach, jaas_file=jaas_file)
 
 
 def _continued(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.deploy.ports import ReservedPort
-from barnabas.deploy.preloaded import fork_broker
+from barnabas.deploy.preloaded import fork_broker, preload
 from barnabas.deploy.private_files import write_private
 from barnabas.deploy.process import DeployError, ManagedProcess
 from barnabas.deploy.server import LocalServer
@@ -189,6 +189,11 @@ class LocalBroker(LocalServer):
         if self.metrics_port is not None:
             own |= {"metrics.port": str(self.metrics_port), "metrics.host": self.host}
         return {**LOCAL_SETTINGS, **settings, **own}
+
+    def preload(self) -> None:
+        """Begin what takes most of the time of a start, without waiting for it."""
+        if self.die_with_parent and self._command is broker_command:
+            preload()
 
     def launch(self) -> None:
         """Start the process without waiting for it; raises DeployError (running already, port in use)."""

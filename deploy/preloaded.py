@@ -112,10 +112,7 @@ _lock = threading.Lock()
 _forks: list[BrokerForks] = []
 
 
-def fork_broker(
-    arguments: Sequence[str], *, log_file: Path, environment: Mapping[str, str]
-) -> ForkedBroker | None:
-    """A fork that runs the command ``barnabas`` with these arguments; None if it must be started directly."""
+def _usable_forks() -> BrokerForks:
     with _lock:
         # After a fork of ours, the process belongs to our parent.
         if _forks and not _forks[0].is_usable:
@@ -123,7 +120,19 @@ def fork_broker(
         if not _forks:
             _forks.append(BrokerForks())
             atexit.register(_forks[0].close)
-        forks = _forks[0]
+        return _forks[0]
+
+
+def preload() -> None:
+    """Begin the imports, if no process has begun them; does not wait for them."""
+    _usable_forks()
+
+
+def fork_broker(
+    arguments: Sequence[str], *, log_file: Path, environment: Mapping[str, str]
+) -> ForkedBroker | None:
+    """A fork that runs the command ``barnabas`` with these arguments; None if it must be started directly."""
+    forks = _usable_forks()
     if not forks.suits(environment):
         return None
     try:

@@ -55,17 +55,22 @@ class RunningCluster:
                 f"there is no cluster in {directory} (start one: "
                 f"`barnabas up --dir {shlex.quote(str(directory))}`)"
             )
+        chosen = record.configuration.security if record.configuration else None
+        security = ClusterSecurity(Path(record.directory), chosen) if chosen else None
         zookeeper: ZooKeeper | ExistingZooKeeper
         if record.zookeeper_port is None:
             zookeeper = ExistingZooKeeper(record.zookeeper_connect)
         else:
             folder = Path(record.directory) / "zookeeper"
-            zookeeper = ZooKeeper(folder, port=record.zookeeper_port, die_with_parent=False)
+            zookeeper = ZooKeeper(
+                folder,
+                port=record.zookeeper_port,
+                die_with_parent=False,
+                jaas_file=security.jaas_file if security else None,
+            )
             if record.zookeeper_process is not None:
                 zookeeper.process = ManagedProcess("ZooKeeper", record.zookeeper_process)
         brokers = [LocalBroker(broker, host=record.host, die_with_parent=False) for broker in record.brokers]
-        chosen = record.configuration.security if record.configuration else None
-        security = ClusterSecurity(Path(record.directory), chosen) if chosen else None
         return RunningCluster(record, zookeeper, brokers, security)
 
     # -- state ---------------------------------------------------------------------------------------------

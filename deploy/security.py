@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import datetime
 import hmac
+import importlib.util
 import re
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from msgspec import Struct, json
 
 from barnabas.common.security.channel_security import ChannelSecurity
-from barnabas.common.security.jaas import LoginModule, jaas_text
+from barnabas.common.security.jaas import LoginModule, jaas_text, parse_jaas_file
 from barnabas.common.security.scram import (
     ScramCredential,
     ScramError,
@@ -43,11 +44,16 @@ from barnabas.deploy.process import DeployError
 from barnabas.deploy.state import SecurityConfiguration
 from barnabas.protocol.errors import BarnabasError
 
+if TYPE_CHECKING:
+    from barnabas.zookeeper.security import SessionSecurity
+
 ADMIN: Final = "admin"
 """The super user, whose settings the `barnabas` command uses."""
 BROKER: Final = "broker"
 """The user as which the brokers connect to each other; a super user too."""
 _ZOOKEEPER_USER: Final = "kafka"
+_ZOOKEEPER_CLIENT: Final = "Client"
+_JAAS_SETTING: Final = "java.security.auth.login.config"
 _ZOOKEEPER_MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 DEFAULT_MECHANISM: Final = "SCRAM-SHA-256"
@@ -55,6 +61,8 @@ JWKS_SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
 _ZOOKEEPER_TIMEOUT_MS: Final = 10_000
 _SUPER_USERS: Final = "super.users"
 _PASSWORD_BYTES: Final = 24
+_PACKAGES: Final = ("trustme", "cryptography", "puresasl")
+"""Packages of the extra ``secure``."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._$-]+")
 
 UserPasswords = Mapping[str, str | None]
@@ -139,6 +147,7 @@ class ClusterSecurity:
 
     def prepare(self, broker_ids: Sequence[int], users: UserPasswords, now: datetime.datetime) -> None:
         """Make certificates and passwords that are missing. Raises DeployError."""
+        _check_packages()
         make_private_folder(self.folder)
         if self.configuration.tls:
             names = certificates.server_names(self.configuration.hosts)
@@ -225,6 +234,19 @@ class ClusterSecurity:
     def _write_passwords(self, passwords: _Passwords) -> None:
         write_private(self._password_file, json.format(json.encode(passwords)).decode() + "\n")
 
+    @property
+    def zookeeper_settings(self) -> dict[str, str]:
+        """The settings of brokers for the cluster's own ZooKeeper, which lets nobody in without a login."""
+        return {_JAAS_SETTING: str(self.jaas_file)}
+
+    def zookeeper_security(self) -> SessionSecurity:
+        """How a session with the cluster's own ZooKeeper is secured."""
+        # Imported here: most programs that know a cluster need no session of ZooKeeper.
+        from barnabas.zookeeper.security import SessionSecurity
+
+        sections = parse_jaas_file(self.jaas_file.read_text(encoding="utf-8"))
+        return SessionSecurity(login=sections[_ZOOKEEPER_CLIENT][0])
+
     def describe(self) -> dict[str, Any]:
         """As plain data, without secrets."""
         return {
@@ -270,10 +292,19 @@ class ClusterSecurity:
         return settings
 
 
+def _check_packages() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DeployError(
+            f"a secured cluster needs packages that are not installed, {', '.join(missing)}: "
+            "pip install 'barnabas[secure]'"
+        )
+
+
 def _zookeeper_jaas(password: str) -> str:
     sections = {
         "Server": {f"user_{_ZOOKEEPER_USER}": password},
-        "Client": {"username": _ZOOKEEPER_USER, "password": password},
+        _ZOOKEEPER_CLIENT: {"username": _ZOOKEEPER_USER, "password": password},
     }
     texts = {name: jaas_text(LoginModule(_ZOOKEEPER_MODULE, options)) for name, options in sections.items()}
     return "".join(f"{name} {{\n  {text}\n}};\n" for name, text in texts.items())
@@ -291,15 +322,21 @@ def make_password() -> str:
     return secrets.token_urlsafe(_PASSWORD_BYTES)
 
 
-def store_users(connect: str, mechanism: ScramMechanism, passwords: Mapping[str, str]) -> None:
+def store_users(
+    connect: str,
+    mechanism: ScramMechanism,
+    passwords: Mapping[str, str],
+    security: SessionSecurity | None = None,
+) -> None:
     """Write SCRAM credentials to ZooKeeper, before the brokers start: the brokers log in to each other.
 
     A credential of the same password is left as it is; a user's other settings stay. Raises DeployError.
     """
-    # Imported here: most programs that know a cluster need no session of ZooKeeper.
+    # Imported here, as above.
     from barnabas.zookeeper import paths
     from barnabas.zookeeper.configs import ConfigStore, Entity, EntityKind
     from barnabas.zookeeper.requests import ensure
+    from barnabas.zookeeper.security import SessionSecurity
     from barnabas.zookeeper.session import ZooKeeperSession
 
     session = ZooKeeperSession(
@@ -307,6 +344,7 @@ def store_users(connect: str, mechanism: ScramMechanism, passwords: Mapping[str,
         session_timeout_ms=_ZOOKEEPER_TIMEOUT_MS,
         connection_timeout_ms=_ZOOKEEPER_TIMEOUT_MS,
         on_fatal=lambda error: None,
+        make_client=(security or SessionSecurity()).make_client,
     )
     try:
         session.start()

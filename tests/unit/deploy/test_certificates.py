@@ -12,7 +12,6 @@ from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_p
 
 from barnabas.deploy import certificates
 from barnabas.deploy.certificates import CA_FILE, check_name, keystore_file, prepare, server_names
-from barnabas.deploy.process import DeployError
 
 NOW = datetime.datetime.now(datetime.UTC)
 NAMES = ["127.0.0.1", "localhost", "::1"]
@@ -87,13 +86,6 @@ def test_a_damaged_file_is_made_again_and_all_fit_together(tmp_path: Path, damag
     (tmp_path / damaged).write_text("damaged")
     prepare(tmp_path, [1], NAMES, NOW)
     _handshake(keystore_file(tmp_path, 1), tmp_path / CA_FILE, "localhost")
-
-
-def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificates.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DeployError, match=r"trustme.*pip install 'barnabas\[secure\]'"):
-        prepare(tmp_path, [1], NAMES, NOW)
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_names_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:

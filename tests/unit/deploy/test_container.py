@@ -60,7 +60,7 @@ def test_a_broker_accepts_the_settings_that_the_init_service_makes(
 ) -> None:
     stored: dict[str, str] = {}
     monkeypatch.setattr(
-        container, "store_users", lambda connect, mechanism, passwords: stored.update(passwords)
+        container, "store_users", lambda connect, mechanism, passwords, session: stored.update(passwords)
     )
     monkeypatch.setattr(container.ExistingZooKeeper, "wait_ready", lambda self, timeout_s: None)
     named = services(**shell)

@@ -608,7 +608,9 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """The passwords that were written to ZooKeeper, at each start."""
     written: list[dict[str, str]] = []
 
-    def store_users(connect: str, mechanism: ScramMechanism, passwords: Mapping[str, str]) -> None:
+    def store_users(
+        connect: str, mechanism: ScramMechanism, passwords: Mapping[str, str], session: object
+    ) -> None:
         written.append({"mechanism": mechanism.value, **passwords})
 
     monkeypatch.setattr("barnabas.deploy.local.store_users", store_users)

@@ -40,7 +40,11 @@ def mounts(service: dict[str, Any]) -> dict[str, str]:
 
 
 def test_only_the_profile_starts_prometheus_and_grafana(services: dict[str, dict[str, Any]]) -> None:
-    in_profiles = {name: service["profiles"] for name, service in services.items() if "profiles" in service}
+    in_profiles = {
+        name: service["profiles"]
+        for name, service in services.items()
+        if "monitoring" in service.get("profiles", ())
+    }
     assert in_profiles == {"prometheus": ["monitoring"], "grafana": ["monitoring"]}
     for name in in_profiles:
         (port,) = services[name]["ports"]

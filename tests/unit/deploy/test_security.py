@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from barnabas.broker.config.load import parse_properties
-from barnabas.common.security.jaas import parse_jaas
+from barnabas.common.security.jaas import parse_jaas, parse_jaas_file
 from barnabas.common.security.scram import ScramCredential, ScramMechanism, credential_of, salted_password
+from barnabas.deploy import security as security_module
 from barnabas.deploy.certificates import CA_FILE
 from barnabas.deploy.client_settings import KINDS, client_settings
 from barnabas.deploy.process import DeployError
@@ -232,3 +233,20 @@ def test_a_credential_is_written_once_for_each_password(mechanism: ScramMechanis
 def test_a_damaged_credential_is_replaced() -> None:
     mechanism = ScramMechanism.SHA_512
     assert opens(mechanism, with_password({mechanism.value: "salt=?"}, mechanism, "x")[mechanism.value], "x")
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(security_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeployError, match=r"trustme.*pip install 'barnabas\[secure\]'"):
+        prepared(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_brokers_log_in_to_zookeeper_as_its_only_user(tmp_path: Path) -> None:
+    security = prepared(tmp_path)
+    path = Path(security.zookeeper_settings["java.security.auth.login.config"])
+    (server,), (client,) = (parse_jaas_file(path.read_text())[name] for name in ("Server", "Client"))
+    assert server.users == {client.username: client.password}
+    assert client.password not in security.users.values()
+    first = path.read_text()
+    assert prepared(tmp_path).jaas_file.read_text() == first
