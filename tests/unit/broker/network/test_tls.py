@@ -169,6 +169,19 @@ class TestEnds:
         wait_for(lambda: ran == [b"1", b"2", b"3"], "the requests to run")
         wait_empty(served)
 
+    def test_a_client_that_only_writes_may_just_close(self, serve: Serve, tls: ssl.SSLContext) -> None:
+        """If the server sent it anything, such as a session's ticket, the close would reset the stream."""
+        ran: list[bytes] = []
+
+        def process(request: Request) -> None:
+            ran.append(bytes(request.frame.view))
+            request.respond_nothing()
+
+        client = serve(process).client(tls=tls)
+        client.send(*[b"x" * 1000] * 50)
+        client.socket.close()
+        wait_for(lambda: len(ran) == 50, "the requests to run")
+
     def test_the_end_of_the_stream_without_a_goodbye(self, serve: Serve, tls: ssl.SSLContext) -> None:
         served = serve()
         client = served.client(tls=tls)

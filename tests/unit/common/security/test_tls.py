@@ -112,10 +112,6 @@ class TestHandshakes:
             client.maximum_version = ssl.TLSVersion.TLSv1_1
         assert fails(server_context(certificates.settings()), client) == "unsupported protocol"
 
-    def test_sessions_resume_only_without_client_certificates(self, certificates: Certificates) -> None:
-        assert server_context(certificates.settings()).num_tickets > 0
-        assert server_context(certificates.settings(client_auth="requested")).num_tickets == 0
-
 
 class TestProtocolsAndSuites:
     @pytest.mark.parametrize(
