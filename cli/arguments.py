@@ -3,6 +3,8 @@
 A command connects to ``--bootstrap-server``, else to the running cluster in ``--dir``, else to
 ``BARNABAS_BOOTSTRAP``, else to the running cluster in the default directory: ``BARNABAS_DIR``, else
 ``~/.barnabas/default``. An option beats the environment: it names the cluster that the user means now.
+Its clients have the settings of the file ``--command-config``, as Kafka's tools, else, without ``--dir``, of
+``BARNABAS_COMMAND_CONFIG``, else of the local cluster's user admin.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from barnabas.broker.config.load import read_properties_file
 from barnabas.cli.action import Action, Argument, arg, flag, repeated
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import progress
-from barnabas.client.config import ClientConfig
-from barnabas.common.settings import INT_MAX, Double, Integer, Kind, parse_key_values
+from barnabas.client.config import AdminConfig, ClientConfig
+from barnabas.client.security import WITHOUT_EFFECT, SecurityConfig
+from barnabas.common.settings import INT_MAX, Double, Integer, Kind, parse_key_values, settings_of
 from barnabas.common.threads import new_event_loop
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import STATE_FILE, ZOOKEEPER
+from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition, parse_endpoints
 
 if TYPE_CHECKING:
@@ -36,10 +41,14 @@ T = TypeVar("T")
 
 BOOTSTRAP_VARIABLE: Final = "BARNABAS_BOOTSTRAP"
 DIR_VARIABLE: Final = "BARNABAS_DIR"
+COMMAND_CONFIG_VARIABLE: Final = "BARNABAS_COMMAND_CONFIG"
 
 SHORT_MAX: Final = 2**15 - 1
 
-_CONNECTION_SETTINGS: Final = frozenset({"wire", "client_id", "request_timeout_ms"})
+_CONNECTION_SETTINGS: Final = frozenset({"wire", "client_id", "request_timeout_ms"}).union(
+    settings_of(SecurityConfig)
+)
+_SECURITY: Final = ("security.", "sasl.", "ssl.")
 _LOOK_S: Final = 0.2
 
 
@@ -92,14 +101,28 @@ DIR_OPTION: Final = arg(
 
 
 def bootstrap_option(otherwise: str = "") -> Argument:
-    """``-b/--bootstrap-server``; `otherwise`: in the help, the replacement of a missing value."""
-    return arg(
-        "-b --bootstrap-server --bootstrap",
-        "HOST:PORT,…",
-        f"brokers to connect to first (default: ${BOOTSTRAP_VARIABLE}{otherwise})",
-        dest="bootstrap",
-        type=not_empty,
-    )
+    """``--bootstrap-server`` and ``--command-config``; `otherwise`: in the help, what replaces the first."""
+
+    def add(parser: argparse._ActionsContainer) -> None:
+        for argument in (
+            arg(
+                "-b --bootstrap-server --bootstrap",
+                "HOST:PORT,…",
+                f"brokers to connect to first (default: ${BOOTSTRAP_VARIABLE}{otherwise})",
+                dest="bootstrap",
+                type=not_empty,
+            ),
+            arg(
+                "--command-config",
+                "FILE",
+                "a properties file with settings of clients, such as security.protocol (default: "
+                f"${COMMAND_CONFIG_VARIABLE})",
+                type=Path,
+            ),
+        ):
+            argument(parser)
+
+    return add
 
 
 def cluster_options(json_help: str | None = "print JSON") -> tuple[Argument, ...]:
@@ -169,7 +192,7 @@ async def with_admin(
 ) -> int:
     """Connect to the chosen cluster, then do the work; returns the exit code."""
     options.connected_to = chosen_bootstrap(options)
-    async with make_admin(options.connected_to, {}) as admin:
+    async with make_admin(options.connected_to, command_settings(options, AdminConfig)) as admin:
         return await work(options, admin) or OK
 
 
@@ -305,6 +328,8 @@ def check_broker(cluster: RunningCluster, broker_id: int) -> None:
 def exports(cluster: RunningCluster) -> list[str]:
     """Shell lines after which every command, and every program that reads the variable, finds the cluster."""
     lines = [f"export {BOOTSTRAP_VARIABLE}={shlex.quote(cluster.bootstrap)}"]
+    if (file := cluster.command_config) is not None:
+        lines.append(f"export {COMMAND_CONFIG_VARIABLE}={shlex.quote(str(file))}")
     # An earlier value would make `barnabas kill` and the like act on another cluster than `produce`.
     if cluster.directory != _default_dir() or DIR_VARIABLE in os.environ:
         lines.append(f"export {DIR_VARIABLE}={shlex.quote(str(cluster.directory))}")
@@ -349,7 +374,46 @@ def client_settings(options: argparse.Namespace, config: type[ClientConfig]) -> 
     for name in settings:
         if name in options.flags:
             raise CommandError(f"--set {name.replace('_', '.')}: use {options.flags[name]} instead", USAGE)
+    return {**command_settings(options, config), **settings}
+
+
+def command_settings(options: argparse.Namespace, config: type[ClientConfig]) -> dict[str, Any]:
+    """The settings of the file of client settings, without those that such a client does not have.
+
+    Raises CommandError (usage); an unknown setting of security is one, because it may be misspelt.
+    """
+    file = _command_config(options)
+    if file is None:
+        return {}
+    problems: list[str] = []
+    given = read_properties_file(file, problems)
+    fields = settings_of(config)
+    texts = {
+        name: text
+        for name, text in given.items()
+        if name.replace(".", "_") in fields or (name.startswith(_SECURITY) and name not in WITHOUT_EFFECT)
+    }
+    texts.pop("bootstrap.servers", None)
+    try:
+        settings = config.parse(texts)
+        config.of(settings)
+    except InvalidConfiguration as error:
+        problems.append(f"{file}: {error}")
+    if problems:
+        raise CommandError("; ".join(problems), USAGE)
     return settings
+
+
+def _command_config(options: argparse.Namespace) -> Path | None:
+    file: Path | None = options.command_config
+    named = os.environ.get(COMMAND_CONFIG_VARIABLE)
+    # A command on files alone has no local cluster.
+    if file is None and named and getattr(options, "cluster_dir", None) is None:
+        file = Path(named)
+    if file is None and hasattr(options, "cluster_dir"):
+        cluster = local_cluster(options, named_bootstrap(options))
+        file = None if cluster is None else cluster.command_config
+    return file
 
 
 def make_admin(bootstrap: str, settings: Mapping[str, Any]) -> Admin:

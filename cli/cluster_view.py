@@ -14,18 +14,19 @@ import shutil
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from barnabas.cli.action import Row, pick
-from barnabas.cli.arguments import dir_words, local_cluster, process_problem
+from barnabas.cli.arguments import command_settings, dir_words, local_cluster, process_problem
 from barnabas.cli.output import count
 from barnabas.client.admin.admin import Admin, ConfigResource
 from barnabas.client.admin.log_dirs import BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
-from barnabas.client.errors import NoBrokerReachable
+from barnabas.client.config import AdminConfig
+from barnabas.client.errors import AuthenticationFailed, NoBrokerReachable
 from barnabas.client.metadata import PartitionInfo
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.running_cluster import RunningCluster
@@ -337,8 +338,8 @@ async def look(
     """
     local = local_cluster(options, bootstrap)
     try:
-        view = await fetch_view(bootstrap, topics)
-    except NoBrokerReachable as error:
+        view = await fetch_view(bootstrap, topics, command_settings(options, AdminConfig))
+    except (NoBrokerReachable, AuthenticationFailed) as error:
         if local is None:
             raise
         view = ClusterView(
@@ -363,13 +364,17 @@ def _zookeeper_view(cluster: RunningCluster) -> ZooKeeperView:
     return ZooKeeperView(endpoint=cluster.zookeeper_connect, state=state, pid=pid)
 
 
-async def fetch_view(bootstrap: str, topics: Sequence[str] | None = None) -> ClusterView:
+async def fetch_view(
+    bootstrap: str, topics: Sequence[str] | None, settings: Mapping[str, Any]
+) -> ClusterView:
     """The view of all topics, or of some. Raises NoBrokerReachable, and ApiError for an unknown topic."""
-    async with Admin(
-        bootstrap_servers=bootstrap,
-        request_timeout_ms=_TIMEOUT_MS,
-        socket_connection_setup_timeout_ms=_CONNECT_TIMEOUT_MS,
-    ) as admin:
+    connection = {
+        **settings,
+        "bootstrap_servers": bootstrap,
+        "request_timeout_ms": _TIMEOUT_MS,
+        "socket_connection_setup_timeout_ms": _CONNECT_TIMEOUT_MS,
+    }
+    async with Admin(AdminConfig.of(connection)) as admin:
         cluster = await admin.describe_cluster()
         described = await admin.describe_topics(topics)
         answers, (moves, moves_error) = await asyncio.gather(

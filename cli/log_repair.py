@@ -10,15 +10,21 @@ stop in the middle of the swap left as the only copy gets the partition's name a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from barnabas.broker.log.file_system import FILE_SYSTEM, unique_name
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
-from barnabas.cli.arguments import BOOTSTRAP_VARIABLE, named_bootstrap, run_async
+from barnabas.cli.arguments import (
+    BOOTSTRAP_VARIABLE,
+    command_settings,
+    make_admin,
+    named_bootstrap,
+    run_async,
+)
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.log_verify import locked, verify_all
-from barnabas.client.admin.admin import Admin
+from barnabas.client.config import AdminConfig
 from barnabas.client.metadata import PartitionInfo
 from barnabas.logtools.verification import scan_to_verify
 from barnabas.protocol.ids import TopicPartition
@@ -30,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Set the logs aside. If that is not safe for one of them, change nothing and return FAILED."""
     with locked(options.dir.absolute()) as log_dir:
         logs = _chosen(log_dir, options.partitions)
-        refusals = [] if options.accept_data_loss else _refusals(log_dir, logs, named_bootstrap(options))
+        refusals = [] if options.accept_data_loss else _refusals(log_dir, logs, options)
         if refusals:
             text = "\n  ".join(["nothing was changed, because records could be lost:", *refusals])
             raise CommandError(text, FAILED)
@@ -55,17 +61,19 @@ def _chosen(log_dir: LogDir, names: Sequence[str]) -> list[ScannedLog]:
     return [log for log, verdict in zip(logs, verify_all(log_dir, logs), strict=True) if verdict.is_damaged]
 
 
-def _refusals(log_dir: LogDir, logs: Sequence[ScannedLog], bootstrap: str | None) -> list[str]:
+def _refusals(log_dir: LogDir, logs: Sequence[ScannedLog], options: argparse.Namespace) -> list[str]:
     """The reasons why logs must not be set aside, one sentence each."""
     if not logs:
         return []
+    bootstrap = named_bootstrap(options)
     if bootstrap is None:
         names = ", ".join(str(log.key) for log in logs)
         return [f"{names}: name running brokers with --bootstrap-server, or give --accept-data-loss"]
     broker_id = (log_dir.read_meta() or {}).get("broker.id", "")
     if not broker_id.isdecimal():
         raise CommandError(f"{log_dir.path}: {META_FILE} names no broker.id", FAILED)
-    partitions = run_async(fetch_partitions(log_dir, bootstrap, {log.key.topic for log in logs}))
+    settings = command_settings(options, AdminConfig)
+    partitions = run_async(fetch_partitions(log_dir, bootstrap, {log.key.topic for log in logs}, settings))
     found = ((log.key, _refusal(partitions.get(log.key), int(broker_id))) for log in logs)
     return [f"{key}: {reason}" for key, reason in found if reason is not None]
 
@@ -82,7 +90,7 @@ def _refusal(partition: PartitionInfo | None, broker_id: int) -> str | None:
 
 
 async def fetch_partitions(
-    log_dir: LogDir, bootstrap: str, topics: set[str]
+    log_dir: LogDir, bootstrap: str, topics: set[str], settings: Mapping[str, Any]
 ) -> dict[TopicPartition, PartitionInfo]:
     """The partitions of those topics. Raises CommandError if the brokers are not of the dir's cluster.
 
@@ -90,7 +98,7 @@ async def fetch_partitions(
     environment, so that nobody typed them.
     """
     own = (log_dir.read_meta() or {}).get("cluster.id")
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with make_admin(bootstrap, settings) as admin:
         asked = (await admin.describe_cluster()).cluster_id
         if own != asked:
             owner = f"belongs to the cluster {own}" if own else f"names no cluster.id in {META_FILE}"

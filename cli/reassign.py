@@ -22,6 +22,7 @@ from barnabas.cli.arguments import (
     await_moves,
     check_partitions,
     cluster_words,
+    command_settings,
     dir_words,
     local_cluster,
     make_admin,
@@ -33,6 +34,7 @@ from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, unknown_topi
 from barnabas.cli.output import count, print_json, print_table
 from barnabas.cli.placement_plan import Move, Placement, plan
 from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, PartitionReassignment
+from barnabas.client.config import AdminConfig
 from barnabas.client.errors import TopicErrors
 from barnabas.client.metadata import TopicInfo
 from barnabas.common.settings import LONG_MAX
@@ -244,7 +246,8 @@ async def _throttled(targets: Targets, options: argparse.Namespace) -> AsyncIter
     The rates are defaults for all brokers, not settings of each: any broker can remove these, also those of a
     broker that dies meanwhile. Limits that cannot be removed are an error with the commands that remove them.
     """
-    async with make_admin(options.connected_to, {"request_timeout_ms": _LIMIT_REQUEST_MS}) as admin:
+    settings = {**command_settings(options, AdminConfig), "request_timeout_ms": _LIMIT_REQUEST_MS}
+    async with make_admin(options.connected_to, settings) as admin:
         limits = _limits(await admin.describe_topics({tp.topic for tp in targets}), targets, options.throttle)
         removals: Limits = {resource: dict.fromkeys(names) for resource, names in limits.items()}
         try:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
+from barnabas.deploy.client_settings import COMMAND_CONFIG_FILE
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
-from barnabas.deploy.security import ClusterSecurity
+from barnabas.deploy.security import ADMIN, ClusterSecurity
 from barnabas.deploy.server import LocalServer
 from barnabas.deploy.state import ZOOKEEPER, ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
@@ -100,6 +101,11 @@ class RunningCluster:
     def channel_security(self) -> ChannelSecurity:
         """What secures a connection of admin to a broker."""
         return PLAINTEXT if self.security is None else self.security.channel_security(self.bootstrap)
+
+    @property
+    def command_config(self) -> Path | None:
+        """The settings file of the user admin, for the `barnabas` command and Kafka's tools."""
+        return None if self.security is None else self.security.clients_of(ADMIN) / COMMAND_CONFIG_FILE
 
     @property
     def zookeeper_connect(self) -> str:

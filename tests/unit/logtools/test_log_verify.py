@@ -605,7 +605,7 @@ def test_the_processes_end_with_a_command_that_is_killed(log_dir: Path, capsys: 
 def cluster_says(
     monkeypatch: pytest.MonkeyPatch, *, leader: int, isr: list[int], replicas: list[int], topic: str = "t"
 ) -> None:
-    async def fetch(log_dir: object, bootstrap: object, topics: object) -> Any:
+    async def fetch(log_dir: object, bootstrap: object, topics: object, settings: object) -> Any:
         partition = SimpleNamespace(leader=leader, isr=isr, replicas=replicas)
         return {TopicPartition(topic, index): partition for index in (0, 1)}
 
