@@ -316,7 +316,6 @@ class Broker:
             self._store.configs, apply=apply, now_ms=wall_clock_ms, on_fatal=self._on_fatal
         )
         changes.load()
-        live.is_starting = False
         self._server.load_certificates()
         return changes
 

@@ -240,17 +240,12 @@ def check_open_listeners(before: ConfigLayers, after: ConfigLayers, problems: li
             )
 
 
-def _ignore_listener(name: str, config: ListenerConfig) -> None:
-    """The default of ``listener_changed``."""
-
-
 class LiveSettings:
     """Puts changed settings into force.
 
     ``topics_changed`` is called with the topics whose settings have changed, None for all topics;
     ``topics_written`` with the topics whose settings were written, even with equal values; ``layers_changed``
-    with the broker's own settings; ``listener_changed`` with a listener whose stores of keys or limits have
-    changed, and its settings.
+    with the broker's own settings.
     """
 
     def __init__(
@@ -261,7 +256,6 @@ class LiveSettings:
         topics_changed: Callable[[Collection[str] | None], None],
         topics_written: Callable[[Collection[str]], None],
         layers_changed: Callable[[ConfigLayers], None],
-        listener_changed: Callable[[str, ListenerConfig], None] = _ignore_listener,
     ) -> None:
         self._own = Entity.broker(config.broker_id)
         self._table = table
@@ -271,10 +265,6 @@ class LiveSettings:
         self._topics_changed = topics_changed
         self._topics_written = topics_written
         self._layers_changed = layers_changed
-        self._listener_changed = listener_changed
-        self.is_starting = True
-        """Until all settings were read for the first time: no listener is open, so all of its can change."""
-        self._in_force: dict[str, ListenerConfig] = {}
 
     def take(self, configs: Mapping[Entity, StoredConfig]) -> None:
         """Apply the present settings of these topics and brokers, as `ConfigChanges` calls it."""
@@ -308,33 +298,11 @@ class LiveSettings:
             logger.error("dynamic settings of brokers that are not usable: %s", "; ".join(problems))
         if layers == self._layers:
             return
-        before, self._layers = self._layers, layers
+        self._layers = layers
         logger.info("dynamic settings: own %s, of all brokers %s", layers.broker, layers.all_brokers)
         if self._table.set_defaults(layers.topic_defaults()):
             self._topics_changed(None)
         self._layers_changed(layers)
-        self._tell_listeners(before, layers)
-
-    def _tell_listeners(self, before: ConfigLayers, after: ConfigLayers) -> None:
-        problems: list[str] = []
-        if not self.is_starting:
-            check_open_listeners(before, after, problems)
-        if problems:
-            logger.error("settings of listeners take effect at the next start: %s", "; ".join(problems))
-        open_before = (
-            {}
-            if self.is_starting
-            else {name: self._in_force.get(name) or before.listener(name) for name in _names(before)}
-        )
-        self._in_force = {
-            name: open_before[name].reloaded(after.listener(name))
-            if name in open_before
-            else after.listener(name)
-            for name in _names(after)
-        }
-        for name, config in self._in_force.items():
-            if config != (before.listener(name) if self.is_starting else open_before.get(name, config)):
-                self._listener_changed(name, config)
 
 
 def _names(layers: ConfigLayers) -> list[str]:

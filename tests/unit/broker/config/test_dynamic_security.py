@@ -7,7 +7,6 @@ import pytest
 
 from barnabas.broker.config.describe import Alteration, altered, describe_all_brokers, describe_broker
 from barnabas.broker.config.dynamic import ConfigLayers, LiveSettings, re_encoded
-from barnabas.broker.config.listener_config import ListenerConfig
 from barnabas.broker.config.load import config_from
 from barnabas.broker.config.password_encoder import PasswordEncoder
 from barnabas.broker.config.settings import BrokerConfig
@@ -186,51 +185,26 @@ def test_a_password_is_decoded_with_the_old_secret_during_a_change() -> None:
     assert lost.listener("EXTERNAL").ssl_key_password is None
 
 
-class Live:
-    def __init__(self) -> None:
-        self.told: list[tuple[str, ListenerConfig]] = []
-        config = static()
-        self.live = LiveSettings(
-            config,
-            TopicConfigs(config.topics),
-            topics_changed=lambda topics: None,
-            topics_written=lambda topics: None,
-            layers_changed=lambda layers: None,
-            listener_changed=lambda name, listener: self.told.append((name, listener)),
-        )
-
-    def take(self, broker: Mapping[str, str], everywhere: Mapping[str, str] | None = None) -> None:
-        self.told.clear()
-        self.live.take({OWN: StoredConfig(dict(broker)), ALL_BROKERS: StoredConfig(dict(everywhere or {}))})
-
-
-def test_a_listener_is_told_of_its_new_stores_and_limits_alone(caplog: pytest.LogCaptureFixture) -> None:
-    live = Live()
+def test_no_password_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    config = static()
+    live = LiveSettings(
+        config,
+        TopicConfigs(config.topics),
+        topics_changed=lambda topics: None,
+        topics_written=lambda topics: None,
+        layers_changed=lambda layers: None,
+    )
+    name = f"{EXTERNAL}ssl.keystore.password"
+    stored = alter({}, (name, "new-secret"))
     with caplog.at_level(logging.INFO):
-        live.take({f"{EXTERNAL}ssl.client.auth": "required"})
-        # It was not open yet.
-        live.live.is_starting = False
-        [(name, listener)] = live.told
-        assert (name, listener.ssl_client_auth) == ("EXTERNAL", "required")
-        password = PasswordEncoder.of(static(), Secret("encoder-secret"))
-        assert password is not None
-        stored = {
-            f"{EXTERNAL}ssl.client.auth": "none",
-            f"{EXTERNAL}ssl.keystore.password": password.encode(Secret("new-secret")),
-        }
-        live.take(stored)
-        [(name, listener)] = live.told
-        assert listener.ssl_keystore_password == Secret("new-secret")
-        assert listener.ssl_client_auth == "required"
-        assert "take effect at the next start: Configs cannot be updated dynamically" in caplog.text
-        live.take(stored)
-        assert live.told == []
-        live.take(stored, {f"{EXTERNAL}max.connections": "3"})
-        assert [(name, listener.max_connections) for name, listener in live.told] == [("EXTERNAL", 3)]
-        live.take(stored, {"max.connections": "3"})
-        assert [listener.max_connections for _, listener in live.told] == [2**31 - 1]
-    assert "new-secret" not in caplog.text
-    assert stored[f"{EXTERNAL}ssl.keystore.password"] not in caplog.text
+        live.take({OWN: StoredConfig(stored)})
+        live.take(
+            {OWN: StoredConfig({name: "plain-secret"}), ALL_BROKERS: StoredConfig({name: stored[name]})}
+        )
+    assert f"{name} cannot be decoded with password.encoder.secret" in caplog.text
+    assert f"{name} cannot be set for all brokers" in caplog.text
+    assert f"'{name}': '[hidden]'" in caplog.text
+    assert not [text for text in ("new-secret", "plain-secret", stored[name]) if text in caplog.text]
 
 
 @pytest.mark.parametrize("cipher", ["AES/CBC/PKCS5Padding", "AES/GCM/NoPadding"])
