@@ -118,9 +118,7 @@ _OF_ENTRIES: Final[Mapping[ApiKey, Callable[[Any, ErrorCode], Any]]] = {
 def list_of(response_class: type[Any]) -> tuple[str, type[Any]]:
     """The first list of an answer, which has the results of the request's entries, and their class."""
     return next(
-        (name, wire.struct)
-        for name, wire, _ in wire_fields(response_class)
-        if wire.is_array and wire.struct is not None
+        (name, wire.struct) for name, wire, _ in wire_fields(response_class) if wire.struct is not None
     )
 
 

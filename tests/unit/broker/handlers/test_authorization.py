@@ -4,6 +4,7 @@ The cases come from the registry and the table of operations. A new API has a ca
 fail that says what is missing.
 """
 
+import logging
 from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
@@ -30,7 +31,13 @@ from barnabas.protocol.messages import groups as group_messages
 from barnabas.protocol.messages import produce as produce_messages
 from barnabas.protocol.messages import topics as topic_messages
 from barnabas.protocol.messages import transactions as transaction_messages
-from barnabas.protocol.messages.authentication import SaslAuthenticateRequest, SaslHandshakeRequest
+from barnabas.protocol.messages.authentication import (
+    AlterUserScramCredentialsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicPartitions
 from barnabas.protocol.schema import APIS, ApiKey
 from tests.support import logs
@@ -488,6 +495,35 @@ def test_authorized_operations_are_the_principals(secured: SecuredServing) -> No
     assert group.authorized_operations == 1 << Operation.DELETE | 1 << Operation.DESCRIBE
 
 
+def test_denials_are_logged_for_what_a_request_names_alone(
+    secured: SecuredServing, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kafka.authorizer.logger")
+
+    def denials(body: Any, *rights: Right) -> list[str]:
+        caplog.clear()
+        assert secured.ask(body, rights).is_answered
+        return [record.getMessage() for record in caplog.records]
+
+    assert denials(group_messages.ListGroupsRequest()) == []
+    assert denials(metadata.MetadataRequest(topics=None)) == []
+    assert denials(fetch_offsets(is_all=True), DESCRIBE_G) == []
+    assert denials(describe_transactions.ListTransactionsRequest()) == []
+    # Neither is a right on the cluster that would spare the question.
+    epochs = example(APIS[ApiKey.OFFSET_FOR_LEADER_EPOCH].request)
+    assert denials(epochs, DESCRIBE_T) == []
+    assert denials(init(None, "", WRITE_T).body, WRITE_T) == []
+    (line,) = denials(epochs)
+    assert line == (
+        "Principal = User:alice is Denied Operation = Describe from host = 127.0.0.1 on resource = "
+        "Topic:LITERAL:secret-topic for request = OffsetForLeaderEpoch with resourceRefCount = 1"
+    )
+    body = produce_request(batch(b"a"), batch(b"b"), topic=TOPIC)
+    body.topic_data += body.topic_data
+    (line,) = denials(body)
+    assert line.endswith("for request = Produce with resourceRefCount = 2")
+
+
 # ---- parts of requests
 
 
@@ -516,6 +552,15 @@ def test_a_produce_request_appends_what_is_allowed(secured: SecuredServing) -> N
     assert codes == {TOPIC: 0, "other": 29}
     body.acks = 0
     assert "TOPIC_AUTHORIZATION_FAILED" in (secured.ask(body, [WRITE_T]).closed or "")
+
+
+def test_every_user_of_a_refused_change_of_credentials_is_answered(secured: SecuredServing) -> None:
+    body = AlterUserScramCredentialsRequest(
+        deletions=[example(ScramCredentialDeletion, name="a")],
+        upsertions=[example(ScramCredentialUpsertion, name="b")],
+    )
+    results = secured.ask(body).response.results
+    assert [(each.user, each.error_code) for each in results] == [("a", 31), ("b", 31)]
 
 
 def test_members_of_old_versions_get_no_null_protocol(secured: SecuredServing) -> None:
