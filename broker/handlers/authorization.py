@@ -66,12 +66,17 @@ def allows(
 
 def is_from_broker(services: Services, request: ApiRequest) -> bool:
     """Whether a request that only brokers send comes from one."""
-    peer = request.raw.peer
-    if peer.listener_name != services.config.inter_broker_listener_name:
-        return False
+    listener_name = request.raw.peer.listener_name
+    return listener_name == services.config.inter_broker_listener_name and may_act_as_broker(
+        services, request
+    )
+
+
+def may_act_as_broker(services: Services, request: ApiRequest) -> bool:
+    """As `is_from_broker`, on any listener."""
     if services.authorizer is None:
-        return services.brokers.is_broker(peer.session)
-    return allows(services, request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
+        return services.brokers.is_broker(request.raw.peer.session)
+    return allows(services, request, Operation.CLUSTER_ACTION, _CLUSTER)
 
 
 def allows_any(services: Services, request: ApiRequest, operation: Operation, resource: ResourceType) -> bool:

@@ -18,7 +18,7 @@ from barnabas.broker.coordinators.transactions.requests import (
     Request,
 )
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.authorization import allows, allows_any, permitted
+from barnabas.broker.handlers.authorization import allows, allows_any, may_act_as_broker, permitted
 from barnabas.broker.handlers.known_errors import known_error, respond_code
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import when_known
@@ -119,7 +119,7 @@ def handle_add_partitions(services: Services, request: ApiRequest) -> None:
     """For one transaction of a client, or for several from a broker (version 4), which may only verify."""
     body: wire.AddPartitionsToTxnRequest = request.body
     if request.is_since(_ADDS_SEVERAL_SINCE):
-        if not allows(services, request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
+        if not may_act_as_broker(services, request):
             code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             request.respond(wire.AddPartitionsToTxnResponse(error_code=code, results_by_transaction=[]))
             return

@@ -1,14 +1,13 @@
-"""A broker with an authorizer for the tests of what principals may do, and a request of every API.
+"""A broker with an authorizer for the tests of what principals may do.
 
 `SecuredServing` has the topic, the group and the transactional id called `TOPIC`, `GROUP` and
-`TRANSACTIONAL_ID`, or none of them. `ask` sends a request as alice, with these rights alone. `example` fills
-in a request by the names of its fields.
+`TRANSACTIONAL_ID`, or none of them. `ask` sends a request as alice, with these rights alone.
 """
 
 import uuid
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.session import Session
@@ -22,9 +21,9 @@ from barnabas.common.security.acl import (
     ResourceType,
 )
 from barnabas.common.security.principal import Principal
-from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.inter_broker import UpdateMetadataRequest
-from barnabas.protocol.schema import ApiKey, WireType, wire_fields
+from barnabas.protocol.schema import ApiKey
 from barnabas.protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.support import group_requests, transaction_requests
 from tests.support.building import LIVE, led_by, metadata, state
@@ -124,61 +123,3 @@ class SecuredServing(Serving):
         self.acls.grant_only(rights)
         connection = Connection.of(body, listener, version=version, session=Session(HOST, ALICE))
         return self.run(connection)
-
-
-# ---- requests
-
-
-_NAMED = {
-    "group_id": GROUP,
-    "groups_names": GROUP,
-    "groups": GROUP,
-    "transactional_id": TRANSACTIONAL_ID,
-    "transactional_ids": TRANSACTIONAL_ID,
-}
-_IN_TOPICS = {"name", "topic", "topic_name"}
-_PLAIN: dict[WireType, Any] = {
-    WireType.BOOLEAN: False,
-    WireType.STRING: "x",
-    WireType.BYTES: b"",
-    WireType.FLOAT64: 0.0,
-    WireType.UUID: NO_TOPIC_ID,
-}
-
-
-def example(message: type[Any], **given: Any) -> Any:
-    """A message whose lists have one element; fields with a default keep it."""
-    fields = dict(given)
-    is_topic = "Topic" in message.__name__
-    for name, wire, make_default in wire_fields(message):
-        if name in fields or make_default is not None:
-            continue
-        if wire.struct is not None:
-            value = example(wire.struct)
-        elif wire.kind is WireType.STRING and name in _NAMED:
-            value = _NAMED[name]
-        elif wire.kind is WireType.STRING and is_topic and name in _IN_TOPICS:
-            value = TOPIC
-        else:
-            value = _PLAIN.get(wire.kind, 0)
-        fields[name] = [value] if wire.is_array else value
-    return message(**fields)
-
-
-class Case(NamedTuple):
-    """A request, and the sets of rights of which any one suffices for it."""
-
-    key: ApiKey
-    body: Any
-    enough: tuple[frozenset[Right], ...]
-    label: str = ""
-    version: int | None = None
-    """Of Kafka's protocol, if not the last one that is served."""
-    is_native: bool = True
-    is_kafka: bool = True
-    listener: str = EXTERNAL
-    shown: str = ""
-    """A name that the answer has only for who may see it; a refusal is no error then."""
-
-    def __str__(self) -> str:
-        return f"{self.key.name}{self.label and '-'}{self.label}"

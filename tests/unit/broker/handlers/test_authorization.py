@@ -7,30 +7,28 @@ fail that says what is missing.
 import logging
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from barnabas.broker.handlers.dispatcher import Dispatcher
 from barnabas.broker.handlers.registry import HANDLERS
-from barnabas.broker.security.api_operations import API_OPERATIONS, DENIED, Where
+from barnabas.broker.security.api_operations import API_OPERATIONS, DENIED
 from barnabas.broker.security.authentication import Authenticator, Mechanism
+from barnabas.broker.security.inter_broker import BrokerPrincipals
 from barnabas.broker.security.password_servers import PlainPasswords, PlainServer
 from barnabas.broker.security.session import Session
-from barnabas.common.security.acl import Operation, ResourceType
+from barnabas.common.security.acl import Operation
+from barnabas.common.security.principal import Principal
 from barnabas.protocol.answer_codes import error_counts
 from barnabas.protocol.messages import (
-    configs,
     describe_transactions,
-    find_coordinator,
     metadata,
-    offsets,
-    placement,
 )
 from barnabas.protocol.messages import groups as group_messages
-from barnabas.protocol.messages import produce as produce_messages
 from barnabas.protocol.messages import topics as topic_messages
-from barnabas.protocol.messages import transactions as transaction_messages
 from barnabas.protocol.messages.authentication import (
     AlterUserScramCredentialsRequest,
     SaslAuthenticateRequest,
@@ -38,265 +36,42 @@ from barnabas.protocol.messages.authentication import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from barnabas.protocol.messages.partitions import TopicPartitionIndexes, TopicPartitions
 from barnabas.protocol.schema import APIS, ApiKey
-from tests.support import logs
+from tests.support.api_cases import (
+    CASES,
+    CLUSTER_ACTION,
+    DESCRIBE_G,
+    DESCRIBE_T,
+    OPERATIONS_ALONE,
+    READ_T,
+    TESTED_ALONE,
+    WITHOUT_QUESTIONS,
+    WRITE_T,
+    C,
+    Case,
+    G,
+    T,
+    example,
+    fetch_offsets,
+    init,
+    named,
+    needs,
+    versions,
+)
 from tests.support.authorizing import (
     ADMIN,
     GROUP,
     HOST,
     TOPIC,
     TOPIC_ID,
-    TRANSACTIONAL_ID,
-    Case,
     Right,
     SecuredServing,
-    example,
 )
 from tests.support.building import LIVE, led_by
 from tests.support.building import metadata as metadata_update
 from tests.support.group_requests import commit
 from tests.support.record_requests import fetch_request, produce_request
-from tests.support.serving import EXTERNAL, INTERNAL, Connection, batch
-
-T, G, X, C = (
-    ResourceType.TOPIC,
-    ResourceType.GROUP,
-    ResourceType.TRANSACTIONAL_ID,
-    ResourceType.CLUSTER,
-)
-CLUSTER_ACTION = (Operation.CLUSTER_ACTION, C)
-
-
-def needs(*rights: Right) -> tuple[frozenset[Right], ...]:
-    return (frozenset(rights),)
-
-
-def config_cases(key: ApiKey, resource_class: type[Any], operation: Operation) -> list[Case]:
-    def body(kind: configs.ConfigResourceType, name: str) -> Any:
-        resource = example(resource_class, resource_type=kind, resource_name=name)
-        if hasattr(resource, "configs"):
-            resource.configs = []
-        return APIS[key].request(resources=[resource])
-
-    return [
-        Case(key, body(configs.ConfigResourceType.TOPIC, TOPIC), needs((operation, T)), "topic"),
-        Case(key, body(configs.ConfigResourceType.BROKER, "1"), needs((operation, C)), "broker"),
-    ]
-
-
-def find(key_type: int, key: str) -> list[Case]:
-    right = needs((Operation.DESCRIBE, X if key_type else G))
-    one = find_coordinator.FindCoordinatorRequest(key_type=key_type, key=key)
-    several = find_coordinator.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-    return [
-        Case(ApiKey.FIND_COORDINATOR, one, right, f"one-{key_type}", version=3, is_native=False),
-        Case(ApiKey.FIND_COORDINATOR, several, right, f"several-{key_type}", version=4),
-    ]
-
-
-def init(transactional_id: str | None, label: str, right: Right) -> Case:
-    body = produce_messages.InitProducerIdRequest(transactional_id=transactional_id)
-    return Case(ApiKey.INIT_PRODUCER_ID, body, needs(right), label)
-
-
-def named(topic: str = TOPIC, *, creates: bool = False, **fields: bool) -> metadata.MetadataRequest:
-    topics = [metadata.MetadataRequestTopic(name=topic)]
-    return metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=creates, **fields)
-
-
-def transactional_produce() -> produce_messages.ProduceRequest:
-    records = bytes(logs.produced(0, producer_id=7, is_transactional=True))
-    return replace_field(produce_request(records, topic=TOPIC), transactional_id=TRANSACTIONAL_ID)
-
-
-def replace_field(message: Any, **changes: Any) -> Any:
-    for name, value in changes.items():
-        setattr(message, name, value)
-    return message
-
-
-def fetch_offsets(*, is_all: bool) -> offsets.OffsetFetchRequest:
-    topics = None if is_all else [TopicPartitionIndexes(name=TOPIC, partition_indexes=[0])]
-    group = offsets.OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
-    return offsets.OffsetFetchRequest(groups=[group])
-
-
-def add_partitions(**fields: Any) -> transaction_messages.AddPartitionsToTxnRequest:
-    return transaction_messages.AddPartitionsToTxnRequest(**fields)
-
-
-ADDED_TOPICS = [transaction_messages.AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])]
-READ_T, WRITE_T, WRITE_X = (Operation.READ, T), (Operation.WRITE, T), (Operation.WRITE, X)
-DESCRIBE_T, DESCRIBE_G, DESCRIBE_X = (Operation.DESCRIBE, T), (Operation.DESCRIBE, G), (Operation.DESCRIBE, X)
-
-BY_HAND = [
-    Case(ApiKey.PRODUCE, produce_request(batch(b"a"), topic=TOPIC), needs(WRITE_T), "plain"),
-    Case(ApiKey.PRODUCE, transactional_produce(), needs(WRITE_T, WRITE_X), "transactional", version=11),
-    Case(ApiKey.FETCH, fetch_request(0, topic=TOPIC, version=12), needs(READ_T), "name", version=12),
-    Case(
-        ApiKey.FETCH,
-        fetch_request(0, topic_id=TOPIC_ID, version=13),
-        needs(READ_T),
-        "id",
-        version=13,
-        is_native=False,
-    ),
-    Case(
-        ApiKey.FETCH,
-        fetch_request(0, topic=TOPIC, replica_id=2),
-        needs(CLUSTER_ACTION),
-        "follower",
-        is_kafka=False,
-        listener=INTERNAL,
-    ),
-    Case(ApiKey.METADATA, named(), needs(DESCRIBE_T), "name"),
-    Case(
-        ApiKey.METADATA,
-        metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=None, topic_id=TOPIC_ID)]),
-        needs(DESCRIBE_T),
-        "id",
-    ),
-    Case(ApiKey.METADATA, metadata.MetadataRequest(topics=None), needs(DESCRIBE_T), "all", shown=TOPIC),
-    Case(
-        ApiKey.ELECT_LEADERS,
-        placement.ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=TOPIC, partitions=[0])]),
-        needs((Operation.ALTER, C)),
-        version=0,
-    ),
-    *find(0, GROUP),
-    *find(1, TRANSACTIONAL_ID),
-    Case(
-        ApiKey.OFFSET_FETCH,
-        fetch_offsets(is_all=False),
-        needs(DESCRIBE_G, DESCRIBE_T),
-        "named",
-        version=8,
-    ),
-    Case(
-        ApiKey.OFFSET_FETCH,
-        offsets.OffsetFetchRequest(
-            group_id=GROUP, topics=[TopicPartitionIndexes(name=TOPIC, partition_indexes=[0])]
-        ),
-        needs(DESCRIBE_G, DESCRIBE_T),
-        "one",
-        version=1,
-        is_native=False,
-    ),
-    Case(
-        ApiKey.OFFSET_FETCH,
-        fetch_offsets(is_all=True),
-        needs(DESCRIBE_G, DESCRIBE_T),
-        "all",
-        version=8,
-        shown=TOPIC,
-    ),
-    Case(
-        ApiKey.LIST_GROUPS,
-        group_messages.ListGroupsRequest(),
-        (frozenset([DESCRIBE_G]), frozenset([(Operation.DESCRIBE, C)])),
-        shown=GROUP,
-    ),
-    Case(
-        ApiKey.LIST_TRANSACTIONS,
-        describe_transactions.ListTransactionsRequest(),
-        needs(DESCRIBE_X),
-        shown=TRANSACTIONAL_ID,
-    ),
-    Case(
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        describe_transactions.DescribeTransactionsRequest(transactional_ids=[TRANSACTIONAL_ID]),
-        needs(DESCRIBE_X, DESCRIBE_T),
-        shown=TOPIC,
-    ),
-    Case(
-        ApiKey.DELETE_TOPICS,
-        topic_messages.DeleteTopicsRequest(
-            topics=[topic_messages.DeleteTopicState(name=TOPIC)], timeout_ms=0
-        ),
-        needs((Operation.DELETE, T)),
-        "name",
-    ),
-    Case(
-        ApiKey.DELETE_TOPICS,
-        topic_messages.DeleteTopicsRequest(
-            topics=[topic_messages.DeleteTopicState(topic_id=TOPIC_ID)], timeout_ms=0
-        ),
-        needs((Operation.DELETE, T)),
-        "id",
-    ),
-    *config_cases(ApiKey.DESCRIBE_CONFIGS, configs.DescribeConfigsResource, Operation.DESCRIBE_CONFIGS),
-    *config_cases(ApiKey.ALTER_CONFIGS, configs.AlterConfigsResource, Operation.ALTER_CONFIGS),
-    *config_cases(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS, configs.IncrementalAlterConfigsResource, Operation.ALTER_CONFIGS
-    ),
-    init(TRANSACTIONAL_ID, "transactional", WRITE_X),
-    init(None, "idempotent", (Operation.IDEMPOTENT_WRITE, C)),
-    init(None, "any topic", WRITE_T),
-    Case(
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        add_partitions(
-            v3_and_below_transactional_id=TRANSACTIONAL_ID,
-            v3_and_below_producer_id=1_000,
-            v3_and_below_producer_epoch=0,
-            v3_and_below_topics=ADDED_TOPICS,
-        ),
-        needs(WRITE_X, WRITE_T),
-        "client",
-        version=3,
-        is_native=False,
-    ),
-    Case(
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        add_partitions(
-            transactions=[
-                transaction_messages.AddPartitionsToTxnTransaction(
-                    transactional_id=TRANSACTIONAL_ID,
-                    producer_id=1_000,
-                    producer_epoch=0,
-                    topics=ADDED_TOPICS,
-                )
-            ]
-        ),
-        needs(CLUSTER_ACTION),
-        "broker",
-        version=4,
-    ),
-]
-
-
-def automatic(key: ApiKey) -> Case:
-    """The case of an API whose table has no question that its handler asks."""
-    questions = [each for each in API_OPERATIONS[key] if each.where is not Where.HANDLER]
-    enough = [frozenset((each.operation, each.resource) for each in questions)]
-    for each in questions:
-        if each.or_on_cluster is not None:
-            rest = enough[0] - {(each.operation, each.resource)}
-            enough.append(rest | {(each.or_on_cluster, C)})
-    listener = INTERNAL if HANDLERS[key].inter_broker_only else EXTERNAL
-    body = example(APIS[key].request)
-    return Case(key, body, tuple(enough), is_kafka=not APIS[key].is_native_only, listener=listener)
-
-
-WITHOUT_QUESTIONS = {key for key, questions in API_OPERATIONS.items() if not questions}
-OPERATIONS_ALONE = {ApiKey.DESCRIBE_CLUSTER}
-"""Served to everybody; what is asked decides the authorized operations in the answer."""
-CASES = BY_HAND + [
-    automatic(key)
-    for key in HANDLERS
-    if key not in {case.key for case in BY_HAND} | WITHOUT_QUESTIONS | OPERATIONS_ALONE
-]
-TESTED_ALONE: dict[ApiKey, set[Right]] = {
-    # test_unknown_topics_are_created_only_with_the_right_to
-    ApiKey.METADATA: {(Operation.CREATE, C), (Operation.CREATE, T), (Operation.DESCRIBE, C)},
-    # test_the_settings_of_a_new_topic_need_a_right_of_their_own
-    ApiKey.CREATE_TOPICS: {(Operation.DESCRIBE_CONFIGS, T)},
-}
-
-
-def versions(case: Case) -> list[int | None]:
-    kafka = APIS[case.key].versions[1] if case.version is None else case.version
-    return [None] * case.is_native + [kafka] * case.is_kafka
+from tests.support.serving import INTERNAL, Connection, batch
 
 
 def is_allowed(case: Case, connection: Connection) -> bool:
@@ -456,13 +231,11 @@ def test_unknown_topics_are_created_only_with_the_right_to(secured: SecuredServi
 
 
 def test_metadata_that_is_kept_is_not_another_principals(secured: SecuredServing) -> None:
-    everything = metadata.MetadataRequest(topics=None)
     many = [led_by(1, index=index) for index in range(60)]
     secured.managed.metadata.update(metadata_update(LIVE, *many, topic=TOPIC, topic_id=TOPIC_ID))
 
     def topics(*rights: Right, **flags: bool) -> dict[str, int]:
-        body = replace_field(copy(everything), **flags)
-        answer = secured.ask(body, rights).response
+        answer = secured.ask(metadata.MetadataRequest(topics=None, **flags), rights).response
         return {topic.name: topic.topic_authorized_operations for topic in answer.topics}
 
     assert topics(DESCRIBE_T).keys() == {TOPIC}
@@ -620,3 +393,17 @@ def test_what_brokers_send_is_refused_to_clients_in_both_protocols(secured: Secu
     follower = fetch_request(0, topic=TOPIC, replica_id=2)
     refused = secured.ask(follower, [CLUSTER_ACTION, READ_T], listener=INTERNAL, version=12)
     assert refused.response.error_code == 31
+
+
+def test_without_an_authorizer_only_brokers_send_what_brokers_send(secured: SecuredServing) -> None:
+    broker = Principal.user("broker")
+    services = replace(secured.dispatch._services, authorizer=None, brokers=BrokerPrincipals(broker))
+    secured.dispatch = Dispatcher(services)
+    for case in FROM_BROKERS:
+        for version in versions(case):
+            client = secured.ask(case.body, listener=case.listener, version=version)
+            assert client.closed or set(error_counts(client.response)) == {31}, (case, version)
+            session = Session(HOST, broker)
+            peer = secured.send(case.body, case.listener, version=version, session=session)
+            assert not peer.closed, (case, version)
+            assert not peer.is_answered or 31 not in error_counts(peer.response), (case, version)
