@@ -78,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
             # Until the peer is known, it may not make the broker hold more than a handshake takes.
             self._receiver.max_frame_bytes = min(authenticator.max_receive_bytes, max_frame_bytes)
             peer.session.on_authenticated = self.authenticated
+            peer.session.on_failed = self.authentication_failed
         self._memory = MemoryShare(thread.memory, self._receiver, limits, is_protected, self._set_reading)
         # Only the network thread touches these.
         self._last_active_ns = peer.opened_ns
@@ -124,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
             if is_short:
                 self._set_reading()
             return
-        if (authentication := self._authentication) is not None:
+        if (authentication := self._authentication) is not None and not self._is_reported:
             authentication.pending.serve(self)
         peer, lane_of, answer = self.peer, self._handlers.lane_of, self.answer
         resume, give_back = self.resume, memory.give_back
@@ -424,6 +425,12 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver.max_frame_bytes = self._max_frame_bytes
         if authentication is not None:
             authentication.pending.remove(self)
+
+    def authentication_failed(self) -> None:
+        """The peer was refused and reported, and waits for the answer: until then it may be displaced."""
+        self._is_reported = True
+        if (authentication := self._authentication) is not None:
+            authentication.pending.wait(self)
 
     def displace(self) -> None:
         """Close soon, unless the peer is known by then: too many others are not known."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from barnabas.broker.base.clocks import monotonic_ms
+from barnabas.broker.base.limited_log import LimitedLogByKey
 from barnabas.broker.base.purgatory import DelayedCall, Purgatory
 from barnabas.broker.security.session import Session
 
@@ -60,6 +61,8 @@ class FailedAuthentications:
         self.successes = 0
         self._pauses = FailurePauses(delay_ms)
         self._purgatory = purgatory
+        # One line in an interval for each address and reason.
+        self._report = LimitedLogByKey(logger, logging.INFO)
         self._now_ms = now_ms
         self._lock = threading.Lock()
 
@@ -74,8 +77,11 @@ class FailedAuthentications:
 
         The line is Kafka's. It has nothing that the peer has sent but what the reason says.
         """
+        if session.on_failed is not None:
+            session.on_failed()
         again = session.authenticator is not None and session.authenticator.has_succeeded
-        logger.info(
+        self._report(
+            f"{session.host} {reason}",
             "Failed %sauthentication with /%s (channelId=%s) (%s)",
             "re-" if again else "",
             session.host,

@@ -20,7 +20,15 @@ NEVER_NS: Final = 2**63 - 1
 class Session:
     """Made with the connection; authentication sets the principal."""
 
-    __slots__ = ("authenticator", "expires_at_ns", "grants", "host", "on_authenticated", "principal")
+    __slots__ = (
+        "authenticator",
+        "expires_at_ns",
+        "grants",
+        "host",
+        "on_authenticated",
+        "on_failed",
+        "principal",
+    )
 
     def __init__(self, host: str = "", principal: Principal = ANONYMOUS) -> None:
         self.host = host
@@ -35,6 +43,8 @@ class Session:
         0 until the peer is authenticated."""
         self.on_authenticated: Callable[[], None] | None = None
         """Called at each success, on the thread of the request: the peer may now cost more."""
+        self.on_failed: Callable[[], None] | None = None
+        """Called at a failure, on the thread of the request; the connection is closed after a pause."""
 
     @property
     def is_authenticated(self) -> bool:

@@ -104,7 +104,7 @@ def test_a_refused_peer_is_told_and_closed(
     text = "Authentication failed: Invalid username or password"
     assert (refused.response.error_code, refused.response.error_message) == (58, text)
     assert refused.closed
-    assert f"Failed authentication with /192.0.2.1 (channelId=client-1) ({text})" in caplog.messages
+    assert f"Failed authentication with /192.0.2.1 (channelId=client-1) ({text})" in caplog.text
     assert "guess" not in caplog.text
     assert serving.failed_authentications.failures == 1
     assert serving.send(OTHER, version=version and 3, session=session).closed
