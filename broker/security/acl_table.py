@@ -45,6 +45,8 @@ def canonical_host(host: str) -> str:
 
     Java writes the zeros of an IPv6 address, Python leaves them out.
     """
+    if host == ANY_HOST:
+        return host
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -127,6 +127,7 @@ class AclAdmin(AdminBase):
 
 
 def _binding(resource: Any, acl: Any, pattern_type: int) -> AclBinding:
+    kind, _, name = acl.principal.partition(":")
     return AclBinding(
         ResourcePattern(
             _member(ResourceType, resource.resource_type),
@@ -134,7 +135,7 @@ def _binding(resource: Any, acl: Any, pattern_type: int) -> AclBinding:
             _member(PatternType, pattern_type),
         ),
         AclEntry(
-            Principal.parse(acl.principal),
+            Principal(kind, name),
             acl.host,
             _member(Operation, acl.operation),
             _member(Permission, acl.permission_type),

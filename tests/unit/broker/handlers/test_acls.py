@@ -20,6 +20,7 @@ from barnabas.protocol.messages.acls import (
 )
 from barnabas.zookeeper import acls as store
 from barnabas.zookeeper.acls import AclChanges
+from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from tests.support.building import fatal
 from tests.support.controller_fakes import Znodes
 from tests.support.serving import Serving
@@ -64,10 +65,10 @@ class Served(Serving):
     """A broker with an authorizer; the peers are super users."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.authorizer = Authorizer(super_users=[ANONYMOUS])
-        self.acls = changes_of(self.znodes, self.authorizer)
-        self.dispatch = Dispatcher(replace(self._services(), authorizer=self.authorizer, acls=self.acls))
+        authorizer = Authorizer(super_users=[ANONYMOUS])
+        super().__init__(folder, authorizer=authorizer)
+        self.acls = changes_of(self.znodes, authorizer)
+        self.dispatch = Dispatcher(replace(self._services(), acls=self.acls))
 
     def create(self, *acls: AclCreation) -> list[tuple[int, str | None]]:
         results = self.call(CreateAclsRequest(creations=list(acls))).results
@@ -198,6 +199,19 @@ def test_a_filter_without_sense_is_refused(served: Served) -> None:
     assert (good.error_code, len(good.matching_acls)) == (ErrorCode.NONE, 1)
     answer = served.call(chosen(DescribeAclsRequest, pattern_type_filter=0))
     assert (answer.error_code, answer.resources) == (ErrorCode.INVALID_REQUEST, [])
+
+
+def test_without_zookeeper_no_acl_changes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.create(acl())
+
+    def fail(*_: object) -> None:
+        raise ZooKeeperUnavailable("no connection")
+
+    monkeypatch.setattr(store.AclStore, "read", fail)
+    [(code, _)] = served.create(acl("u"))
+    (result,) = served.delete(chosen())
+    assert code == result.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert served.described() == {(TOPIC, "t", LITERAL, "User:alice", "*", READ, ALLOW)}
 
 
 def test_an_unreadable_node_is_reported_and_closes_its_resource(served: Served) -> None:
