@@ -67,10 +67,10 @@ def is_password(name: str) -> bool:
 
 
 class Layer(NamedTuple):
-    """A value of one layer: the name that was used, its text and the layer."""
+    """A value of one layer: the name that was used, its text (None if it is not set) and the layer."""
 
     name: str
-    text: str
+    text: str | None
     source: ConfigSource
 
 
@@ -128,7 +128,8 @@ class ConfigLayers:
         aliases = [alias for alias, aliased in ALIASES.items() if aliased == name]
         layers = self._given(name, [name, *(coarse for coarse, _ in declared.coarser), *aliases])
         if not isinstance(declared.default, NoDefault):
-            layers.append(Layer(name, setting_text(declared.default), ConfigSource.DEFAULT_CONFIG))
+            text = None if declared.default is None else setting_text(declared.default)
+            layers.append(Layer(name, text, ConfigSource.DEFAULT_CONFIG))
         return layers
 
     def _given(self, name: str, static_names: Iterable[str]) -> list[Layer]:

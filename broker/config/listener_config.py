@@ -75,6 +75,14 @@ class HostNameCheck(Kind):
         return value
 
 
+class _Seconds(Integer):
+    """From 0 to a limit; a short in Kafka."""
+
+    def __init__(self, at_most: int) -> None:
+        super().__init__(0, at_most)
+        self.config_type = "SHORT"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
     """The settings of one listener: its overrides, else the broker's values."""
@@ -213,10 +221,10 @@ class ListenerConfig:
         Double(0.0, 0.25), 0.05, "The most of that lifetime that is added to the share at random."
     )
     sasl_login_refresh_min_period_seconds: int = setting(
-        Integer(0, 900), 60, "The shortest time between two tokens."
+        _Seconds(900), 60, "The shortest time between two tokens."
     )
     sasl_login_refresh_buffer_seconds: int = setting(
-        Integer(0, 3_600), 300, "A new token is fetched at least this long before the old one expires."
+        _Seconds(3_600), 300, "A new token is fetched at least this long before the old one expires."
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         Text(), None, "Where the keys that verify tokens are: a URL of HTTP, HTTPS or a file."

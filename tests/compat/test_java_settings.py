@@ -13,7 +13,7 @@ import pytest
 
 from barnabas.broker.config.describe import describe_broker, describe_topic
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES, ConfigLayers
-from barnabas.broker.config.settings import SETTINGS
+from barnabas.broker.config.settings import OF_LISTENERS, SETTINGS
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, ReplicaList
 from barnabas.common.settings import DERIVED, AlwaysFalse, Boolean, Choice, Double, Integer, Kind, TextList
 from barnabas.deploy.local import LocalCluster
@@ -35,7 +35,7 @@ Entry = DescribeConfigsResourceResult
 COARSER: Final = "the default is Kafka's, in ms; there it belongs to the name in hours, and this one has none"
 ONE_THREAD: Final = "more threads make a broker slower because of the interpreter lock"
 ONLY_DYNAMIC: Final = "Kafka takes it as a dynamic setting alone, which its table leaves out"
-NONE: Final = "an empty text instead of null: not set"
+OF_THE_AUTHORIZER: Final = "a setting of Kafka's authorizer, which its table of the broker leaves out"
 RESTART: Final = "takes effect when a broker starts"
 SYSTEM: Final = "the system chooses better than a fixed size"
 DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
@@ -55,9 +55,12 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     # Brokers
     ("broker.id", "default"): "required; ids are not generated",
     ("default.replication.factor", "type"): "the limit of the protocol is that of a short",
-    ("listener.security.protocol.map", "default"): "without TLS and SASL so far",
-    ("broker.rack", "default"): NONE,
-    ("replica.selector.class", "default"): NONE,
+    ("listener.security.protocol.map", "default"): "the same, in another order",
+    ("allow.everyone.if.no.acl.found", "name"): OF_THE_AUTHORIZER,
+    ("super.users", "name"): OF_THE_AUTHORIZER,
+    ("java.security.auth.login.config", "name"): "Java takes it as a system property",
+    ("sasl.server.max.receive.size", "default"): "peers without credentials need no more here",
+    ("sasl.mechanism.inter.broker.protocol", "is dynamic"): RESTART,
     ("min.insync.replicas.strict", "name"): "Kafka's rule cannot be switched",
     ("transaction.state.log.segment.bytes", "default"): "a new coordinator reads the newest segment whole",
     ("queued.max.request.bytes", "default"): "peers without credentials must not fill the memory",
@@ -183,11 +186,13 @@ def broker_differences(ours: Mapping[str, Entry], theirs: Mapping[str, Row]) -> 
             yield name, "name"
             continue
         row = theirs[name]
+        is_dynamic = row.cells["Update Mode"] != "read-only"
         default = next((layer.text for layer in layers.layers(name) if layer.source == 5), None)
         for field, is_same in (
             ("type", entry.config_type.name.lower() == row.cells["Type"]),
             ("default", default == row.default or same_number(default, row.default)),
-            ("is dynamic", (name in DYNAMIC_NAMES) == (row.cells["Update Mode"] != "read-only")),
+            # With the prefix of a listener these are dynamic: see `check_open_listeners`.
+            ("is dynamic", name in OF_LISTENERS or (name in DYNAMIC_NAMES) == is_dynamic),
             ("documentation", bool(entry.documentation)),
         ):
             if not is_same:
