@@ -194,6 +194,19 @@ def test_kafka_configs_sets_lists_and_removes_quotas(tool: Tool, bootstrap: str)
         assert title not in run(*entity, "--describe")
 
 
+def test_kafkas_own_test_of_compatibility_passes(tool: Tool, bootstrap: str) -> None:
+    """With the features of a current broker, as Kafka's `client_compatibility_features_test.py` has them."""
+    supported = ("offsets-for-times", "cluster-id", "create-topics", "describe-acls", "describe-configs")
+    said = tool(
+        "org.apache.kafka.tools.ClientCompatibilityTest",
+        *("--bootstrap-server", bootstrap, "--topic", fresh_name("compatible")),
+        *("--num-cluster-nodes", str(len(bootstrap.split(",")))),
+        *(word for name in (*supported, "idempotent-producer") for word in (f"--{name}-supported", "true")),
+        *("--expect-record-too-large-exception", "false"),
+    )
+    assert "SUCCESS" in said
+
+
 def test_kafka_acls_lists_adds_and_removes(tool: Tool, shared: Shared) -> None:
     """Through the brokers, and beside them: Kafka's own authorizer reads and writes the same znodes."""
     authorizer = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
