@@ -58,6 +58,14 @@ _SESSION_SHARE: Final = (0.85, 0.95)
 """The bounds of the share of a session after which the channel authenticates again, as in Kafka."""
 
 
+_OTHER_PROTOCOLS: Final = {
+    "PLAINTEXT": "SSL, SASL_PLAINTEXT or SASL_SSL",
+    "SSL": "SASL_SSL",
+    "SASL_PLAINTEXT": "SASL_SSL",
+}
+"""What a listener may need that closes the connection of another protocol without a word."""
+
+
 class ChannelState(Enum):
     """The states of a channel; `_NEXT` has the transitions."""
 
@@ -433,7 +441,8 @@ class Channel:
                 self._move(ChannelState.DISCONNECTED)
                 self._drop(ConnectionClosed(f"connection to {self.endpoint}: {error}"))
         finally:
-            self._authenticating_again = None
+            if self._authenticating_again is asyncio.current_task():
+                self._authenticating_again = None
             if gate is not None:
                 gate.open()
                 self._forget(gate)
@@ -543,10 +552,11 @@ class Channel:
     def _why(self, connection: Connection, error: Exception | None) -> str:
         """Why a connection ended, with the likely reason if the peer has never answered."""
         why = f"{type(error).__name__}: {error}" if error is not None else "closed by the peer"
-        if connection.has_answered or self._security.login is not None:
+        is_answered = connection.has_answered or (self._opening is not None and self._opening.is_answered)
+        others = _OTHER_PROTOCOLS.get(self._security.protocol)
+        if is_answered or others is None:
             return why
-        other = "SSL, SASL_PLAINTEXT or SASL_SSL" if self._security.tls is None else "SASL_SSL"
-        return f"{why}, before it answered: does the listener need security_protocol={other}?"
+        return f"{why}, before it answered: does the listener need security_protocol={others}?"
 
 
 def _retrieve_outcome(attempt: asyncio.Task[None]) -> None:

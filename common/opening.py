@@ -89,6 +89,11 @@ class Opening:
         response: ApiVersionsResponse = body
         return response
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the peer has answered anything."""
+        return self._correlation_id > 0 or (self._answer.done() and self._ended is None)
+
     def received(self, frames: list[Frame]) -> None:
         """Take the one expected frame. Raises MalformedFrame for any other."""
         if len(frames) != 1 or self._answer.done():

@@ -162,6 +162,12 @@ async def test_a_client_without_security_gets_a_hint(server: Server, channel_to:
         await channel_to(server).request(ASK)
 
 
+async def test_a_client_that_lacks_tls_alone_gets_a_hint(server: Server, channel_to: MakeChannel) -> None:
+    server.hangs_up = True
+    with pytest.raises(ConnectionClosed, match=r"does the listener need security_protocol=SASL_SSL\?"):
+        await channel_to(server, security=plain()).request(ASK)
+
+
 # ---- Authenticating again
 
 
