@@ -2,8 +2,9 @@
 
 Spark passes every such option on to Kafka's client, which warns of unknown names. Here a setting that our
 client has is checked and used. Another one of Kafka's and an unknown name have no effect, which is logged as
-a warning, once in a process. A setting that would change what is read or written is refused with the reason,
-and so is security, because a secured cluster must never be used in the clear by accident.
+a warning, once in a process. A setting that would change what is read or written is refused with the reason.
+An unknown one of security is refused, too: a secured cluster must never be used in the clear by accident.
+Values of security settings are never shown.
 
 The functions are pure but for the warnings, and for any thread.
 """
@@ -17,6 +18,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from barnabas.client.security import WITHOUT_EFFECT
 from barnabas.common.settings import parsed, settings_of
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import InvalidConfiguration
@@ -26,8 +28,6 @@ logger = logging.getLogger(__name__)
 KAFKA_PREFIX: Final = "kafka."
 
 _SECURITY: Final = ("security.", "sasl.", "ssl.")
-_PROTOCOL: Final = "security.protocol"
-
 _OF_ALL_CLIENTS: Final = """
     auto.include.jmx.reporter bootstrap.servers client.dns.lookup client.id connections.max.idle.ms
     enable.metrics.push interceptor.classes metadata.max.age.ms metadata.recovery.strategy metric.reporters
@@ -51,7 +51,7 @@ _OF_PRODUCERS: Final = """
     partitioner.ignore.keys retries transaction.timeout.ms transactional.id value.serializer
 """
 KAFKA_NAMES: Final = frozenset(f"{_OF_ALL_CLIENTS} {_OF_CONSUMERS} {_OF_PRODUCERS}".split())
-"""The settings of the consumer and the producer of Kafka 3.9, except those of TLS and authentication."""
+"""The settings of the consumer and the producer of Kafka 3.9, except those of `client.security`."""
 
 
 class Client(NamedTuple):
@@ -118,17 +118,21 @@ def client_settings(
     fields = {setting.name: field for field, setting in declared.items()}
     used: dict[str, Any] = {}
     for name, option in written.items():
-        _check_accepted(name, option, given[option], client)
+        if name in client.refused:
+            raise InvalidConfiguration(f"option {option!r} is refused: {client.refused[name]}")
         if name in fields:
             field = fields[name]
             value = parsed(option, given[option], declared[field].kind)
             if field in client.uses:
                 used[field] = value
                 continue
-        if name == _PROTOCOL:
-            continue
-        if name in fields or name in KAFKA_NAMES:
+        if name in fields or name in KAFKA_NAMES or name in WITHOUT_EFFECT:
             _warn_once(f"option {option!r} has no effect in the barnabas {client.role}")
+        elif name.startswith(_SECURITY):
+            hint = did_you_mean(name, {*fields, *WITHOUT_EFFECT})
+            raise InvalidConfiguration(
+                f"option {option!r} is unknown, and settings of security must be known{hint}"
+            )
         else:
             hint = did_you_mean(name, {*fields, *KAFKA_NAMES})
             _warn_once(f"option {option!r} is no setting of Kafka's client and has no effect{hint}")
@@ -136,22 +140,6 @@ def client_settings(
         used, client.config_class, {fields[name]: written[name] for name in fields.keys() & written}
     )
     return used
-
-
-def _check_accepted(name: str, option: str, value: str, client: Client) -> None:
-    # Values of security settings are not shown: they may be passwords.
-    if name == _PROTOCOL:
-        if value.strip().upper() != "PLAINTEXT":
-            raise InvalidConfiguration(
-                f"{option}={value!r}: expected PLAINTEXT, as the client has no TLS and no authentication yet"
-            )
-    elif name.startswith(_SECURITY):
-        raise InvalidConfiguration(
-            f"option {option!r} is refused: the client has no TLS and no authentication yet, "
-            "and does not use a secured cluster without them"
-        )
-    elif name in client.refused:
-        raise InvalidConfiguration(f"option {option!r} is refused: {client.refused[name]}")
 
 
 def _check_together(

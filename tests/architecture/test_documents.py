@@ -15,6 +15,8 @@ import pytest
 from barnabas.broker.config.settings import KNOWN_NAMES
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS
 from barnabas.cli.main import COMMANDS, build_parser
+from barnabas.client.security import SecurityConfig
+from barnabas.common.settings import settings_of
 from barnabas.spark_connector.client_settings import KAFKA_NAMES, KAFKA_PREFIX
 from barnabas.spark_connector.options import OPTIONS
 
@@ -102,7 +104,8 @@ def test_every_file_that_is_named_exists() -> None:
 
 
 def test_every_setting_that_is_named_exists() -> None:
-    options = {KAFKA_PREFIX + name for name in KAFKA_NAMES}.union(OPTIONS)
+    of_security = {field.replace("_", ".") for field in settings_of(SecurityConfig)}
+    options = {KAFKA_PREFIX + name for name in KAFKA_NAMES | of_security}.union(OPTIONS)
     known = {*KNOWN_NAMES, *TOPIC_SETTINGS, *options}
     assert missing(lambda text: [setting for setting in named_settings(text) if setting not in known]) == []
 

@@ -1,8 +1,11 @@
 """`kafka.*` options: settings that reach our clients, those without effect, and the refused ones."""
 
+import pickle
+
 import pytest
 
 from barnabas.client.config import ConsumerConfig, ProducerConfig
+from barnabas.client.security import SecurityConfig
 from barnabas.common.settings import settings_of
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.spark_connector.client_settings import (
@@ -52,10 +55,28 @@ def test_settings_without_effect_are_named_once_in_a_process(
     assert caplog.text.count(text) == 1
 
 
-def test_plain_text_is_the_one_protocol(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"kafka.security.protocol": "plaintext", "kafka.client.id": "reports"}
-    assert client_settings(given, SOURCE_CLIENT) == {"client_id": "reports"}
-    assert caplog.text == ""
+LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+
+
+@pytest.mark.parametrize("client", [SOURCE_CLIENT, SINK_CLIENT])
+def test_settings_of_security_have_kafkas_names_and_reach_other_processes(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": f'{LOGIN} username="me" password="hunter2";',
+        "kafka.ssl.truststore.location": "/etc/ca.pem",
+        "kafka.ssl.truststore.type": "PEM",
+    }
+    settings = client_settings(given, client)
+    config = client.config_class.of(pickle.loads(pickle.dumps(settings)))
+    assert config.make_security().protocol == "SASL_SSL"
+    assert config.ssl_truststore_location == "/etc/ca.pem"
+    assert "hunter2" not in repr(settings) + repr(config) + caplog.text
+    _warn_once.cache_clear()
+    assert client_settings({"kafka.ssl.provider": "SunJSSE"}, client) == {}
+    assert "'kafka.ssl.provider' has no effect" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -93,24 +114,10 @@ def test_plain_text_is_the_one_protocol(caplog: pytest.LogCaptureFixture) -> Non
         (SINK_CLIENT, "kafka.value.serializer", "x", "is refused: values are written as bytes"),
         (SINK_CLIENT, "kafka.interceptor.classes", "x", "is refused: interceptors are Java classes"),
         (SINK_CLIENT, "kafka.partitioner.class", "x", "is refused: a partitioner is a Java class"),
-        (
-            SOURCE_CLIENT,
-            "kafka.security.protocol",
-            "SASL_SSL",
-            "='SASL_SSL': expected PLAINTEXT, as the client has no TLS",
-        ),
-        (
-            SINK_CLIENT,
-            "kafka.ssl.truststore.location",
-            "/x",
-            "is refused: the client has no TLS and no authentication",
-        ),
-        (
-            SOURCE_CLIENT,
-            "kafka.sasl.mechanism",
-            "PLAIN",
-            "is refused: the client has no TLS and no authentication",
-        ),
+        (SOURCE_CLIENT, "kafka.security.protocol", "TLS", "expected one of PLAINTEXT, SSL"),
+        (SINK_CLIENT, "kafka.ssl.keystore.kee", "x", "must be known; did you mean ssl.keystore.key"),
+        (SOURCE_CLIENT, "kafka.sasl.mechanism", "GSSAPI", "GSSAPI .* is not supported"),
+        (SOURCE_CLIENT, "kafka.sasl.password", "x", "does not use it: expected SASL_SSL or SASL_PLAINTEXT"),
     ],
 )
 def test_the_error_for_a_refused_setting_names_it(
@@ -121,9 +128,12 @@ def test_the_error_for_a_refused_setting_names_it(
     assert option in str(raised.value)
 
 
+PROTOCOL = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN"}
+
+
 def test_a_password_is_not_shown() -> None:
     with pytest.raises(InvalidConfiguration) as raised:
-        client_settings({"kafka.sasl.jaas.config": 'password="secret"'}, SOURCE_CLIENT)
+        client_settings({"kafka.sasl.jaas.config": 'password="secret"', **PROTOCOL}, SOURCE_CLIENT)
     assert "secret" not in str(raised.value)
 
 
@@ -140,5 +150,6 @@ def test_kafkas_names_include_those_that_our_clients_have() -> None:
         for config in (ConsumerConfig, ProducerConfig)
         for field in settings_of(config)
     }
+    ours -= {field.replace("_", ".") for field in settings_of(SecurityConfig)}
     own = {"wire", "receive.message.max.bytes", "partitioner", "keep.prepared", "skip.damaged.batches"}
     assert ours - own <= KAFKA_NAMES
