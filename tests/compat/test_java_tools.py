@@ -194,6 +194,21 @@ def test_kafka_configs_sets_lists_and_removes_quotas(tool: Tool, bootstrap: str)
         assert title not in run(*entity, "--describe")
 
 
+def test_kafka_configs_sets_lists_and_removes_scram_credentials(tool: Tool, bootstrap: str) -> None:
+    user = fresh_name("user")
+    entity = ("--bootstrap-server", bootstrap, "--entity-type", "users", "--entity-name", user)
+    both = "SCRAM-SHA-256=[iterations=8192,password=alice-secret],SCRAM-SHA-512=[password=alice-secret]"
+    assert "Completed updating config" in tool(CONFIG_COMMAND, *entity, "--alter", "--add-config", both)
+    said = tool(CONFIG_COMMAND, *entity, "--describe")
+    assert f"SCRAM credential configs for user-principal '{user}' are" in said
+    assert "SCRAM-SHA-256=iterations=8192" in said
+    assert "SCRAM-SHA-512=iterations=4096" in said
+    removal = (*entity, "--alter", "--delete-config", "SCRAM-SHA-256")
+    assert "Completed updating config" in tool(CONFIG_COMMAND, *removal)
+    _, said, complaints = tool.run(CONFIG_COMMAND, *removal)
+    assert "Attempt to delete a user credential that does not exist" in said + complaints
+
+
 def test_kafkas_own_test_of_compatibility_passes(tool: Tool, bootstrap: str) -> None:
     """With the features of a current broker, as Kafka's `client_compatibility_features_test.py` has them."""
     supported = ("offsets-for-times", "cluster-id", "create-topics", "describe-acls", "describe-configs")
