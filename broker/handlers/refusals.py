@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.messages import (
     acls,
     authentication,
@@ -33,11 +33,10 @@ def refusal_of(request: ApiRequest, code: ErrorCode) -> Any:
     if make is not None:
         return make(request.body, code)
     response_class = APIS[request.api_key].response
-    required: dict[str, list[Any]] = {
-        name: []
-        for name, wire, make_default in wire_fields(response_class)
-        if wire.is_array and not make_default
-    }
+    fields = wire_fields(response_class)
+    required: dict[str, Any] = {name: [] for name, wire, default in fields if wire.is_array and not default}
+    if any(name == "error_message" for name, _, _ in fields):
+        required["error_message"] = api_error(code).text
     response = response_class(error_code=code, **required)
     if isinstance(response, groups.JoinGroupResponse) and request.is_since(_NULL_PROTOCOL_SINCE):
         response.protocol_name = None
