@@ -459,6 +459,7 @@ class Broker:
             verification=coordination.verification,
             log_dir_moves=moves,
             failed_authentications=self._failed_authentications,
+            check_certificate=self._server.tls.check,
             cleaner=self._cleaner,
             quotas=self._quotas,
             brokers=BrokerPrincipals(

@@ -18,7 +18,12 @@ from barnabas.broker.config.dynamic import (
     is_per_broker,
 )
 from barnabas.broker.config.listener_config import RELOADABLE
-from barnabas.broker.config.load import conflicts, parse_setting, usable_topic_config
+from barnabas.broker.config.load import (
+    check_mechanisms,
+    conflicts,
+    parse_setting,
+    usable_topic_config,
+)
 from barnabas.broker.config.password_encoder import PasswordEncoder
 from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, declaration
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS
@@ -167,7 +172,7 @@ def check(kind: wire.ConfigResourceType, settings: Mapping[str, str], layers: Co
     problems += conflicts(values)
     if not problems and not is_topic and any(is_per_broker(name) for name in {*settings, *layers.broker}):
         after, _ = ConfigLayers.of(layers.static, settings, layers.all_brokers)
-        after.addresses(problems)
+        check_mechanisms(after.addresses(problems).listeners, after.listener, problems)
         check_open_listeners(layers, after, problems)
     if problems:
         raise api_error(ErrorCode.INVALID_CONFIG, "; ".join(problems))

@@ -27,7 +27,7 @@ from barnabas.broker.config.listener_config import (
     ListenerConfig,
     parse_listener_name,
 )
-from barnabas.broker.config.listeners import Addresses, check_listeners, make_addresses
+from barnabas.broker.config.listeners import TLS_PROTOCOLS, Addresses, check_listeners, make_addresses
 from barnabas.broker.config.load import parse_setting, unknown_setting
 from barnabas.broker.config.password_encoder import PasswordEncoder
 from barnabas.broker.config.settings import ALIASES, SETTINGS, BrokerConfig, declaration
@@ -304,6 +304,16 @@ class LiveSettings:
         if self._table.set_defaults(layers.topic_defaults()):
             self._topics_changed(None)
         self._layers_changed(layers)
+
+
+def changed_tls(before: ConfigLayers, after: ConfigLayers) -> dict[str, ListenerConfig]:
+    """The new settings of the listeners that read other certificates than before."""
+    return {
+        listener.name: after.listener(listener.name)
+        for listener in after.addresses([]).listeners
+        if listener.security_protocol in TLS_PROTOCOLS
+        and after.listener(listener.name) != before.listener(listener.name)
+    }
 
 
 def _names(layers: ConfigLayers) -> list[str]:

@@ -9,7 +9,7 @@ nearest known name. Pure except for reading the file; used at start on the main 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,7 +22,13 @@ from barnabas.broker.config.listener_config import (
     ListenerConfig,
     parse_listener_name,
 )
-from barnabas.broker.config.listeners import PLAINTEXT, SASL_PROTOCOLS, check_listeners, make_addresses
+from barnabas.broker.config.listeners import (
+    PLAINTEXT,
+    SASL_PROTOCOLS,
+    Listener,
+    check_listeners,
+    make_addresses,
+)
 from barnabas.broker.config.settings import (
     ALIASES,
     KNOWN_NAMES,
@@ -245,7 +251,7 @@ def _build(settings: dict[str, str], problems: list[str]) -> BrokerConfig | None
         jaas_file=_read_jaas_file(values.get(_JAAS_FILE), problems),
         given=MappingProxyType(given),
     )
-    check_security(config, problems)
+    _check_security(config, problems)
     return config
 
 
@@ -273,25 +279,30 @@ def unknown_setting(name: str, text: str) -> str:
     return f"unknown setting {name}={shown(name, text)}{hint}"
 
 
-def check_security(config: BrokerConfig, problems: list[str]) -> None:
-    """The rules between the settings of listeners, brokers and authentication."""
-    inter_broker = config.inter_broker_listener_name
-    for listener in config.listeners:
-        enabled = config.listener(listener.name).sasl_enabled_mechanisms
+def check_mechanisms(
+    listeners: Iterable[Listener], config_of: Callable[[str], ListenerConfig], problems: list[str]
+) -> None:
+    """Each listener with SASL must have mechanisms that there are."""
+    for listener in listeners:
+        enabled = config_of(listener.name).sasl_enabled_mechanisms
         refused = [mechanism for mechanism in enabled if mechanism not in SASL_MECHANISMS]
-        if listener.security_protocol not in SASL_PROTOCOLS:
-            continue
-        if refused:
+        if listener.security_protocol in SASL_PROTOCOLS and refused:
             problems.append(
                 f"sasl.enabled.mechanisms={','.join(enabled)} of listener {listener.name}: "
                 f"{', '.join(refused)} is not supported; expected a list of {', '.join(SASL_MECHANISMS)}"
             )
-        used = config.sasl_mechanism_inter_broker_protocol
-        if listener.name == inter_broker and used not in enabled:
-            problems.append(
-                f"sasl.mechanism.inter.broker.protocol={used}: expected one of sasl.enabled.mechanisms="
-                f"{','.join(enabled)} of listener {listener.name}, which brokers use"
-            )
+
+
+def _check_security(config: BrokerConfig, problems: list[str]) -> None:
+    """The rules between the settings of listeners, brokers and authentication."""
+    check_mechanisms(config.listeners, config.listener, problems)
+    inter_broker, used = config.inter_broker_listener_name, config.sasl_mechanism_inter_broker_protocol
+    enabled = config.listener(inter_broker).sasl_enabled_mechanisms
+    if config.inter_broker_security_protocol in SASL_PROTOCOLS and used not in enabled:
+        problems.append(
+            f"sasl.mechanism.inter.broker.protocol={used}: expected one of sasl.enabled.mechanisms="
+            f"{','.join(enabled)} of listener {inter_broker}, which brokers use"
+        )
     idle_ms, delay_ms = config.connections_max_idle_ms, config.connection_failed_authentication_delay_ms
     if delay_ms >= idle_ms:
         problems.append(

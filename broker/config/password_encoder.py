@@ -10,8 +10,10 @@ Source: ``EncryptingPasswordEncoder`` of Apache Kafka 3.9, KIP-226.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.common.security.secret import Secret
@@ -20,6 +22,9 @@ from barnabas.protocol.errors import InvalidConfiguration
 if TYPE_CHECKING:
     from barnabas.broker.config.settings import BrokerConfig
 
+GCM: Final = "AES/GCM/NoPadding"
+CIPHERS: Final = ("AES/CBC/PKCS5Padding", GCM)
+KEY_BITS: Final = (128, 192, 256)
 _HASHES: Final = {f"PBKDF2WithHmac{name.upper()}": name for name in ("sha512", "sha256", "sha1")}
 _DEFAULT_KEY_FACTORY: Final = "PBKDF2WithHmacSHA512"
 _SALT_BYTES: Final = 256
@@ -28,6 +33,7 @@ _GCM_NONCE_BYTES: Final = 12
 _GCM_TAG_BITS: Final = 128
 _MOST_ITERATIONS: Final = 10_000_000
 """A text with more would keep a broker busy for minutes."""
+_MOST_DECODED: Final = 256
 _NO_LIBRARY: Final = "dynamic passwords need the package cryptography: pip install 'barnabas[secure]'"
 
 
@@ -59,9 +65,9 @@ class PasswordEncoder:
     def encode(self, password: Secret) -> str:
         """The text to keep. Raises InvalidConfiguration without the library of ciphers."""
         salt, plain = os.urandom(_SALT_BYTES), password.value.encode()
-        is_gcm = self._cipher.startswith("AES/GCM/")
+        is_gcm = self._cipher == GCM
         vector = os.urandom(_GCM_NONCE_BYTES if is_gcm else _BLOCK_BYTES)
-        key = self._key(self._key_factory, salt, self._iterations, self._key_bits)
+        key = _key(self._secret, self._key_factory, salt, self._iterations, self._key_bits)
         encrypted = _encrypt(plain, key, vector, is_gcm=is_gcm)
         parts = {
             "keyFactoryAlgorithm": self._key_factory,
@@ -79,33 +85,37 @@ class PasswordEncoder:
 
     def decode(self, text: str) -> Secret:
         """The password of a text. Raises ValueError, also if another secret encrypted it."""
-        try:
-            password = self._decoded(dict(_parts(text)))
-        except (KeyError, ValueError, UnicodeDecodeError):
-            # Neither the text nor the cause goes on: they tell about the password.
-            raise ValueError("the password cannot be decoded") from None
-        return Secret(password)
+        return _decoded(self._secret, text)
 
-    def _decoded(self, parts: dict[str, str]) -> str:
-        salt, vector, encrypted = (
-            base64.b64decode(parts[name], validate=True)
-            for name in ("salt", "initializationVector", "encryptedPassword")
-        )
-        is_gcm = parts["cipherAlgorithm"].startswith("AES/GCM/")
-        if parts["cipherAlgorithm"] not in ("AES/CBC/PKCS5Padding", "AES/GCM/NoPadding"):
-            raise ValueError
-        iterations, key_bits = int(parts["iterations"]), int(parts["keyLength"])
-        if not 1 <= iterations <= _MOST_ITERATIONS or key_bits not in (128, 192, 256):
-            raise ValueError
-        key = self._key(parts["keyFactoryAlgorithm"], salt, iterations, key_bits)
-        password = _decrypt(encrypted, key, vector, is_gcm=is_gcm).decode()
-        if _java_length(password) != int(parts["passwordLength"]):
-            raise ValueError
-        return password
 
-    def _key(self, key_factory: str, salt: bytes, iterations: int, bits: int) -> bytes:
-        digest = _HASHES[key_factory]
-        return hashlib.pbkdf2_hmac(digest, self._secret.value.encode(), salt, iterations, bits // 8)
+# Every request that describes or alters settings decodes all passwords of the broker.
+@functools.lru_cache(maxsize=_MOST_DECODED)
+def _decoded(secret: Secret, text: str) -> Secret:
+    try:
+        return Secret(_password(secret, dict(_parts(text))))
+    except (KeyError, ValueError):
+        # Neither the text nor the cause goes on: they tell about the password.
+        raise ValueError("the password cannot be decoded") from None
+
+
+def _password(secret: Secret, parts: Mapping[str, str]) -> str:
+    salt, vector, encrypted = (
+        base64.b64decode(parts[name], validate=True)
+        for name in ("salt", "initializationVector", "encryptedPassword")
+    )
+    cipher = parts["cipherAlgorithm"]
+    iterations, key_bits = int(parts["iterations"]), int(parts["keyLength"])
+    if cipher not in CIPHERS or not 1 <= iterations <= _MOST_ITERATIONS or key_bits not in KEY_BITS:
+        raise ValueError
+    key = _key(secret, parts["keyFactoryAlgorithm"], salt, iterations, key_bits)
+    password = _decrypt(encrypted, key, vector, is_gcm=cipher == GCM).decode()
+    if _java_length(password) != int(parts["passwordLength"]):
+        raise ValueError
+    return password
+
+
+def _key(secret: Secret, key_factory: str, salt: bytes, iterations: int, bits: int) -> bytes:
+    return hashlib.pbkdf2_hmac(_HASHES[key_factory], secret.value.encode(), salt, iterations, bits // 8)
 
 
 def _encrypt(plain: bytes, key: bytes, vector: bytes, *, is_gcm: bool) -> bytes:

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from functools import partial
 
 from barnabas.broker.config import describe as config_rules
-from barnabas.broker.config.dynamic import ConfigLayers, is_per_broker
+from barnabas.broker.config.dynamic import ConfigLayers, changed_tls, is_per_broker
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorization import check
 from barnabas.broker.handlers.services import Services
 from barnabas.common.security.acl import Operation, ResourceType
-from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
+from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, InvalidConfiguration, api_error
 from barnabas.protocol.messages import configs as wire
 from barnabas.protocol.topic_names import validate_topic_name
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity, EntityKind
@@ -160,7 +160,8 @@ def _change(
     validate_only: bool,
 ) -> None:
     stored = services.configs.values({entity, _own(services), ALL_BROKERS})
-    edit = partial(
+    layers = _layers(services, stored)
+    alter = partial(
         config_rules.altered,
         wire.ConfigResourceType(resource.resource_type),
         alterations=[
@@ -169,11 +170,28 @@ def _change(
             )
             for entry in resource.configs
         ],
-        layers=_layers(services, stored),
+        layers=layers,
         replaces=isinstance(resource, wire.AlterConfigsResource),
     )
+
+    def edit(current: Settings) -> Settings:
+        settings = alter(current)
+        if entity == _own(services):
+            _check_certificates(services, layers, settings)
+        return settings
+
     if validate_only:
         edit(stored[entity])
         return
     services.configs.change(entity, edit)
     logger.info("settings of %s were changed", entity.path)
+
+
+def _check_certificates(services: Services, layers: ConfigLayers, settings: Settings) -> None:
+    """As in Kafka, new key stores and trust stores are tried before the settings are written."""
+    after, _ = ConfigLayers.of(layers.static, settings, layers.all_brokers)
+    for name, config in changed_tls(layers, after).items():
+        try:
+            services.check_certificate(name, config)
+        except InvalidConfiguration as error:
+            raise api_error(ErrorCode.INVALID_CONFIG, str(error)) from error

@@ -14,6 +14,7 @@ from barnabas.broker.base.slow_work import SlowWork
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.cluster.producer_ids import ProducerIds
 from barnabas.broker.compaction.cleaner import LogCleaner
+from barnabas.broker.config.listener_config import ListenerConfig
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
@@ -111,6 +112,8 @@ class Services:
     verification: TransactionVerification
     log_dir_moves: LogDirMoves
     failed_authentications: FailedAuthentications
+    check_certificate: Callable[[str, ListenerConfig], None]
+    """Whether a listener could use these settings. Raises InvalidConfiguration."""
     cleaner: LogCleaner | None = None
     """None if ``log.cleaner.enable`` is false."""
     brokers: BrokerPrincipals = field(default_factory=BrokerPrincipals)

@@ -21,12 +21,13 @@ import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.purgatory import Purgatory
 from barnabas.broker.cluster.features import SUPPORTED
 from barnabas.broker.cluster.producer_ids import ProducerIds
+from barnabas.broker.config.listener_config import ListenerConfig
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.state_machine import Moment
@@ -47,7 +48,7 @@ from barnabas.broker.security.session import Session
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.errors import ApiError, ErrorCode
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
 from barnabas.protocol.frames import LENGTH_BYTES, Frame
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
 from barnabas.protocol.messages.topics import (
@@ -340,6 +341,10 @@ def open_logs(folder: Path) -> LogManager:
     )
 
 
+USABLE_CERTIFICATE: Final = "/usable.pem"
+"""The one key store that a broker's listeners can use."""
+
+
 class Serving:
     """One broker: its handlers, and everything that they need.
 
@@ -456,7 +461,12 @@ class Serving:
             log_dir_moves=self.log_dir_moves,
             authorizer=self.authorizer,
             failed_authentications=self.failed_authentications,
+            check_certificate=self._check_certificate,
         )
+
+    def _check_certificate(self, name: str, config: ListenerConfig) -> None:
+        if config.ssl_keystore_location != USABLE_CERTIFICATE:
+            raise InvalidConfiguration(f"listener {name}: {config.ssl_keystore_location} cannot be used")
 
     def _auto_create(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         self.auto_created.append(list(names))

@@ -160,6 +160,11 @@ def test_a_new_listener_comes_with_any_settings() -> None:
         alter(stored, ("listener.name.new.ssl.client.auth", "none"))
 
 
+def test_a_new_listener_without_a_supported_mechanism_is_refused() -> None:
+    with pytest.raises(ApiError, match="of listener NEW: GSSAPI is not supported"):
+        alter({}, ("listeners", f"{TWO['listeners']},NEW://:9094"))
+
+
 def test_without_a_secret_of_the_encoder_no_password_is_taken() -> None:
     made, _ = ConfigLayers.of(config_from(REQUIRED), {}, {})
     name = "listener.name.plaintext.ssl.key.password"
@@ -218,6 +223,7 @@ def test_a_password_survives_encoding(cipher: str, password: str) -> None:
     text = encoder.encode(Secret(password))
     assert encoder.decode(text).value == password
     assert encoder.encode(Secret(password)) != text
+    assert encoder.decode(text) is encoder.decode(text), "the derivation of a key is slow"
     with pytest.raises(ValueError, match="cannot be decoded"):
         other.decode(text)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.config import describe as config_rules
+from barnabas.common.settings import setting_text
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.configs import (
@@ -22,7 +23,7 @@ from barnabas.protocol.messages.configs import (
 )
 from barnabas.zookeeper.configs import ALL_BROKERS, Entity
 from tests.support.building import led_by, metadata
-from tests.support.serving import Serving
+from tests.support.serving import USABLE_CERTIFICATE, Serving
 
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 THE_TOPIC = Entity.topic("topic")
@@ -204,3 +205,33 @@ def test_a_full_queue_of_slow_work_closes_the_connection(hosting: Serving) -> No
     connection = hosting.send(DescribeConfigsRequest(resources=[]))
     assert connection.closed is not None
     assert "wait for ZooKeeper" in connection.closed
+
+
+def test_certificates_are_tried_before_their_settings_are_written(hosting: Serving) -> None:
+    location = "listener.name.ssl.ssl.keystore.location"
+    own = setting_text(hosting.config.listeners)
+    protocols = setting_text({**hosting.config.listener_security_protocol_map, "SSL": "SSL"})
+    added = {"listeners": f"{own},SSL://:9093", "listener.security.protocol.map": protocols}
+    refused = alter(hosting, BROKER, "1", **added, **{location: "/other.pem"})
+    assert refused.error_message == "listener SSL: /other.pem cannot be used"
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert MYSELF not in hosting.configs.stored
+    taken = alter(hosting, BROKER, "1", **added, **{location: USABLE_CERTIFICATE})
+    assert taken.error_code == ErrorCode.NONE
+    for validate_only in (True, False):
+        again = alter(hosting, BROKER, "1", validate_only=validate_only, **{location: "/other.pem"})
+        assert again.error_message == "listener SSL: /other.pem cannot be used"
+    assert hosting.configs.stored[MYSELF][location] == USABLE_CERTIFICATE
+
+
+def test_certificates_that_remain_are_not_tried_again(hosting: Serving) -> None:
+    location = "listener.name.ssl.ssl.keystore.location"
+    own = setting_text(hosting.config.listeners)
+    protocols = setting_text({**hosting.config.listener_security_protocol_map, "SSL": "SSL"})
+    # As if the file had changed since.
+    hosting.configs.stored[MYSELF] = {
+        "listeners": f"{own},SSL://:9093",
+        "listener.security.protocol.map": protocols,
+        location: "/other.pem",
+    }
+    assert alter(hosting, BROKER, "1", max_connections="7").error_code == ErrorCode.NONE
