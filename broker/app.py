@@ -43,9 +43,9 @@ from barnabas.broker.replication.fetcher_state import LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherManager
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.authorizer import make_authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
-from barnabas.broker.security.failed_authentications import FailedAuthentications
 from barnabas.broker.security.inter_broker import (
     BrokerPrincipals,
     make_inter_broker_security,
@@ -98,7 +98,7 @@ class Broker:
         self._sasl = SaslListeners(config.listeners, config.listener, self._scram, on_fatal=on_fatal)
         self._server = SocketServer(config, on_fatal=on_fatal, protect=self._sasl.protect)
         self._reaper = Reaper(on_fatal=on_fatal)
-        self._failed_authentications = FailedAuthentications(
+        self._authentication_outcomes = AuthenticationOutcomes(
             config.connection_failed_authentication_delay_ms, Purgatory("authentication", self._reaper)
         )
         self._slow_work = SlowWork(on_fatal=on_fatal)
@@ -458,7 +458,7 @@ class Broker:
             transactions=coordination.transactions,
             verification=coordination.verification,
             log_dir_moves=moves,
-            failed_authentications=self._failed_authentications,
+            authentication_outcomes=self._authentication_outcomes,
             check_certificate=self._server.tls.check,
             cleaner=self._cleaner,
             quotas=self._quotas,
@@ -509,6 +509,7 @@ class Broker:
             controller=self._controller,
             cleaner=self._cleaner,
             quotas=self._quotas,
+            authentication_outcomes=self._authentication_outcomes,
             topic_purgatory=self._topic_purgatory,
             is_connected_to_zookeeper=lambda: session.is_connected,
             zookeeper_request_times=session.request_times,

@@ -76,6 +76,7 @@ def admit(services: Services, request: Request) -> bool:
             raise authenticator.failure(*_NOT_KAFKA)
         authenticator.check(head.api_key, request.received_ns)
     except SessionExpired:
+        services.authentication_outcomes.has_expired()
         request.close_connection("its session has expired")
         return False
     except AuthenticationFailed as failure:
@@ -143,7 +144,7 @@ def handle_authenticate(services: Services, request: ApiRequest) -> None:
 
 def _note_success(services: Services, authenticator: Authenticator) -> None:
     if authenticator.state is State.COMPLETE:
-        services.failed_authentications.succeeded()
+        services.authentication_outcomes.succeeded()
 
 
 def _answer_failure(
@@ -164,5 +165,5 @@ def _refuse(
         request.close_connection(f"failed authentication: {failure}", answer)
 
     peer = request.peer
-    cancel = services.failed_authentications.failed(peer.session, peer.connection_id, str(failure), end)
+    cancel = services.authentication_outcomes.failed(peer.session, peer.connection_id, str(failure), end)
     request.park(cancel)

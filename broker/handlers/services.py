@@ -23,9 +23,9 @@ from barnabas.broker.handlers.auto_topics import AutoTopicCreation
 from barnabas.broker.replication.fence import RequestOrder
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
-from barnabas.broker.security.failed_authentications import FailedAuthentications
 from barnabas.broker.security.inter_broker import BrokerPrincipals
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
@@ -111,7 +111,7 @@ class Services:
     transactions: TransactionCoordinator
     verification: TransactionVerification
     log_dir_moves: LogDirMoves
-    failed_authentications: FailedAuthentications
+    authentication_outcomes: AuthenticationOutcomes
     check_certificate: Callable[[str, ListenerConfig], None]
     """Whether a listener could use these settings. Raises InvalidConfiguration."""
     cleaner: LogCleaner | None = None

@@ -17,6 +17,7 @@ from barnabas.broker.metrics.families import gauge, gauges, times
 from barnabas.broker.network.request import RequestKind
 from barnabas.broker.network.request_metrics import STAGES, ApiMetrics, BusyTime, RequestMetrics
 from barnabas.broker.network.server import SocketServer
+from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.client_quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -62,6 +63,18 @@ def request_metrics(threads: Iterable[RequestMetrics]) -> Iterator[Metric]:
     for name, api in sorted(by_name.items()):
         sizes.add_metric([name], api.count, api.size_bytes)
     yield sizes
+
+
+def authentication_metrics(outcomes: AuthenticationOutcomes) -> Iterator[Metric]:
+    """Of SASL."""
+    for name, text, value in (
+        ("successful_authentication", "Authentications that succeeded.", outcomes.successes),
+        ("failed_authentication", "Authentications that failed.", outcomes.failures),
+        ("expired_connections_killed", "Connections closed at the end of their session.", outcomes.expired),
+    ):
+        family = CounterMetricFamily(f"kafka_server_socket_server_metrics_{name}", text)
+        family.add_metric([], value)
+        yield family
 
 
 _QUOTAS: Final = {

@@ -37,6 +37,7 @@ from barnabas.broker.metrics.logs import cleaner_metrics, log_metrics
 from barnabas.broker.metrics.replicas import replica_metrics, topic_metrics
 from barnabas.broker.metrics.requests import (
     NetworkCollector,
+    authentication_metrics,
     purgatory_metrics,
     quota_metrics,
     request_metrics,
@@ -44,6 +45,7 @@ from barnabas.broker.metrics.requests import (
 from barnabas.broker.metrics.transactions import coordinator_metrics, log_transaction_metrics
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.client_quotas import ClientQuotas
 from barnabas.common.time_histogram import TimeHistogram
 
@@ -96,6 +98,7 @@ class MeasuredBroker:
     controller: ControllerView
     cleaner: LogCleaner | None
     quotas: ClientQuotas
+    authentication_outcomes: AuthenticationOutcomes
     topic_purgatory: Purgatory
     is_connected_to_zookeeper: Callable[[], bool]
     zookeeper_request_times: TimeHistogram
@@ -127,6 +130,7 @@ class MeasuredBroker:
             replicas.partitions(), now_ms, max_timeout_ms=max_timeout_ms, max_series=max_series
         )
         yield from request_metrics(thread.metrics for thread in self.server.network_threads)
+        yield from authentication_metrics(self.authentication_outcomes)
         yield from quota_metrics(self.quotas.uses(monotonic_ms()), max_series)
         text = "1 starting, 3 running, 6 stopping."
         yield from gauges("kafka_server_kafkaserver_", {"brokerstate": (self.state(), text)})

@@ -41,9 +41,9 @@ from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
+from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
-from barnabas.broker.security.failed_authentications import FailedAuthentications
 from barnabas.broker.security.session import Session
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
@@ -422,7 +422,7 @@ class Serving:
             is_enabled=True,
         )
         self.topic_purgatory = Purgatory("topics", self.managed.reaper)
-        self.failed_authentications = FailedAuthentications(
+        self.authentication_outcomes = AuthenticationOutcomes(
             0, Purgatory("authentication", self.managed.reaper)
         )
         for coordinator in (self.groups, self.transactions):
@@ -460,7 +460,7 @@ class Serving:
             verification=self.verification,
             log_dir_moves=self.log_dir_moves,
             authorizer=self.authorizer,
-            failed_authentications=self.failed_authentications,
+            authentication_outcomes=self.authentication_outcomes,
             check_certificate=self._check_certificate,
         )
 

@@ -56,7 +56,7 @@ def test_a_peer_authenticates_in_either_protocol(
     assert (welcome.error_code, welcome.error_message, welcome.auth_bytes) == (0, None, b"")
     assert session.principal == Principal.user("alice")
     assert serving.send(OTHER, version=versions and 3, session=session).response.error_code == 64
-    assert serving.failed_authentications.successes == 1
+    assert serving.authentication_outcomes.successes == 1
     # Nothing asked for a second time.
     again = serving.send(handshake(), version=versions, session=session).response
     assert again.error_code == ErrorCode.ILLEGAL_SASL_STATE
@@ -83,7 +83,7 @@ def test_a_raw_token_that_is_refused_gets_no_answer(serving: Serving) -> None:
     refused = serving.run(raw(WRONG, session))
     assert refused.answers == []
     assert refused.closed == "failed authentication: Authentication failed: Invalid username or password"
-    assert serving.failed_authentications.failures == 1
+    assert serving.authentication_outcomes.failures == 1
 
 
 def test_a_request_is_no_raw_token(serving: Serving) -> None:
@@ -106,7 +106,7 @@ def test_a_refused_peer_is_told_and_closed(
     assert refused.closed
     assert f"Failed authentication with /192.0.2.1 (channelId=client-1) ({text})" in caplog.text
     assert "guess" not in caplog.text
-    assert serving.failed_authentications.failures == 1
+    assert serving.authentication_outcomes.failures == 1
     assert serving.send(OTHER, version=version and 3, session=session).closed
 
 
@@ -137,7 +137,8 @@ def test_an_expired_session_is_closed_at_its_next_request(serving: Serving) -> N
     session.expires_at_ns = 0
     assert session.authenticator is not None
     assert serving.send(OTHER, version=3, session=session).closed == "its session has expired"
-    assert serving.failed_authentications.failures == 0
+    assert serving.authentication_outcomes.expired == 1
+    assert serving.authentication_outcomes.failures == 0
     # Authentication comes through, and gives it another life.
     assert serving.send(handshake(), version=1, session=session).response.error_code == 0
     assert serving.send(authenticate(), version=1, session=session).response.error_code == 0

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from barnabas.broker.base.purgatory import Purgatory
+from barnabas.broker.base.purgatory import Purgatory, Reaper
 from barnabas.broker.base.topic_metrics import Traffic
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, TopicMetadata
 from barnabas.broker.log.log_manager import LogManager
@@ -21,6 +21,7 @@ from barnabas.broker.metrics.replicas import replica_metrics, topic_metrics
 from barnabas.broker.metrics.requests import (
     IdleShare,
     NetworkCollector,
+    authentication_metrics,
     purgatory_metrics,
     quota_metrics,
     request_metrics,
@@ -30,7 +31,9 @@ from barnabas.broker.network.request_metrics import BusyTime, RequestMetrics
 from barnabas.broker.network.server import SocketServer
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.client_quotas import ClientQuotas
+from barnabas.broker.security.session import Session
 from barnabas.common.security.acl import pascal_name
 from barnabas.common.time_histogram import TimeHistogram
 from barnabas.controller.partition_state import ElectionFigures
@@ -40,7 +43,7 @@ from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
 from barnabas.protocol.schema import ApiKey, replace
 from barnabas.zookeeper.configs import Entity
 from barnabas.zookeeper.znodes import StoredConfig
-from tests.support.building import TOPIC_ID, follower_of, leader_of, led_by, state
+from tests.support.building import TOPIC_ID, fatal, follower_of, leader_of, led_by, state
 from tests.support.grouping import GroupRig
 
 MS = 1_000_000
@@ -393,6 +396,20 @@ def test_elections_have_a_count_and_times_also_after_the_term() -> None:
         "stats_leaderelectionrateandtimems_count": 3,
         "stats_leaderelectionrateandtimems_sum": 12,
         "stats_uncleanleaderelections_total": 6,
+    }
+
+
+def test_authentications_are_counted_by_their_end() -> None:
+    outcomes = AuthenticationOutcomes(0, Purgatory("authentication", Reaper(on_fatal=fatal)))
+    outcomes.succeeded()
+    outcomes.succeeded()
+    for _ in range(3):
+        outcomes.failed(Session("192.0.2.1"), "1", "because", lambda: None)
+    outcomes.has_expired()
+    assert values(authentication_metrics(outcomes)) == {
+        "kafka_server_socket_server_metrics_successful_authentication_total": 2,
+        "kafka_server_socket_server_metrics_failed_authentication_total": 3,
+        "kafka_server_socket_server_metrics_expired_connections_killed_total": 1,
     }
 
 

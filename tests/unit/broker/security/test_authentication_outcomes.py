@@ -3,10 +3,10 @@
 import pytest
 
 from barnabas.broker.base.purgatory import Purgatory, Reaper
-from barnabas.broker.security.failed_authentications import (
+from barnabas.broker.security.authentication_outcomes import (
     MAX_ADDRESSES,
     MAX_PAUSE_MS,
-    FailedAuthentications,
+    AuthenticationOutcomes,
     FailurePauses,
 )
 from barnabas.broker.security.session import Session
@@ -59,7 +59,7 @@ def test_the_table_of_addresses_is_bounded_and_keeps_the_latest() -> None:
 def test_the_end_waits_for_the_pause_and_not_if_the_peer_has_gone(caplog: pytest.LogCaptureFixture) -> None:
     now_ms = 0.0
     reaper = Reaper(on_fatal=fatal, clock_ms=lambda: now_ms)
-    failed = FailedAuthentications(100, Purgatory("authentication", reaper), now_ms=lambda: now_ms)
+    failed = AuthenticationOutcomes(100, Purgatory("authentication", reaper), now_ms=lambda: now_ms)
     ended: list[str] = []
     told: list[str] = []
     session = Session("192.0.2.1")

@@ -1,4 +1,4 @@
-"""What follows a failed authentication: a line of the log, a count, and a pause before the answer.
+"""How authentications end: counts, and after a failure a line of the log and a pause before the answer.
 
 The answer and the end of the connection are held back for `connection.failed.authentication.delay.ms`, as in
 Kafka, and for longer if more than a few attempts of the same address have failed lately: guessing passwords
@@ -53,12 +53,14 @@ class FailurePauses:
         return max(self._delay_ms, min(self._delay_ms << doublings, MAX_PAUSE_MS))
 
 
-class FailedAuthentications:
+class AuthenticationOutcomes:
     def __init__(
         self, delay_ms: int, purgatory: Purgatory, *, now_ms: Callable[[], float] = monotonic_ms
     ) -> None:
         self.failures = 0
         self.successes = 0
+        self.expired = 0
+        """Connections that were closed because their session had ended."""
         self._pauses = FailurePauses(delay_ms)
         self._purgatory = purgatory
         # One line in an interval for each address and reason.
@@ -69,6 +71,10 @@ class FailedAuthentications:
     def succeeded(self) -> None:
         with self._lock:
             self.successes += 1
+
+    def has_expired(self) -> None:
+        with self._lock:
+            self.expired += 1
 
     def failed(
         self, session: Session, connection_id: str, reason: str, end: Callable[[], None]
