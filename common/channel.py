@@ -141,6 +141,8 @@ class Channel:
         self._loss = ConnectionClosed(f"the connection to {endpoint} was lost")
         """Why the last connection ended."""
         self._session_timer: asyncio.TimerHandle | None = None
+        # Until when the broker mutes the connection, by the throttle times of its answers.
+        self._muted_until = 0.0
         self._authenticating_again: asyncio.Task[None] | None = None
         self._gate: Gate | None = None
         """Holds requests back while the channel authenticates again."""
@@ -225,7 +227,7 @@ class Channel:
         """
         loop = asyncio.get_running_loop()
         timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = loop.time() + timeout_ms / 1000
+        deadline = max(loop.time(), self._muted_until) + timeout_ms / 1000
         if self._slots.locked():
             await self._within(self._slots.acquire(), deadline, message)
         else:
@@ -490,6 +492,7 @@ class Channel:
     def _drop(self, error: ConnectionClosed) -> None:
         """Fail the requests in flight, close the connection and call the owner."""
         connection, self._connection = self._connection, None
+        self._muted_until = 0.0
         self._loss = error
         for timer in (self._idle_timer, self._deadline_timer, self._session_timer):
             if timer is not None:
@@ -528,7 +531,16 @@ class Channel:
             if entry is None:
                 raise MalformedFrame(f"correlation id {correlation_id} answers no request")
             body = self._dialect.read(opened, entry.request_type, entry.version)
+            if getattr(body, "throttle_time_ms", 0):
+                self._throttled(body.throttle_time_ms)
             self._settle(correlation_id, Answer(body, frame))
+
+    def _throttled(self, throttle_ms: int) -> None:
+        """The broker does not read this connection for a while (KIP-219); that is no fault of its answers."""
+        self._muted_until = max(self._muted_until, asyncio.get_running_loop().time() + throttle_ms / 1000)
+        for key, entry in self._in_flight.items():
+            deadline = max(entry.deadline, self._muted_until + entry.timeout_ms / 1000)
+            self._in_flight[key] = entry._replace(deadline=deadline)
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
         """The connection's last call: the peer closed it (no error), it broke, or it got malformed bytes."""

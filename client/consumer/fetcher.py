@@ -35,6 +35,7 @@ from barnabas.client.consumer.partition_state import (
     broker_to_read,
     fetch_answers,
     fetch_request,
+    is_throttled,
     judge,
     out_of_range,
     reset_of,
@@ -366,6 +367,10 @@ class Fetcher:
     def _settle(self, flight: Flight, answer: Answer) -> None:
         node_id, answers = flight.node_id, fetch_answers(self._cluster.cache, answer.body)
         frame = FetchedFrame(answer.frame)
+        if is_throttled(answer.body):
+            # The next fetch is answered when the quota allows it.
+            frame.done()
+            return
         code = answer.body.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
         for item in flight.carried():
             state = item.state

@@ -94,6 +94,11 @@ def fetch_answers(
     }
 
 
+def is_throttled(response: wire.FetchResponse) -> bool:
+    """Whether an answer has no partitions because the consumer is above its quota (KIP-219)."""
+    return not response.responses and not response.error_code and response.throttle_time_ms > 0
+
+
 def received_records(records: RecordsToSend) -> memoryview:
     """The record bytes of an answer as one view. Joins parts, which only a sender makes."""
     if records is None:

@@ -19,6 +19,7 @@ from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.consumer.partition_state import (
     batches_from,
     fetch_request,
+    is_throttled,
     out_of_range,
     received_records,
 )
@@ -153,6 +154,10 @@ async def _next_piece(
             last_error = error
             continue
         if answer is None:
+            continue
+        if is_throttled(answer.body):
+            # The time of the mute is no stall.
+            deadline = time.monotonic() + (answer.body.throttle_time_ms + stall_timeout_ms) / 1000
             continue
         if not answer.body.responses:
             # The request as a whole was refused.

@@ -109,6 +109,17 @@ async def test_an_unexpected_error_of_the_broker_is_waited_out(
     assert "did not answer for t-0" in caplog.text
 
 
+async def test_a_throttled_consumer_reads_on_in_silence(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(cluster.partition("t"), 0, 10)
+    throttled = FetchResponse(responses=[], throttle_time_ms=5)
+    cluster.brokers[1].script(ApiKey.FETCH, *[lambda body: throttled] * 3)
+    async with reading(cluster) as consumer:
+        assert await read(consumer, 10) == values(0, 10)
+    assert caplog.text == ""
+
+
 async def test_the_error_of_a_partition_comes_out_though_others_have_records_all_the_time() -> None:
     async with FakeCluster(2) as cluster:
         cluster.add_topic("t", 2, leaders=[1, 2])

@@ -10,6 +10,7 @@ from barnabas.client.consumer import range_reader
 from barnabas.client.consumer.range_reader import read_range
 from barnabas.client.errors import ApiError, LogTruncated, RequestTimedOutLocally
 from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.record_batch import iter_batches
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
@@ -43,6 +44,14 @@ async def test_every_batch_of_the_range_comes_once_and_in_order(
         assert offsets[: len(expected)] == expected
         assert [start for start, _ in offsets] == sorted({start for start, _ in offsets})
         assert await ranges(client, 50, 50) == []
+
+
+async def test_a_reader_above_its_quota_waits_for_as_long_as_the_broker_says(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 10)
+    throttled = FetchResponse(responses=[], throttle_time_ms=1)
+    cluster.brokers[1].script(ApiKey.FETCH, *[lambda body: throttled] * 3)
+    async with started(cluster, retry_backoff_ms=5) as client:
+        assert await ranges(client, 0, 10) == [(0, 10)]
 
 
 async def test_the_leader_is_followed(pair: FakeCluster) -> None:

@@ -195,6 +195,27 @@ async def test_a_late_answer_fails_its_request_and_closes_the_connection(
     assert len(server.peers) == 2
 
 
+async def test_the_time_of_a_mute_is_no_fault_of_an_answer(server: Server, channel: Channel) -> None:
+    """A broker that throttles a client answers and then reads nothing of the connection (KIP-219)."""
+    loop = asyncio.get_running_loop()
+    pipelined = await unanswered(server, channel, 1)
+    impatient = asyncio.create_task(channel.request(ASK, timeout_ms=60))
+    await until(lambda: len(server.requests) == 2)
+    throttled = MetadataResponse(brokers=[], topics=[], throttle_time_ms=200)
+    server.peer.send(server.requests[0], throttled)
+    assert await outcomes(pipelined) == [throttled]
+    later = asyncio.create_task(channel.request(ASK, timeout_ms=60))
+    end = loop.time() + 0.15
+    await until(lambda: loop.time() > end)
+    assert not impatient.done()
+    assert not later.done()
+    # But no longer than that.
+    assert type((await outcomes([impatient, later]))[0]) is RequestTimedOutLocally
+    assert not channel.is_connected
+    server.answers = True
+    assert (await channel.request(ASK)).brokers == []
+
+
 async def test_the_earliest_deadline_counts_in_any_order_of_requests(
     server: Server, channel: Channel
 ) -> None:
