@@ -11,7 +11,6 @@ decisions that were made when it came. On the request's thread; nothing waits.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
@@ -24,6 +23,11 @@ from barnabas.protocol.errors import api_error
 from barnabas.protocol.schema import APIS
 
 _CLUSTER: Final = ResourceType.CLUSTER
+_BEFORE: Final = {
+    int(key): tuple(each for each in questions if each.where is not Where.HANDLER)
+    for key, questions in API_OPERATIONS.items()
+}
+"""The questions before the handler, of each API. The keys are plain numbers: Python hashes an Enum slowly."""
 
 
 class _Any(Container[str]):
@@ -44,13 +48,11 @@ def allows(
     resource: ResourceType,
     name: str = CLUSTER_NAME,
     *,
-    references: int = 1,
     logs_denied: bool = True,
 ) -> bool:
     """Whether the request's principal may do this.
 
-    ``references`` is how often the request names it, for the log; ``logs_denied`` is False for what the
-    request does not name, or may do by another permission.
+    ``logs_denied`` is False for what the request does not name, or may do by another permission.
     """
     authorizer = services.authorizer
     return authorizer is None or authorizer.allows(
@@ -59,7 +61,6 @@ def allows(
         resource,
         name,
         request.api_key,
-        references=references,
         logs_denied=logs_denied,
     )
 
@@ -109,13 +110,18 @@ def permitted(
     logs_denied: bool = True,
 ) -> Container[str]:
     """Those of the names for which the principal may do this; without an authorizer any name."""
-    if services.authorizer is None:
+    authorizer = services.authorizer
+    if authorizer is None:
         return _ANY
+    references: dict[str, int] = {}
+    for name in names:
+        references[name] = references.get(name, 0) + 1
+    session, api = request.raw.peer.session, request.api_key
     return {
         name
-        for name, references in Counter(names).items()
-        if allows(
-            services, request, operation, resource, name, references=references, logs_denied=logs_denied
+        for name, count in references.items()
+        if authorizer.allows(
+            session, operation, resource, name, api, references=count, logs_denied=logs_denied
         )
     }
 
@@ -147,10 +153,8 @@ ASKED_BY_HANDLERS: Final = frozenset(
 
 def authorize(services: Services, request: ApiRequest) -> bool:
     """Whether the handler may serve the request, as it is now; else it is refused, and answered."""
-    for question in API_OPERATIONS[request.api_key]:
+    for question in _BEFORE[int(request.api_key)]:
         operation, resource, where, field, on_cluster = question
-        if where is Where.HANDLER:
-            continue
         if on_cluster is not None and allows(services, request, on_cluster, _CLUSTER, logs_denied=False):
             continue
         if where is Where.ANSWER:

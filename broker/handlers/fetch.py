@@ -7,7 +7,7 @@ and answers contain only partitions with news.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
@@ -84,7 +84,7 @@ def handle(services: Services, request: ApiRequest) -> None:
         reads_any_replica=replica_id == DEBUGGING_REPLICA_ID or (body.rack_id != "" and not is_follower),
     )
     if services.authorizer is not None and not is_follower:
-        params.may_read = _Readable(services, request).__getitem__
+        params.may_read = _readable(services, request)
     fetch = _Fetch(services, request, params)
     if is_follower:
         request.raw.kind = _OF_FOLLOWER
@@ -97,20 +97,19 @@ def handle(services: Services, request: ApiRequest) -> None:
     request.raw.release_frame()
 
 
-class _Readable(dict[str, bool]):
+def _readable(services: Services, request: ApiRequest) -> Callable[[str], bool]:
     """Whether a consumer may read a topic. As in Kafka, a fetch that waits keeps its decisions."""
+    decisions: dict[str, bool] = {}
 
-    def __init__(self, services: Services, request: ApiRequest) -> None:
-        super().__init__()
-        self._services, self._request = services, request
+    def may_read(topic: str) -> bool:
+        decision = decisions.get(topic)
+        if decision is None:
+            # A topic of an unknown id has no name, and another error.
+            decision = not topic or allows(services, request, Operation.READ, ResourceType.TOPIC, topic)
+            decisions[topic] = decision
+        return decision
 
-    def __missing__(self, topic: str) -> bool:
-        # A topic of an unknown id has no name, and another error.
-        may_read = not topic or allows(
-            self._services, self._request, Operation.READ, ResourceType.TOPIC, topic
-        )
-        self[topic] = may_read
-        return may_read
+    return may_read
 
 
 def _refuse(request: ApiRequest, code: ErrorCode, session_id: int = wire.NO_SESSION) -> None:

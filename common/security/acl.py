@@ -22,6 +22,9 @@ class ResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
+    # The hash of an Enum is computed in Python, and each decision looks one up.
+    __hash__ = int.__hash__
+
 
 class PatternType(IntEnum):
     UNKNOWN = 0
