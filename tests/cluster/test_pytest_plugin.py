@@ -159,6 +159,45 @@ def test_marker(barnabas_cluster, barnabas_topic):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+def test_a_secured_cluster_has_settings_for_clients_and_users_of_a_test(tmp_path: Path) -> None:
+    code = """
+import pytest
+from confluent_kafka import Producer
+from barnabas.client.blocking import Admin
+from barnabas.deploy.process import DeployError
+
+made = []
+
+def test_rights(barnabas_cluster, barnabas_topic, barnabas_user):
+    owner = barnabas_user(f"write,describe topic:{barnabas_topic}")
+    stranger = barnabas_user()
+    made.extend([owner, stranger])
+    for user, is_written in (owner, True), (stranger, False):
+        errors = []
+        producer = Producer(barnabas_cluster.client_settings("confluent", user=user))
+        producer.produce(barnabas_topic, b"order", callback=lambda error, _: errors.append(error))
+        producer.flush(30)
+        assert (errors[0] is None) == is_written, errors
+    with pytest.raises(ValueError, match="expected operations and resources"):
+        barnabas_cluster.create_user("bob", "write")
+    with pytest.raises(ValueError, match="did you mean topic"):
+        barnabas_cluster.create_user("bob", "write topics:t")
+
+def test_users_are_gone(barnabas_cluster):
+    with Admin(**barnabas_cluster.client_settings("barnabas")) as admin:
+        assert not set(made) & set(admin.describe_user_scram_credentials())
+        assert admin.describe_acls() == []
+    with pytest.raises(DeployError):
+        barnabas_cluster.client_settings("java", user=made[0])
+
+def test_a_fault(barnabas_cluster):
+    with barnabas_cluster.killed(1):
+        pass
+"""
+    ran = pytest_in(suite(tmp_path, code, "barnabas_security = tls + scram"))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def test_a_setting_without_a_value_is_refused_by_name(tmp_path: Path) -> None:
     ran = pytest_in(suite(tmp_path, "def test(barnabas_cluster): ...", "barnabas_settings =\n    log.dirs"))
     assert ran.returncode != 0
