@@ -330,6 +330,8 @@ def exports(cluster: RunningCluster) -> list[str]:
     lines = [f"export {BOOTSTRAP_VARIABLE}={shlex.quote(cluster.bootstrap)}"]
     if (file := cluster.command_config) is not None:
         lines.append(f"export {COMMAND_CONFIG_VARIABLE}={shlex.quote(str(file))}")
+    elif COMMAND_CONFIG_VARIABLE in os.environ:
+        lines.append(f"unset {COMMAND_CONFIG_VARIABLE}")
     # An earlier value would make `barnabas kill` and the like act on another cluster than `produce`.
     if cluster.directory != _default_dir() or DIR_VARIABLE in os.environ:
         lines.append(f"export {DIR_VARIABLE}={shlex.quote(str(cluster.directory))}")

@@ -21,7 +21,13 @@ from barnabas.client.config import ConsumerConfig, ProducerConfig
 from barnabas.client.errors import TopicErrors
 from barnabas.deploy.process import ProcessId
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.deploy.state import BrokerRecord, ClusterRecord, write_record
+from barnabas.deploy.state import (
+    BrokerRecord,
+    ClusterConfiguration,
+    ClusterRecord,
+    SecurityConfiguration,
+    write_record,
+)
 from barnabas.protocol.errors import (
     ConnectionClosed,
     ErrorCode,
@@ -528,6 +534,26 @@ def test_the_exports_replace_an_earlier_directory(tmp_path: Path, monkeypatch: p
     assert not any("BARNABAS_DIR" in line for line in exports(cluster))
     monkeypatch.setenv("BARNABAS_DIR", "/elsewhere")
     assert f"export BARNABAS_DIR={default}" in exports(cluster)
+
+
+def test_the_exports_of_an_open_cluster_drop_the_settings_of_a_secured_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = ClusterConfiguration(brokers=1)
+    record = ClusterRecord(
+        directory=str(tmp_path), host="h", zookeeper_connect="h:1", configuration=configuration
+    )
+    monkeypatch.delenv("BARNABAS_COMMAND_CONFIG", raising=False)
+
+    def lines() -> list[str]:
+        write_record(record)
+        return [line for line in exports(RunningCluster.open(tmp_path)) if "COMMAND_CONFIG" in line]
+
+    assert lines() == []
+    monkeypatch.setenv("BARNABAS_COMMAND_CONFIG", "/elsewhere")
+    assert lines() == ["unset BARNABAS_COMMAND_CONFIG"]
+    configuration.security = SecurityConfiguration(tls=True)
+    assert lines() == [f"export BARNABAS_COMMAND_CONFIG={tmp_path}/clients/admin/client.properties"]
 
 
 @pytest.mark.parametrize(
