@@ -10,6 +10,7 @@ Source: RFC 7517; Kafka's `RefreshingHttpsJwks`.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import threading
@@ -107,6 +108,11 @@ class TokenKeys:
         self._lock = threading.Lock()
         # When an unknown key may cause a fetch again.
         self._next_s = 0.0
+        for package in ("jwt", "cryptography"):
+            if importlib.util.find_spec(package) is None:
+                raise InvalidConfiguration(
+                    f"OAUTHBEARER needs the package {package}: pip install 'barnabas[secure]'"
+                )
         parts = urlsplit(source.url)
         scheme = parts.scheme
         # Without what may be secret.

@@ -330,6 +330,18 @@ def test_a_draining_connection_closes_when_all_is_answered_and_sent(pipeline: Dr
     assert (pipeline.due_close(), pipeline.lose("lost", [])) == ("", "stopping")
 
 
+def test_a_request_may_be_answered_before_it_closes_the_connection(pipeline: Driven) -> None:
+    first, second, _ = pipeline.received(b"1", b"2", b"3")
+    pipeline.run_all()
+    second.close_connection("refused", [b"why", b"not"])
+    assert pipeline.sent() == []
+    assert pipeline.due_close() == ""
+    first.respond([b"answer"])
+    assert pipeline.sent() == [b"answer", b"why", b"not"]
+    assert pipeline.due_close() == "refused"
+    assert pipeline.sent() == [], "it is sent once"
+
+
 @pytest.mark.parametrize("ends_first", [True, False])
 def test_a_refusal_ends_a_half_closed_connection_at_once(ends_first: bool, pipeline: Driven) -> None:
     first, second = pipeline.received(b"1", b"2")
