@@ -1,5 +1,6 @@
 """SASL between real brokers and clients: users come, change their passwords and go while brokers run."""
 
+import json
 import random
 import socket
 import struct
@@ -9,16 +10,22 @@ from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
+import jwt
 import pytest
 from confluent_kafka.admin import AdminClient
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from jwt.algorithms import OKPAlgorithm
 
-from barnabas.client import NewTopic, ScramDeletion, ScramUpsertion
+from barnabas.client import ConfigResource, NewTopic, ScramDeletion, ScramUpsertion
 from barnabas.client.blocking import Admin
+from barnabas.common.security.jaas import PLAIN_LOGIN
 from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.state import SecurityConfiguration
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.errors import SaslAuthenticationFailed
+from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.authentication import SaslAuthenticateRequest, SaslHandshakeRequest
 from barnabas.protocol.messages.metadata import MetadataRequest
@@ -31,6 +38,7 @@ from .tools import UNHARMED, running
 MECHANISM = "SCRAM-SHA-256"
 PASSWORD = "alice's password"
 SESSION_MS = 2_000
+KEY, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 SETTINGS = UNHARMED | {
     "connections.max.reauth.ms": str(SESSION_MS),
     "connection.failed.authentication.delay.ms": "0",
@@ -43,11 +51,18 @@ def guarded(
     tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
 ) -> Iterator[LocalCluster]:
     """Brokers whose sessions last two seconds, also those between them."""
+    keys = tmp_path_factory.mktemp("keys") / "keys.json"
+    keys.write_text(json.dumps({"keys": [{**OKPAlgorithm.to_jwk(KEY.public_key(), as_dict=True)}]}))
+    added = {
+        "listener.name.added.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+        "listener.name.added.plain.sasl.jaas.config": f'{PLAIN_LOGIN} required user_carol="{PASSWORD}";',
+        "listener.name.added.sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+    }
     made = LocalCluster(
         tmp_path_factory.mktemp("sasl"),
         brokers=2,
         zookeeper=fresh_name(f"{zookeeper.connect}/sasl"),
-        settings=SETTINGS,
+        settings=SETTINGS | added,
         security=SecurityConfiguration(mechanism=MECHANISM),
         users={"alice": PASSWORD},
     )
@@ -76,13 +91,10 @@ def admin(cluster: LocalCluster, user: str = "admin", password: str | None = Non
     )
 
 
-def refusal(cluster: LocalCluster, user: str, password: str) -> str:
-    """What librdkafka is told by every broker that it asks."""
+def refusal(settings: dict[str, Any]) -> str:
+    """What librdkafka is told by the brokers that it asks."""
     errors: list[confluent_kafka.KafkaError] = []
-    client = AdminClient(
-        settings_of(cluster, user, password)
-        | {"error_cb": errors.append, "log_level": 0, "reconnect.backoff.ms": 500}
-    )
+    client = AdminClient(settings | {"error_cb": errors.append, "log_level": 0, "reconnect.backoff.ms": 500})
     wait_for(lambda: client.poll(0.05) is not None and bool(errors), "an error")
     assert errors[0].code() == confluent_kafka.KafkaError._AUTHENTICATION
     return errors[0].str()
@@ -98,8 +110,8 @@ def is_let_in(cluster: LocalCluster, user: str, password: str) -> bool:
 
 
 def test_a_wrong_password_and_an_unknown_user_are_refused_alike(guarded: LocalCluster) -> None:
-    told = [refusal(guarded, *who) for who in (("alice", "wrong"), ("mallory", PASSWORD))]
-    for text in told:
+    for user, password in (("alice", "wrong"), ("mallory", PASSWORD)):
+        text = refusal(settings_of(guarded, user, password))
         assert "due to invalid credentials with SASL mechanism SCRAM-SHA-256" in text
 
 
@@ -140,6 +152,45 @@ def test_credentials_change_on_all_brokers(guarded: LocalCluster) -> None:
         assert client.describe_user_scram_credentials("bob") == {"bob": {mechanism: 8192}}
         client.alter_user_scram_credentials(ScramDeletion("bob", mechanism))
         wait_for(lambda: not is_let_in(guarded, "bob", "second"), "the end of the user")
+
+
+def test_a_listener_that_is_added_offers_its_own_mechanisms(guarded: LocalCluster) -> None:
+    picked = ReservedPort.pick("127.0.0.1")
+    address = str(Endpoint("127.0.0.1", picked.port))
+    picked.close()
+    broker = guarded.broker(1)
+    values = {
+        "listeners": f"SASL_PLAINTEXT://{broker.endpoint},ADDED://{address}",
+        "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,ADDED:SASL_PLAINTEXT",
+    }
+    with admin(guarded) as changing:
+        changing.alter_configs({ConfigResource.broker(1): values})
+
+    def settings(mechanism: str, **more: object) -> dict[str, Any]:
+        fixed = {"bootstrap.servers": address, "security.protocol": "SASL_PLAINTEXT"}
+        return {**fixed, "sasl.mechanism": mechanism, **more}
+
+    end_s = time.time() + 60
+    good, forged = (
+        jwt.encode({"sub": "carol", "iat": end_s - 60, "exp": end_s}, key, "EdDSA") for key in (KEY, STRANGER)
+    )
+    carol = {"sasl.username": "carol", "sasl.password": PASSWORD}
+    wait_for(lambda: _accepts(address), "the listener")
+    for chosen in (settings("PLAIN", **carol), settings("OAUTHBEARER", oauth_cb=lambda _: (good, end_s))):
+        client = AdminClient(chosen | {"log_level": 0})
+        client.poll(0)
+        wait_for(lambda client=client: client.list_topics(timeout=5).brokers.keys() == {1}, "its metadata")
+    refusal(settings("OAUTHBEARER", oauth_cb=lambda _: (forged, end_s)))
+    refusal(settings_of(guarded, "alice", PASSWORD) | {"bootstrap.servers": address})
+
+
+def _accepts(address: str) -> bool:
+    host, port = address.split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_before_authentication_frames_are_small(guarded: LocalCluster) -> None:
