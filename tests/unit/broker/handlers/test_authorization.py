@@ -23,6 +23,7 @@ from barnabas.broker.security.session import Session
 from barnabas.common.security.acl import Operation
 from barnabas.common.security.principal import Principal
 from barnabas.protocol.answer_codes import error_counts
+from barnabas.protocol.errors import Unencodable, UnsupportedVersionError
 from barnabas.protocol.messages import (
     describe_transactions,
     metadata,
@@ -191,6 +192,23 @@ def test_metadata_waits_for_the_leader_of_no_topic_that_it_hides(secured: Secure
     for body in (named(), metadata.MetadataRequest(topics=None)):
         assert secured.ask(body, version=9).is_answered
         assert not secured.ask(body, [DESCRIBE_T], version=9).is_answered
+
+
+def test_a_refusal_can_be_sent_in_every_version(both: tuple[SecuredServing, SecuredServing]) -> None:
+    sent: dict[ApiKey, set[int]] = {}
+    for case in CASES:
+        api = APIS[case.key]
+        for version in range(api.versions[0], api.served_to + 1):
+            try:
+                connection = both[0].ask(case.body, listener=case.listener, version=version)
+            except (Unencodable, UnsupportedVersionError):
+                # The version cannot ask for it.
+                continue
+            assert connection.answers, (case, version, connection.closed)
+            assert connection.response is not None
+            sent.setdefault(case.key, set()).add(version)
+    assert sum(map(len, sent.values())) > 200
+    assert sent.keys() == {case.key for case in CASES if case.is_kafka}
 
 
 def test_the_settings_of_a_new_topic_need_a_right_of_their_own(secured: SecuredServing) -> None:
