@@ -128,7 +128,9 @@ class ListenerConfig:
         "The cipher suites that are used, by their names in Java or OpenSSL; by default all that are safe.",
     )
     ssl_client_auth: str = setting(
-        Choice("none", "requested", "required"), "none", "Whether clients show a certificate."
+        Choice("none", "requested", "required"),
+        "none",
+        "Whether clients show a certificate; counts on a SASL_SSL listener only with the listener's prefix.",
     )
     ssl_endpoint_identification_algorithm: str = setting(
         HostNameCheck(),
@@ -333,6 +335,7 @@ LISTENER_SETTINGS: Final[Mapping[str, Setting]] = {
 LIMITS: Final = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
 """Settings that a broker has for all listeners together, beside those of each."""
 JAAS: Final = "sasl.jaas.config"
+CLIENT_AUTH: Final = "ssl.client.auth"
 OF_MECHANISMS_ALONE: Final = frozenset(
     {
         JAAS,

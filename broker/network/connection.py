@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 failures: Final = LimitedLogByKey(logger, logging.INFO)
-"""Failed authentications: one line in an interval for each address."""
+"""Failed authentications: one line in an interval for each address and reason."""
 
 STOPPING: Final = "the broker is stopping"
 _DISPLACED: Final = "others came, and too many peers are not authenticated"
@@ -218,8 +218,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_reported = True
         peer = self.peer
         failures(
-            peer.host,
-            "Failed authentication with %s (channelId=%s) on %s (%s)",
+            f"{peer.host} {reason}",
+            "Failed authentication with /%s (channelId=%s) on %s (%s)",
             peer.host,
             peer.connection_id,
             peer.listener_name,
@@ -272,8 +272,12 @@ class Connection(asyncio.BufferedProtocol):
             reason = self._pipeline.lose(f"connection lost: {exc}" if exc else ENDED, abandoned)
         for request in abandoned:
             request.abandon()
-        # Clients and health checks come and go: only the other reasons are worth a line of the log.
-        level = logging.DEBUG if reason == ENDED or self._is_reported else logging.INFO
+        is_unknown = self._authentication is not None
+        if is_unknown and not (self._is_reported or exc or reason == ENDED):
+            self._report_failure(reason)
+        # Clients and health checks come and go: only the other reasons are worth a line of the log. Unknown
+        # peers must not fill it.
+        level = logging.DEBUG if reason == ENDED or self._is_reported or is_unknown else logging.INFO
         logger.log(
             level,
             "connection %s on %s closed: %s",

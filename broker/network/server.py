@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from barnabas.broker.base.limits import (
@@ -22,8 +23,14 @@ from barnabas.broker.base.limits import (
     RECORDS_WORKERS,
     ConnectionLimits,
 )
-from barnabas.broker.config.listener_config import ListenerConfig
-from barnabas.broker.config.listeners import PLAINTEXT, SASL_PROTOCOLS, TLS_PROTOCOLS, Listener
+from barnabas.broker.config.listener_config import CLIENT_AUTH, ListenerConfig
+from barnabas.broker.config.listeners import (
+    PLAINTEXT,
+    SASL_PROTOCOLS,
+    SASL_SSL,
+    TLS_PROTOCOLS,
+    Listener,
+)
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
 from barnabas.broker.network.connection import Authentication, Connection
@@ -299,13 +306,15 @@ class SocketServer:
         )
 
     def _take_listener_configs(self, listeners: Iterable[Listener]) -> None:
-        self.tls.apply(
-            {
-                listener.name: self._config_of(listener.name)
-                for listener in listeners
-                if listener.security_protocol in TLS_PROTOCOLS
-            }
-        )
+        configs: dict[str, ListenerConfig] = {}
+        for name, _, _, protocol in listeners:
+            if protocol in TLS_PROTOCOLS:
+                configs[name] = self._config_of(name)
+            own = self._config.listener_overrides.get(name.lower(), {})
+            if protocol == SASL_SSL and CLIENT_AUTH not in own:
+                # KIP-684: the setting of all listeners is not for those where SASL tells who the peer is.
+                configs[name] = replace(configs[name], ssl_client_auth="none")
+        self.tls.apply(configs)
 
     def _bind_all(self, listeners: Iterable[Listener]) -> list[tuple[str, socket.socket]]:
         bound: list[tuple[str, socket.socket]] = []

@@ -12,7 +12,6 @@ Source: KIP-226, `SslFactory` of Apache Kafka 3.9. Kafka reads changed files onl
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 import threading
 from collections.abc import Mapping
@@ -33,8 +32,6 @@ from barnabas.protocol.errors import InvalidConfiguration
 
 logger = logging.getLogger(__name__)
 
-_Stamp = tuple[int, int, int] | None
-
 
 class TlsListener(NamedTuple):
     """The TLS side of a listener. After a reload, new connections use a new one."""
@@ -47,14 +44,13 @@ class _Loaded(NamedTuple):
     """What was read for a listener, and from which state of the files."""
 
     listener: TlsListener
+    config: ListenerConfig
     settings: TlsSettings
-    stamps: tuple[_Stamp, ...]
+    stamps: tuple[tuple[int, ...], ...]
     names: CertificateNames
     has_trust_store: bool
-    client: ssl.SSLContext | None
-    """How a broker connects to the listener of the brokers."""
     tester: ssl.SSLContext | None
-    """The same without the check of the host's name: the certificate may be used on another host too."""
+    """How a broker connects to the listener of the brokers, without the check of the host's name."""
 
 
 class TlsListeners:
@@ -69,11 +65,6 @@ class TlsListeners:
     def of(self, name: str) -> TlsListener:
         """For the next connection of a listener. Raises KeyError if it has no TLS."""
         return self._loaded[name].listener
-
-    def client_of(self, name: str) -> ssl.SSLContext | None:
-        """For the next connection to the listener of the brokers."""
-        loaded = self._loaded.get(name)
-        return None if loaded is None else loaded.client
 
     def apply(self, configs: Mapping[str, ListenerConfig]) -> None:
         """Take the settings of all listeners that use TLS.
@@ -92,15 +83,17 @@ class TlsListeners:
             self._loaded = kept | added
 
     def check(self, name: str, config: ListenerConfig) -> None:
-        """Whether a listener could use these settings. Raises InvalidConfiguration."""
+        """Whether a listener could use these settings, if they are new. Raises InvalidConfiguration."""
         with self._lock:
-            self._load_beside(name, config)
+            loaded = self._loaded.get(name)
+            if loaded is None or config != loaded.config:
+                self._load_beside(name, config)
 
     def reload_changed_files(self) -> None:
         """Read the files that have changed since they were read or tried."""
         with self._lock:
             for name, loaded in tuple(self._loaded.items()):
-                stamps = _stamps(loaded.settings)
+                stamps = loaded.settings.stamps()
                 if stamps != loaded.stamps:
                     # A file that cannot be used is tried again when it has changed again.
                     self._loaded[name] = loaded._replace(stamps=stamps)
@@ -145,14 +138,13 @@ class TlsListeners:
     def _load(self, name: str, config: ListenerConfig) -> _Loaded:
         settings = settings_from(config)
         # Before the files are read: a change meanwhile is seen the next time.
-        stamps = _stamps(settings)
+        stamps = settings.stamps()
         prefix = f"listener {name}: "
         try:
             keys = settings.keys()
             context = server_context(settings)
-            client = tester = None
+            tester = None
             if name == self._brokers:
-                client = client_context(settings)
                 tester = client_context(replace(settings, endpoint_identification_algorithm=""))
             has_trust_store = settings.trusted() is not None
         except InvalidConfiguration as error:
@@ -167,26 +159,13 @@ class TlsListeners:
             _check_pair(prefix, context, tester)
         return _Loaded(
             TlsListener(context, config.ssl_principal_mapping_rules),
+            config,
             settings,
             stamps,
             names,
             has_trust_store,
-            client,
             tester,
         )
-
-
-def _stamps(settings: TlsSettings) -> tuple[_Stamp, ...]:
-    return tuple(_stamp(path) for path in settings.files)
-
-
-def _stamp(path: str) -> _Stamp:
-    """What changes with the content of a file; None if there is no file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _check_pair(prefix: str, server: ssl.SSLContext, client: ssl.SSLContext) -> None:

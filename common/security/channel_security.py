@@ -7,7 +7,6 @@ connection, so changed certificates and renewed tokens need no new channel.
 from __future__ import annotations
 
 import logging
-import os
 import ssl
 import threading
 from abc import ABC, abstractmethod
@@ -48,7 +47,7 @@ class ClientTls:
         with self._lock:
             try:
                 settings = self._settings()
-                made_of = settings, tuple(_stamp(file) for file in settings.files)
+                made_of = settings, settings.stamps()
                 if self._context is not None and made_of == self._made_of:
                     return self._context
                 context = client_context(settings)
@@ -59,15 +58,6 @@ class ClientTls:
                 return self._context
             self._context, self._made_of = context, made_of
             return context
-
-
-def _stamp(file: str) -> tuple[int, ...]:
-    """What changes with the content of a file; empty if there is none."""
-    try:
-        found = os.stat(file)
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class Login(ABC):

@@ -65,6 +65,10 @@ class TlsSettings:
         """The files that the contexts are made from."""
         return tuple(each for each in (self.keystore_location, self.truststore_location) if each)
 
+    def stamps(self) -> tuple[tuple[int, ...], ...]:
+        """What changes with the content of the files; empty for a file that is missing."""
+        return tuple(_stamp(path) for path in self.files)
+
     def keys(self) -> Keys | None:
         """The key and certificates of this side; None without a key store. Raises InvalidConfiguration."""
         if self.keystore_key is None and self.keystore_certificate_chain is None:
@@ -112,6 +116,14 @@ class TlsSettings:
                 "ssl.truststore.password beside it"
             )
         return certificates_of(self.truststore_certificates, "ssl.truststore.certificates")
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:

@@ -250,7 +250,7 @@ class TestHandshakes:
         assert "CERTIFICATE_REQUIRED" in self.fails(served, tls)
         wait_empty(served)
         [line] = [record.getMessage() for record in caplog.records]
-        assert line.startswith("Failed authentication with 127.0.0.1 (channelId=127.0.0.1:")
+        assert line.startswith("Failed authentication with /127.0.0.1 (channelId=127.0.0.1:")
         assert "on SECURE (SSL handshake failed: peer did not return a certificate)" in line
         assert "Traceback" not in caplog.text
 
@@ -333,6 +333,19 @@ class TestPrincipals:
             ssl_principal_mapping_rules="RULE:^CN=(.*?),.*$/$1/U,DEFAULT",
         )
         assert str(principal) == "User:ALICE"
+
+    @pytest.mark.parametrize("prefix", ["", "listener_name_secure_"])
+    def test_on_a_listener_with_sasl_only_its_own_setting_asks_for_one(
+        self, serve: Serve, tls: ssl.SSLContext, prefix: str
+    ) -> None:
+        served = serve(protocol="SASL_SSL", **PLAIN, **{f"{prefix}ssl_client_auth": "required"})
+        client = served.client(tls=tls)
+        client.send(b"x")
+        if prefix:
+            with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
+                client.receive()
+        else:
+            assert client.receive() == b"x"
 
     def test_nobody_without_a_certificate(self, serve: Serve, tls: ssl.SSLContext) -> None:
         assert self.principal(serve, tls, ssl_client_auth="requested") == ANONYMOUS
