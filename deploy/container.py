@@ -26,6 +26,8 @@ from barnabas.deploy.local_broker import to_properties
 from barnabas.deploy.private_files import write_private
 from barnabas.deploy.process import DeployError, wait_until
 from barnabas.deploy.security import (
+    ADMIN,
+    BROKER,
     DEFAULT_MECHANISM,
     ClusterSecurity,
     UserPasswords,
@@ -122,11 +124,15 @@ def _make_security() -> None:
         raise DeployError(
             f"set COMPOSE_PROFILES={PROFILE}: the option --profile alone does not reach brokers"
         )
-    chosen.prepare(users_of(os.environ), os.environ["BOOTSTRAP"])
+    users, security = users_of(os.environ), chosen.security
+    known = security.users if chosen.settings_file(_BROKERS[0]).exists() else {}
+    chosen.prepare(users, os.environ["BOOTSTRAP"])
     connect = os.environ["BARNABAS_ZOOKEEPER_CONNECT"]
     ExistingZooKeeper(connect).wait_ready(_WAIT_S)
-    security = chosen.security
-    store_users(connect, ScramMechanism(DEFAULT_MECHANISM), security.users, security.zookeeper_security())
+    # This runs at each `up`: users that were changed or deleted since the first complete one stay so.
+    written = {ADMIN, BROKER, *(name for name, password in users.items() if password or name not in known)}
+    passwords = {name: password for name, password in security.users.items() if name in written}
+    store_users(connect, ScramMechanism(DEFAULT_MECHANISM), passwords, security.zookeeper_security())
     chosen.release_brokers()
     print("users:", ", ".join(chosen.security.client_users))
 

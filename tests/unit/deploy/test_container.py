@@ -71,6 +71,12 @@ def test_a_broker_accepts_the_settings_that_the_init_service_makes(
     monkeypatch.setattr(container.sys, "argv", ["container", "security"])
     assert main() == 0
     assert sorted(stored) == ["admin", "alice", "bob", "broker"]
+    first = dict(stored)
+    stored.clear()
+    environment["USERS"] = "alice carol"
+    assert main() == 0
+    assert sorted(stored) == ["admin", "broker", "carol"], "alice may have another password now"
+    assert stored["broker"] == first["broker"]
 
     for number in (1, 2, 3):
         broker = named[f"broker-{number}"]
