@@ -1,11 +1,13 @@
 """Topics made, refused, deleted, and deleted while a broker is away."""
 
 import functools
+import time
 from pathlib import Path
 
 import pytest
 
 from barnabas.client import NewTopic
+from barnabas.client.admin.quotas import ClientQuotaEntity
 from barnabas.client.blocking import Producer
 from barnabas.client.errors import DeliveryTimedOut, TopicErrors
 from barnabas.deploy.local import LocalCluster
@@ -229,3 +231,33 @@ def test_deletion_that_is_switched_off_is_refused_and_a_request_by_hand_cleared(
         wait_for(lambda: zookeeper.exists("/admin/delete_topics/kept") is None, "it is not cleared")
         assert zookeeper.exists("/brokers/topics/kept") is not None
     assert set(view.read("kept", 1)) == {b"kept"}
+
+
+def test_a_quota_holds_on_every_broker_and_mutes_one_connection(shared_cluster: LocalCluster) -> None:
+    """Of the client id of `RawClient`; requests name no topic here, but they change settings as topics do."""
+    client = ClientQuotaEntity(client_id="raw")
+
+    def limit(percentage: float | None) -> None:
+        with ClusterView(shared_cluster).admin() as admin:
+            admin.alter_client_quotas({client: {"request_percentage": percentage}})
+
+    def throttle_ms(number: int) -> int:
+        with RawClient(shared_cluster.broker(number).endpoint) as raw:
+            answer: MetadataResponse = raw.ask(MetadataRequest(topics=[]), version=9)
+            return answer.throttle_time_ms
+
+    limit(0.0)
+    for number in shared_cluster.broker_ids:
+        wait_for(lambda number=number: throttle_ms(number) == 1_000, "the quota does not hold")
+    with RawClient(shared_cluster.broker(1).endpoint) as muted:
+        began = time.monotonic()
+        muted.send(encoded(MetadataRequest(topics=[])) * 2)
+        assert muted.answer_to(MetadataRequest(topics=[])).throttle_time_ms == 1_000
+        # Another connection of the client.
+        assert throttle_ms(1) == 1_000
+        # The end of a quota does not end a mute.
+        limit(None)
+        muted.answer_to(MetadataRequest(topics=[]))
+        assert time.monotonic() - began >= 1
+    for number in shared_cluster.broker_ids:
+        wait_for(lambda number=number: throttle_ms(number) == 0, "the quota still holds")
