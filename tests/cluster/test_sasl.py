@@ -6,7 +6,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import confluent_kafka
@@ -17,7 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jwt.algorithms import OKPAlgorithm
 
 from barnabas.client import ConfigResource, NewTopic, ScramDeletion, ScramUpsertion
-from barnabas.client.blocking import Admin
+from barnabas.client.blocking import Admin, Consumer, Producer
+from barnabas.common.channel import Channel
+from barnabas.common.security.channel_security import Login
 from barnabas.common.security.jaas import PLAIN_LOGIN
 from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.local import LocalCluster
@@ -115,8 +117,25 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_alike(guarded: LocalCl
         assert "due to invalid credentials with SASL mechanism SCRAM-SHA-256" in text
 
 
-def test_a_producer_and_the_brokers_live_through_many_sessions(guarded: LocalCluster) -> None:
-    """librdkafka, and the channels between the brokers, authenticate again before each end."""
+def our_settings(cluster: LocalCluster, wire: str) -> dict[str, Any]:
+    security = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": MECHANISM}
+    login = {"sasl_username": "alice", "sasl_password": PASSWORD}
+    return {"bootstrap_servers": cluster.bootstrap, "wire": wire, **security, **login}
+
+
+def test_producers_and_the_brokers_live_through_many_sessions(
+    guarded: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka, our client, and the channels between the brokers authenticate again before each end."""
+    again: list[bool] = []
+    authenticate_again = Channel._authenticate_again
+
+    async def counted(channel: Channel, login: Login) -> None:
+        connection = channel._connection
+        await authenticate_again(channel, login)
+        again.append(connection is channel._connection)
+
+    monkeypatch.setattr(Channel, "_authenticate_again", counted)
     with admin(guarded) as client:
         client.create_topics(NewTopic("sessions", 2))
     lost: list[object] = []
@@ -124,6 +143,8 @@ def test_a_producer_and_the_brokers_live_through_many_sessions(guarded: LocalClu
         settings_of(guarded, "alice", PASSWORD)
         | {"acks": "all", "error_cb": lost.append, "linger.ms": 0, "log_level": 0}
     )
+    stack = ExitStack()
+    ours = [stack.enter_context(Producer(**our_settings(guarded, wire))) for wire in ("native", "kafka")]
     started = time.monotonic()
     count = 0
     while time.monotonic() - started < 2.2 * SESSION_MS / 1000:
@@ -134,9 +155,15 @@ def test_a_producer_and_the_brokers_live_through_many_sessions(guarded: LocalClu
             on_delivery=lambda error, _: lost.append(error) if error else None,
         )
         producer.flush(10)
+        for each in ours:
+            each.send_and_wait("sessions", b"x", partition=count % 2)
         count += 1
         time.sleep(0.05)
     assert lost == []
+    # Each has connections to two brokers.
+    assert again.count(True) >= 8
+    assert all(again), "a connection was not kept"
+    stack.close()
     for broker in guarded.brokers:
         assert "session has expired" not in broker.server_log.read_text()
 
@@ -191,6 +218,51 @@ def _accepts(address: str) -> bool:
     except ConnectionRefusedError:
         return False
     return True
+
+
+def test_our_clients_report_at_once_that_a_user_is_gone_and_go_on_when_it_is_back(
+    guarded: LocalCluster,
+) -> None:
+    """Not at the end of a time-out: sessions end, and the brokers refuse the next login."""
+    mechanism = ScramMechanism.SHA_256
+    settings = our_settings(guarded, "native") | {"sasl_username": "dora", "sasl_password": "c"}
+    user = ScramUpsertion("dora", "c", mechanism, 4096)
+    refused: set[str] = set()
+    read: list[bytes | None] = []
+
+    def polled() -> bool:
+        try:
+            read.extend(record.value for record in consumer.poll(100))
+        except SaslAuthenticationFailed:
+            refused.add("poll")
+        return "poll" in refused
+
+    def caught_up() -> bool:
+        polled()
+        return len(read) >= 2
+
+    def sent() -> bool:
+        try:
+            producer.send("doras", b"back").result(10)
+        except SaslAuthenticationFailed:
+            refused.add("send")
+            return False
+        return True
+
+    with admin(guarded) as client:
+        client.create_topics(NewTopic("doras", 1))
+        client.alter_user_scram_credentials(user)
+        wait_for(lambda: is_let_in(guarded, "dora", "c"), "the new user")
+        with Producer(**settings) as producer, Consumer(**settings, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("doras", 0)])
+            assert sent()
+            client.alter_user_scram_credentials(ScramDeletion("dora", mechanism))
+            wait_for(polled, "the consumer's refusal")
+            wait_for(lambda: not sent(), "the producer's refusal")
+            refused.clear()
+            client.alter_user_scram_credentials(user)
+            wait_for(sent, "the producer to go on")
+            wait_for(caught_up, lambda: f"the consumer to go on: {read}")
 
 
 def test_before_authentication_frames_are_small(guarded: LocalCluster) -> None:
