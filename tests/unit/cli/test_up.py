@@ -48,9 +48,7 @@ def test_users_have_passwords_or_not() -> None:
     assert options("--user", "alice", "--user", "bob:a:b").users == [("alice", None), ("bob", "a:b")]
 
 
-@pytest.mark.parametrize(
-    "words", [["--user", ":pw"], ["--user", "a:"], ["--host", "a_b"], ["--sasl", "GSSAPI"]]
-)
+@pytest.mark.parametrize("words", ["--user :pw", "--user a:", "--host a_b", "--sasl GSSAPI"])
 def test_a_malformed_value_is_refused_without_showing_a_password(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
