@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from barnabas.broker.config.dynamic import DYNAMIC_NAMES
-from barnabas.broker.config.settings import SETTINGS
+from barnabas.broker.config.listener_config import (
+    LIMITS,
+    LISTENER_SETTINGS,
+    OF_MECHANISMS_ALONE,
+    RELOADABLE,
+)
+from barnabas.broker.config.settings import OF_LISTENERS, SETTINGS
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS
 from barnabas.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from barnabas.client.security import SecurityConfig
@@ -24,6 +30,11 @@ IN_BYTES = ("batch_size", "buffer_memory", "max_request_size")
 """Settings with a name of Kafka's that has no unit."""
 COLUMNS = ("setting", "default", "unit", "accepted", "meaning")
 
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
 INTRODUCTION = """# Settings
 
 Made from the declarations in the code (`make settings`). Names and defaults are Kafka's, except where the
@@ -35,6 +46,21 @@ name: `--set log.retention.hours=1` beats `BARNABAS_LOG_RETENTION_MS`. In one so
 Settings marked with * can be changed while a broker runs, by `barnabas configs alter`. Settings of a topic
 are given when it is created (`--config`) and changed by `barnabas topics alter`. [`barnabas up`](cli.md) has
 defaults of its own for the number of replicas.
+"""
+LISTENERS = f"""## Listeners
+
+A setting in this table is for all listeners. With the listener's name in lower case it is for one,
+`listener.name.<listener>.<setting>`, or for one SASL mechanism of it,
+`listener.name.<listener>.<mechanism>.<setting>`. A mechanism has settings of its own if the name of
+the setting is `connections.max.reauth.ms`, begins with `sasl.login.` or `sasl.oauthbearer.`, or is one of
+these, which count in no other way: {_names(OF_MECHANISMS_ALONE)}.
+The limits are for one listener here, and without the prefix for the broker: {_names(LIMITS)}.
+A variable of the environment is `BARNABAS_LISTENER_NAME_EXTERNAL_SCRAM_SHA_256_SASL_JAAS_CONFIG`.
+
+With the prefix, `barnabas configs alter` sets them for one broker while it runs: all of them for a listener
+that is added, and of an open one the limits and {_names(RELOADABLE)}.
+Secrets are then kept in ZooKeeper, encrypted with `password.encoder.secret`.
+
 """
 
 
@@ -67,11 +93,15 @@ def _topic_row(name: str, declared: Setting) -> tuple[str, ...]:
 
 
 def _table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
+    return f"## {title}\n\n{_rows(rows)}"
+
+
+def _rows(rows: Iterable[tuple[str, ...]]) -> str:
     lines = [
         " | ".join(cell.replace("|", "\\|") for cell in row)
         for row in [COLUMNS, ("---",) * len(COLUMNS), *rows]
     ]
-    return f"## {title}\n\n" + "".join(f"| {line} |\n" for line in lines)
+    return "".join(f"| {line} |\n" for line in lines)
 
 
 def _client(title: str, config: type[ClientConfig]) -> str:
@@ -85,7 +115,8 @@ def render() -> str:
     return "\n".join(
         [
             INTRODUCTION,
-            _table("Brokers", (_row(*item) for item in SETTINGS.items())),
+            _table("Brokers", (_row(*item) for item in SETTINGS.items() if item[0] not in OF_LISTENERS)),
+            LISTENERS + _rows(_row(*item) for item in LISTENER_SETTINGS.items()),
             _table("Topics", (_topic_row(*item) for item in TOPIC_SETTINGS.items() if item[1].name)),
             _table(
                 "Topics: without a default of the broker",

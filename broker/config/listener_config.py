@@ -117,7 +117,7 @@ class ListenerConfig:
     ssl_protocol: str = setting(
         Choice("TLSv1.3", "TLSv1.2", "TLS"),
         "TLSv1.3",
-        "The newest version of TLS that is used; TLS means the newest there is.",
+        "Without effect: ssl.enabled.protocols counts.",
     )
     ssl_enabled_protocols: tuple[str, ...] = setting(
         TextList(choices=("TLSv1.2", "TLSv1.3")), ("TLSv1.2", "TLSv1.3"), "The versions of TLS that are used."
@@ -183,8 +183,7 @@ class ListenerConfig:
     sasl_login_callback_handler_class: str | None = setting(
         JavaClass(*JWT_LOGINS, UNSECURED_LOGIN),
         None,
-        "How this broker gets the token that it shows to other brokers; counts only with the prefix of a "
-        "listener and a mechanism.",
+        "Without effect: the token endpoint or the login module tells how a broker gets its token.",
     )
     sasl_login_class: str | None = setting(
         JavaClass(
@@ -211,22 +210,24 @@ class ListenerConfig:
         Integer(0), None, "How long the token endpoint may take to answer; by default 10 s."
     )
     sasl_login_retry_backoff_ms: int = setting(
-        Integer(0, LONG_MAX), 100, "The first pause after a failed request to the token endpoint."
+        Integer(0, LONG_MAX), 100, "Without effect: the next login asks the token endpoint again."
     )
     sasl_login_retry_backoff_max_ms: int = setting(
-        Integer(0, LONG_MAX), 10_000, "The longest of these pauses; each is twice as long as the one before."
+        Integer(0, LONG_MAX), 10_000, "Without effect: the next login asks the token endpoint again."
     )
     sasl_login_refresh_window_factor: float = setting(
-        Double(0.5, 1.0), 0.8, "The share of a token's lifetime after which a new one is fetched."
+        Double(0.5, 1.0), 0.8, "Without effect: a token is replaced after four fifths of its life."
     )
     sasl_login_refresh_window_jitter: float = setting(
-        Double(0.0, 0.25), 0.05, "The most of that lifetime that is added to the share at random."
+        Double(0.0, 0.25),
+        0.05,
+        "Without effect: a token is replaced after four fifths of its life.",
     )
     sasl_login_refresh_min_period_seconds: int = setting(
-        _Seconds(900), 60, "The shortest time between two tokens."
+        _Seconds(900), 60, "Without effect: a token is replaced after four fifths of its life."
     )
     sasl_login_refresh_buffer_seconds: int = setting(
-        _Seconds(3_600), 300, "A new token is fetched at least this long before the old one expires."
+        _Seconds(3_600), 300, "Without effect: a token is replaced after four fifths of its life."
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         Text(), None, "Where the keys that verify tokens are: a URL of HTTP, HTTPS or a file."
@@ -259,7 +260,7 @@ class ListenerConfig:
     principal_builder_class: str = setting(
         JavaClass(DEFAULT_PRINCIPAL_BUILDER),
         DEFAULT_PRINCIPAL_BUILDER,
-        "How principals are made from certificates and SASL names; there is no other way.",
+        "Without effect: certificates and SASL names give the principals.",
     )
     sasl_kerberos_service_name: str | None = setting(Text(), None, "Without effect: there is no GSSAPI.")
     sasl_kerberos_kinit_cmd: str = setting(Text(), "/usr/bin/kinit", "Without effect: there is no GSSAPI.")

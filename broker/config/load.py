@@ -29,6 +29,7 @@ from barnabas.broker.config.listeners import (
     check_listeners,
     make_addresses,
 )
+from barnabas.broker.config.password_encoder import KEY_BITS
 from barnabas.broker.config.settings import (
     ALIASES,
     KNOWN_NAMES,
@@ -309,7 +310,7 @@ def _check_security(config: BrokerConfig, problems: list[str]) -> None:
             f"connection.failed.authentication.delay.ms={delay_ms}: expected less than "
             f"connections.max.idle.ms={idle_ms}"
         )
-    if config.password_encoder_key_length not in (128, 192, 256):
+    if config.password_encoder_key_length not in KEY_BITS:
         problems.append(
             f"password.encoder.key.length={config.password_encoder_key_length}: expected 128, 192 or 256"
         )

@@ -26,7 +26,7 @@ GCM: Final = "AES/GCM/NoPadding"
 CIPHERS: Final = ("AES/CBC/PKCS5Padding", GCM)
 KEY_BITS: Final = (128, 192, 256)
 _HASHES: Final = {f"PBKDF2WithHmac{name.upper()}": name for name in ("sha512", "sha256", "sha1")}
-_DEFAULT_KEY_FACTORY: Final = "PBKDF2WithHmacSHA512"
+KEY_FACTORIES: Final = tuple(_HASHES)
 _SALT_BYTES: Final = 256
 _BLOCK_BYTES: Final = 16
 _GCM_NONCE_BYTES: Final = 12
@@ -56,7 +56,7 @@ class PasswordEncoder:
             return None
         return cls(
             secret,
-            key_factory=config.password_encoder_keyfactory_algorithm or _DEFAULT_KEY_FACTORY,
+            key_factory=config.password_encoder_keyfactory_algorithm or KEY_FACTORIES[0],
             cipher=config.password_encoder_cipher_algorithm,
             key_bits=config.password_encoder_key_length,
             iterations=config.password_encoder_iterations,

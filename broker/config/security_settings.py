@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from barnabas.broker.config.listener_config import GSSAPI, KNOWN_MECHANISMS, HostNameCheck
 from barnabas.broker.config.listeners import PLAINTEXT, SECURITY_PROTOCOLS
+from barnabas.broker.config.password_encoder import CIPHERS, KEY_FACTORIES
 from barnabas.common.security.principal import Principal
 from barnabas.common.security.secret import Secret
 from barnabas.common.settings import (
@@ -150,14 +151,16 @@ class SecuritySettings:
     )
     controller_quota_window_size_seconds: int = setting(_POSITIVE, 1, "How long each of these samples is.")
     replication_quota_window_num: int = setting(
-        _POSITIVE, 11, "Samples that the rate of throttled replication is measured over."
+        _POSITIVE, 11, "Without effect: these rates are kept without samples."
     )
-    replication_quota_window_size_seconds: int = setting(_POSITIVE, 1, "How long each of these samples is.")
+    replication_quota_window_size_seconds: int = setting(
+        _POSITIVE, 1, "Without effect: these rates are kept without samples."
+    )
     alter_log_dirs_replication_quota_window_num: int = setting(
-        _POSITIVE, 11, "Samples that the rate of copies to other log dirs is measured over."
+        _POSITIVE, 11, "Without effect: these rates are kept without samples."
     )
     alter_log_dirs_replication_quota_window_size_seconds: int = setting(
-        _POSITIVE, 1, "How long each of these samples is."
+        _POSITIVE, 1, "Without effect: these rates are kept without samples."
     )
     client_quota_callback_class: None = setting(
         Nothing("classes of Java cannot be loaded", config_type="CLASS"),
@@ -173,13 +176,13 @@ class SecuritySettings:
         Password(), None, "The secret before a change: passwords are encrypted again when the broker starts."
     )
     password_encoder_keyfactory_algorithm: str | None = setting(
-        Choice("PBKDF2WithHmacSHA512", "PBKDF2WithHmacSHA256", "PBKDF2WithHmacSHA1"),
+        Choice(*KEY_FACTORIES),
         None,
         "How the key is derived from the secret; by default by PBKDF2WithHmacSHA512.",
     )
     password_encoder_cipher_algorithm: str = setting(
-        Choice("AES/CBC/PKCS5Padding", "AES/GCM/NoPadding"),
-        "AES/CBC/PKCS5Padding",
+        Choice(*CIPHERS),
+        CIPHERS[0],
         "The cipher of these passwords.",
     )
     password_encoder_key_length: int = setting(Integer(8), 128, "Bits of the key: 128, 192 or 256.")
@@ -223,7 +226,7 @@ class SecuritySettings:
         Password(), None, "The password of that file, or of the key in it."
     )
     zookeeper_ssl_keystore_type: str | None = setting(
-        Choice("PKCS12", "PEM"), None, "The format of that file, which its content tells; no JKS."
+        Choice("PKCS12", "PEM"), None, "Without effect: the file tells its format; JKS is refused."
     )
     zookeeper_ssl_truststore_location: str | None = setting(
         Text(), None, "The file of the certificates that ZooKeeper's certificate must descend from."
@@ -232,7 +235,7 @@ class SecuritySettings:
         Password(), None, "The password of that file, if it is PKCS12."
     )
     zookeeper_ssl_truststore_type: str | None = setting(
-        Choice("PKCS12", "PEM"), None, "The format of that file, which its content tells; no JKS."
+        Choice("PKCS12", "PEM"), None, "Without effect: the file tells its format; JKS is refused."
     )
     zookeeper_ssl_protocol: str = setting(
         Choice("TLSv1.2", "TLSv1.3"), "TLSv1.2", "Without effect: zookeeper.ssl.enabled.protocols counts."

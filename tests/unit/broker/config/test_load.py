@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.config import listener_config, security_settings, topic_config
 from barnabas.broker.config import settings as config_settings
-from barnabas.broker.config import topic_config
+from barnabas.broker.config.listener_config import JAAS, LISTENER_SETTINGS
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.config.load import (
     config_from,
@@ -18,7 +19,8 @@ from barnabas.broker.config.load import (
 )
 from barnabas.broker.config.settings import KNOWN_NAMES, OF_LISTENERS, SETTINGS, BrokerConfig
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS
-from barnabas.common.settings import LONG_MAX, Integer
+from barnabas.common.security.tls import TlsSettings
+from barnabas.common.settings import LONG_MAX, AlwaysFalse, Integer, Nothing
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import Endpoint
 from tests.support.defaults import REQUIRED, make_config
@@ -34,14 +36,20 @@ def test_every_setting_is_read_somewhere() -> None:
     """An accepted setting without effect is worse than a refused one."""
     declarations = Path(config_settings.__file__)
     broker = declarations.parents[1]
-    declaring = {declarations, Path(topic_config.__file__)}
-    text = "".join(path.read_text() for path in broker.rglob("*.py") if path not in declaring)
+    others = (topic_config, listener_config, security_settings)
+    declaring = {declarations, *(Path(module.__file__) for module in others)}
+    security = broker.parent / "common" / "security"
+    files = (*broker.rglob("*.py"), *security.glob("*.py"))
+    text = "".join(path.read_text() for path in files if path not in declaring)
+    text += " ".join(f"ssl_{part.name}" for part in fields(TlsSettings))
     declared = Path(topic_config.__file__).read_text()
     computed = declared[declared.index("def __post_init__") :]
     unread = [
         row.name or row.topic_name
-        for row in (*SETTINGS.values(), *TOPIC_SETTINGS.values())
+        for row in (*SETTINGS.values(), *TOPIC_SETTINGS.values(), *LISTENER_SETTINGS.values())
         if not (isinstance(row.kind, Integer) and row.kind.because)
+        and not isinstance(row.kind, Nothing | AlwaysFalse)
+        and row.name != JAAS
         and "Without effect" not in row.documentation
         and not re.search(rf'\b{row.attribute}\b|"{re.escape(row.name or "-")}"', text + computed)
     ]
