@@ -211,6 +211,8 @@ class Broker:
     def stop(self) -> None:
         """Leave the cluster: move the leaderships away, answer the last requests, close the logs cleanly."""
         self._stopping = True
+        # Otherwise their peers hold up the end of the server.
+        self._authentication_outcomes.shut_down()
         if self._membership is not None:
             self._membership.stop()
         config, replicas = self._config, self._replicas

@@ -8,6 +8,7 @@ becomes slow, also with many connections. Any thread.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from barnabas.broker.security.session import Session
 logger = logging.getLogger(__name__)
 
 MAX_PAUSE_MS: Final = 5_000
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FREE: Final = 8
 """So many failures of an address cost the setting's delay each; each further one twice the one before."""
 _HALF_LIFE_MS: Final = 10_000
@@ -72,6 +74,10 @@ class AuthenticationOutcomes:
         with self._lock:
             self.successes += 1
 
+    def shut_down(self) -> None:
+        """Answer all that wait; nothing waits any more."""
+        self._purgatory.shut_down()
+
     def has_expired(self) -> None:
         with self._lock:
             self.expired += 1
@@ -92,7 +98,7 @@ class AuthenticationOutcomes:
             "re-" if again else "",
             session.host,
             connection_id,
-            reason,
+            _CONTROL.sub("?", reason),
         )
         with self._lock:
             self.failures += 1

@@ -64,10 +64,10 @@ def test_the_end_waits_for_the_pause_and_not_if_the_peer_has_gone(caplog: pytest
     told: list[str] = []
     session = Session("192.0.2.1")
     session.on_failed = lambda: told.append("refused")
-    with caplog.at_level("INFO"):
-        failed.failed(session, "a", "because", lambda: ended.append("a"))
-        cancel = failed.failed(session, "b", "because", lambda: ended.append("b"))
-        failed.failed(Session("192.0.2.2"), "c", "because", lambda: ended.append("c"))
+    caplog.set_level("INFO")
+    failed.failed(session, "a", "because", lambda: ended.append("a"))
+    cancel = failed.failed(session, "b", "because", lambda: ended.append("b"))
+    failed.failed(Session("192.0.2.2"), "c", "because", lambda: ended.append("c"))
     assert told == ["refused", "refused"]
     reaper.expire_due(99)
     assert ended == []
@@ -75,8 +75,15 @@ def test_the_end_waits_for_the_pause_and_not_if_the_peer_has_gone(caplog: pytest
     reaper.expire_due(100)
     assert ended == ["a", "c"]
     assert failed.failures == 3
+    failed.failed(session, "d", "a name\nof lines", lambda: ended.append("d"))
+    failed.shut_down()
+    assert ended == ["a", "c", "d"]
+    failed.failed(session, "e", "because", lambda: ended.append("e"))
+    assert ended == ["a", "c", "d", "e"]
     # One line in ten seconds for an address and a reason.
-    assert [message.partition(" (because)")[0] for message in caplog.messages] == [
-        "Failed authentication with /192.0.2.1 (channelId=a)",
-        "Failed authentication with /192.0.2.2 (channelId=c)",
+    said = [message.partition(" (0 more")[0] for message in caplog.messages]
+    assert [message for message in said if message.startswith("Failed")] == [
+        "Failed authentication with /192.0.2.1 (channelId=a) (because)",
+        "Failed authentication with /192.0.2.2 (channelId=c) (because)",
+        "Failed authentication with /192.0.2.1 (channelId=d) (a name?of lines)",
     ]
