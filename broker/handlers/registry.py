@@ -49,7 +49,8 @@ class Handler(NamedTuple):
     an answer may be half a second old when it leaves, and a client takes it for newer than those that came by
     its other connections: librdkafka 2.0 goes back to the dead leader, and may stay there."""
     is_exempt: bool = False
-    """Whether no quota holds for it, as for those of the inter-broker listener alone."""
+    """Whether no quota holds for it, as for those of the inter-broker listener alone. Kafka serves
+    authentication below its quotas too."""
 
 
 def _slowly(handle: Callable[[Services, ApiRequest], None]) -> Callable[[Services, ApiRequest], None]:
@@ -88,8 +89,10 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.TXN_OFFSET_COMMIT: Handler(offsets.handle_transaction_commit),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Handler(log_offsets.handle_leader_epoch),
     ApiKey.WRITE_TXN_MARKERS: Handler(transactions.handle_write_markers, is_exempt=True),
-    ApiKey.SASL_HANDSHAKE: Handler(authentication.handle_handshake, Lane.NETWORK, _SMALL),
-    ApiKey.SASL_AUTHENTICATE: Handler(authentication.handle_authenticate, Lane.NETWORK, _SMALL),
+    ApiKey.SASL_HANDSHAKE: Handler(authentication.handle_handshake, Lane.NETWORK, _SMALL, is_exempt=True),
+    ApiKey.SASL_AUTHENTICATE: Handler(
+        authentication.handle_authenticate, Lane.NETWORK, _SMALL, is_exempt=True
+    ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Handler(_slowly(scram_users.handle_describe)),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Handler(_slowly(scram_users.handle_alter)),
     ApiKey.DESCRIBE_CONFIGS: Handler(_slowly(configs.handle_describe)),

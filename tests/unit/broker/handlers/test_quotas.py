@@ -4,8 +4,13 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.security.authentication import Authenticator, Mechanism
+from barnabas.broker.security.password_servers import PlainPasswords, PlainServer
+from barnabas.broker.security.session import Session
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest
+from barnabas.protocol.messages.authentication import SaslAuthenticateRequest, SaslHandshakeRequest
 from barnabas.protocol.messages.groups import HeartbeatRequest
 from barnabas.protocol.messages.metadata import MetadataRequest
 from barnabas.protocol.messages.topics import (
@@ -221,3 +226,23 @@ def test_too_many_changes_of_topics_are_refused_and_earlier_versions_wait(
     assert codes.count(ErrorCode.THROTTLING_QUOTA_EXCEEDED) == (1 if is_strict else 0)
     assert answer.throttle_time_ms == connection.request.throttle_ms
     assert answer.throttle_time_ms == pytest.approx(9_000 if is_strict else 19_000, abs=500)
+
+
+def test_a_peer_that_authenticates_is_exempt(serving: Serving) -> None:
+    """Before that all peers share one principal: one of them could mute the others."""
+    serving.quotas.take({Entity.user(None): StoredConfig({"request_percentage": "0"}, 1, 1)})
+    session = Session("192.0.2.1")
+    passwords = PlainPasswords({"alice": "secret"})
+    mechanism = Mechanism(lambda: PlainServer(passwords), 0)
+    session.must_authenticate(Authenticator(session, {"PLAIN": mechanism}))
+    token = SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret")
+    for body in (ApiVersionsRequest(), SaslHandshakeRequest(mechanism="PLAIN"), token):
+        connection = Connection.of(body, session=session)
+        connection.request.ran_ns = 10**9
+        connection.run(serving.dispatch)
+        assert connection.request.throttle_ms == 0
+        assert connection.response.error_code == 0
+    after = Connection.of(ApiVersionsRequest(), session=session)
+    after.request.ran_ns = 10**9
+    after.run(serving.dispatch)
+    assert after.response.throttle_time_ms == 1_000
