@@ -4,8 +4,9 @@ import logging
 
 import pytest
 
+from barnabas.broker.config.security_settings import AUTHORIZERS
 from barnabas.broker.security import authorizer as module
-from barnabas.broker.security.authorizer import AUTHORIZER_LOG, Authorizer
+from barnabas.broker.security.authorizer import AUTHORIZER_LOG, Authorizer, make_authorizer
 from barnabas.broker.security.session import Session
 from barnabas.common.security.acl import (
     AclEntry,
@@ -17,6 +18,7 @@ from barnabas.common.security.acl import (
 )
 from barnabas.common.security.principal import Principal
 from barnabas.protocol.schema import ApiKey
+from tests.support.defaults import make_config
 
 TOPIC = ResourceType.TOPIC
 ALICE = Principal.user("alice")
@@ -54,6 +56,19 @@ def test_a_resource_without_acls_is_open_only_by_the_setting() -> None:
         assert may_read(authorizer, bob, "bar") is is_open
         assert authorizer.allows_any(bob, Operation.WRITE, TOPIC, ApiKey.INIT_PRODUCER_ID) is is_open
         assert not may_read(authorizer, bob, "foo"), "it has ACLs, of somebody else"
+
+
+def test_there_is_an_authorizer_if_its_class_is_named() -> None:
+    assert make_authorizer(make_config()) is None
+    for name in AUTHORIZERS:
+        settings = {"authorizer_class_name": name, "super_users": "User:admin; User:CN=a,O=b"}
+        authorizer = make_authorizer(make_config(**settings))
+        assert authorizer is not None
+        assert authorizer.is_super_user(Principal.user("CN=a,O=b"))
+        assert not may_read(authorizer, make_session(), "foo")
+        authorizer = make_authorizer(make_config(**settings, allow_everyone_if_no_acl_found=True))
+        assert authorizer is not None
+        assert may_read(authorizer, make_session(), "foo")
 
 
 def test_a_change_counts_for_sessions_that_asked_before() -> None:
