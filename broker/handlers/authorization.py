@@ -65,16 +65,8 @@ def allows(
     )
 
 
-def is_from_broker(services: Services, request: ApiRequest) -> bool:
-    """Whether a request that only brokers send comes from one."""
-    listener_name = request.raw.peer.listener_name
-    return listener_name == services.config.inter_broker_listener_name and may_act_as_broker(
-        services, request
-    )
-
-
 def may_act_as_broker(services: Services, request: ApiRequest) -> bool:
-    """As `is_from_broker`, on any listener."""
+    """Whether the request's principal may send what only brokers send."""
     if services.authorizer is None:
         return services.brokers.is_broker(request.raw.peer.session)
     return allows(services, request, Operation.CLUSTER_ACTION, _CLUSTER)

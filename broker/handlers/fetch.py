@@ -12,7 +12,7 @@ from typing import Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.handlers.api_request import ApiRequest
-from barnabas.broker.handlers.authorization import allows, is_from_broker
+from barnabas.broker.handlers.authorization import allows, may_act_as_broker
 from barnabas.broker.handlers.leader_hints import LeaderHints
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.network.request import Lane
@@ -61,7 +61,11 @@ def handle(services: Services, request: ApiRequest) -> None:
         replica_id = body.replica_state.replica_id
     is_follower = replica_id >= 0
     # Followers use the native protocol only: in Kafka's, any client could claim to hold records.
-    if is_follower and (version is not None or not is_from_broker(services, request)):
+    if is_follower and (
+        version is not None
+        or request.raw.peer.listener_name != services.config.inter_broker_listener_name
+        or not may_act_as_broker(services, request)
+    ):
         _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
     max_bytes = body.max_bytes if is_follower else min(body.max_bytes, services.config.fetch_max_bytes)
