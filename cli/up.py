@@ -44,7 +44,7 @@ _BROKERS: Final = 3
 _EPILOG: Final = (
     "BARNABAS_ZOOKEEPER=host:port[/chroot] uses a ZooKeeper that is already running. Data is kept in the "
     "directory: the next `up` there continues with it, and with the brokers, settings, racks, log dirs, "
-    "metrics and ports of the last one. Without --port a new cluster takes the ports from 9092 on "
+    "metrics, security and ports of the last one. Without --port a new cluster takes the ports from 9092 on "
     "(ZooKeeper 2181) if they are free, else those from 9192 on, and so forth. Topics that do not say "
     "otherwise have 3 partitions, 3 replicas and min.insync.replicas=2 on three brokers or more."
 )

@@ -132,7 +132,7 @@ def _make_security() -> None:
     # This runs at each `up`: users that were changed or deleted since the first complete one stay so.
     written = {ADMIN, BROKER, *(name for name, password in users.items() if password or name not in known)}
     passwords = {name: password for name, password in security.users.items() if name in written}
-    store_users(connect, ScramMechanism(DEFAULT_MECHANISM), passwords, security.zookeeper_security())
+    store_users(connect, ScramMechanism(DEFAULT_MECHANISM), passwords, security.jaas_file)
     chosen.release_brokers()
     print("users:", ", ".join(chosen.security.client_users))
 

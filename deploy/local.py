@@ -45,6 +45,7 @@ from barnabas.deploy.running_cluster import START_TIMEOUT_S, RunningCluster
 from barnabas.deploy.security import (
     ADMIN,
     BROKER,
+    JAAS_SETTING,
     ClusterSecurity,
     UserPasswords,
     check_configuration,
@@ -276,9 +277,10 @@ class LocalCluster(RunningCluster):
         if last is not None and last.mechanism == security.configuration.mechanism:
             # The others are in ZooKeeper; a tool may have changed or deleted them since.
             passwords = {name: passwords[name] for name in (ADMIN, BROKER, *self._users)}
-        is_own = isinstance(self.zookeeper, ZooKeeper)
-        session = security.zookeeper_security() if is_own else None
-        store_users(self.zookeeper_connect, mechanism, passwords, session)
+        # Another ZooKeeper may want the login that the brokers are given.
+        own = security.zookeeper_settings if isinstance(self.zookeeper, ZooKeeper) else self.settings
+        file = own.get(JAAS_SETTING)
+        store_users(self.zookeeper_connect, mechanism, passwords, Path(file) if file else None)
 
     # -- the parts of a new cluster ------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from msgspec import Struct, json
@@ -44,16 +44,13 @@ from barnabas.deploy.process import DeployError
 from barnabas.deploy.state import SecurityConfiguration
 from barnabas.protocol.errors import BarnabasError
 
-if TYPE_CHECKING:
-    from barnabas.zookeeper.security import SessionSecurity
-
 ADMIN: Final = "admin"
 """The super user, whose settings the `barnabas` command uses."""
 BROKER: Final = "broker"
 """The user as which the brokers connect to each other; a super user too."""
 _ZOOKEEPER_USER: Final = "kafka"
 _ZOOKEEPER_CLIENT: Final = "Client"
-_JAAS_SETTING: Final = "java.security.auth.login.config"
+JAAS_SETTING: Final = "java.security.auth.login.config"
 _ZOOKEEPER_MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 DEFAULT_MECHANISM: Final = "SCRAM-SHA-256"
@@ -237,15 +234,7 @@ class ClusterSecurity:
     @property
     def zookeeper_settings(self) -> dict[str, str]:
         """The settings of brokers for the cluster's own ZooKeeper, which lets nobody in without a login."""
-        return {_JAAS_SETTING: str(self.jaas_file)}
-
-    def zookeeper_security(self) -> SessionSecurity:
-        """How a session with the cluster's own ZooKeeper is secured."""
-        # Imported here: most programs that know a cluster need no session of ZooKeeper.
-        from barnabas.zookeeper.security import SessionSecurity
-
-        sections = parse_jaas_file(self.jaas_file.read_text(encoding="utf-8"))
-        return SessionSecurity(login=sections[_ZOOKEEPER_CLIENT][0])
+        return {JAAS_SETTING: str(self.jaas_file)}
 
     def describe(self) -> dict[str, Any]:
         """As plain data, without secrets."""
@@ -323,28 +312,27 @@ def make_password() -> str:
 
 
 def store_users(
-    connect: str,
-    mechanism: ScramMechanism,
-    passwords: Mapping[str, str],
-    security: SessionSecurity | None = None,
+    connect: str, mechanism: ScramMechanism, passwords: Mapping[str, str], jaas_file: Path | None
 ) -> None:
     """Write SCRAM credentials to ZooKeeper, before the brokers start: the brokers log in to each other.
 
-    A credential of the same password is left as it is; a user's other settings stay. Raises DeployError.
+    A credential of the same password is left as it is; a user's other settings stay. `jaas_file`: its section
+    Client has the login, if ZooKeeper wants one. Raises DeployError.
     """
-    # Imported here, as above.
+    # Imported here: most programs that know a cluster need no session of ZooKeeper.
     from barnabas.zookeeper import paths
     from barnabas.zookeeper.configs import ConfigStore, Entity, EntityKind
     from barnabas.zookeeper.requests import ensure
     from barnabas.zookeeper.security import SessionSecurity
     from barnabas.zookeeper.session import ZooKeeperSession
 
+    login = _login_of(jaas_file) if jaas_file else None
     session = ZooKeeperSession(
         connect,
         session_timeout_ms=_ZOOKEEPER_TIMEOUT_MS,
         connection_timeout_ms=_ZOOKEEPER_TIMEOUT_MS,
         on_fatal=lambda error: None,
-        make_client=(security or SessionSecurity()).make_client,
+        make_client=SessionSecurity(login=login).make_client,
     )
     try:
         session.start()
@@ -362,6 +350,14 @@ def store_users(
         raise DeployError(f"the users cannot be written to ZooKeeper at {connect}: {error}") from error
     finally:
         session.close()
+
+
+def _login_of(jaas_file: Path) -> LoginModule | None:
+    try:
+        sections = parse_jaas_file(jaas_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DeployError(f"{jaas_file} cannot be read: {error}") from error
+    return next(iter(sections.get(_ZOOKEEPER_CLIENT, ())), None)
 
 
 def with_password(former: Mapping[str, str], mechanism: ScramMechanism, password: str) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.process import DeployError, ProcessId, wait_until
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import SecurityConfiguration, read_record, write_record
+from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.waiting import DEADLINE_S, wait_for
 
@@ -609,9 +610,10 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     written: list[dict[str, str]] = []
 
     def store_users(
-        connect: str, mechanism: ScramMechanism, passwords: Mapping[str, str], session: object
+        connect: str, mechanism: ScramMechanism, passwords: Mapping[str, str], jaas_file: Path | None
     ) -> None:
-        written.append({"mechanism": mechanism.value, **passwords})
+        named = {"jaas_file": str(jaas_file)} if jaas_file else {}
+        written.append({"mechanism": mechanism.value, **passwords, **named})
 
     monkeypatch.setattr("barnabas.deploy.local.store_users", store_users)
     return written
@@ -664,6 +666,25 @@ def test_the_next_start_is_secured_too_and_writes_only_what_it_must(
     assert fourth.security is None
     assert load_config(file=fourth.broker(1).settings_file).listeners[0].security_protocol == "PLAINTEXT"
     assert len(stored) == 3
+
+
+def test_an_external_zookeeper_gets_the_login_that_the_brokers_are_given(
+    make: Make, stored: list[dict[str, str]], tmp_path: Path
+) -> None:
+    make(brokers=1, security=SECURE, settings={"java.security.auth.login.config": "/etc/jaas"}).start()
+    assert stored[0]["jaas_file"] == "/etc/jaas"
+
+
+def test_the_clusters_own_zookeeper_gets_the_login_that_was_made(
+    make: Make, stored: list[dict[str, str]]
+) -> None:
+    cluster = make(brokers=1, zookeeper=None, security=SECURE)
+    assert isinstance(cluster.zookeeper, ZooKeeper)
+    assert cluster.security is not None
+    assert cluster.zookeeper.jaas_file == cluster.security.jaas_file
+    cluster.check_settings()
+    given = cluster._settings_of(1)["java.security.auth.login.config"]
+    assert given == str(cluster.security.jaas_file)
 
 
 def test_what_does_not_fit_together_is_refused_before_anything_is_made(make: Make) -> None:
