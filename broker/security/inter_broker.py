@@ -5,13 +5,17 @@ that of a client, and the user of the login module of ``sasl.mechanism.inter.bro
 at each new connection, so changed certificates need no restart. Any thread.
 
 Requests of the controller and of followers come from brokers alone. With an authorizer that is a matter of
-ACLs (CLUSTER_ACTION). Without one, `BrokerPrincipals` decides, if the inter-broker listener authenticates.
+ACLs (CLUSTER_ACTION). Without one, `BrokerPrincipals` decides, if the inter-broker listener authenticates:
+this broker's own principal and the super users, which have to include brokers with certificates of their own.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 
+from barnabas.broker.base.clocks import monotonic_ms
+from barnabas.broker.base.limited_log import LimitedLog
 from barnabas.broker.config.listener_config import ListenerConfig
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.security.session import Session
@@ -31,6 +35,8 @@ from barnabas.common.security.sasl_client import OAUTHBEARER
 from barnabas.common.security.tls import settings_from
 from barnabas.common.security.tokens import extensions_of, make_token_source
 from barnabas.protocol.errors import InvalidConfiguration
+
+logger = logging.getLogger(__name__)
 
 
 def make_inter_broker_security(
@@ -111,7 +117,16 @@ class BrokerPrincipals:
     def __init__(self, own: Principal | None = None, super_users: Collection[Principal] = ()) -> None:
         """``own`` is of `own_principal`."""
         self._brokers = None if own is None else frozenset({own, *super_users})
+        self._report = LimitedLog(logger, logging.WARNING, monotonic_ms)
 
     def is_broker(self, session: Session) -> bool:
         """Whether requests of brokers may come from this session."""
-        return self._brokers is None or session.principal in self._brokers
+        if self._brokers is None or session.principal in self._brokers:
+            return True
+        self._report(
+            "%s at %s sends requests of brokers and is none; if it is one with a certificate of its own, "
+            "name its principal in super.users",
+            session.principal,
+            session.host,
+        )
+        return False

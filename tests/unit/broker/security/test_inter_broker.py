@@ -113,7 +113,10 @@ def test_certificates_are_those_of_the_listener_and_change_with_its_settings(tmp
 @pytest.mark.parametrize(
     ("principal", "is_broker"), [(BROKER, True), (Principal.user("admin"), True), (ANONYMOUS, False)]
 )
-def test_brokers_and_super_users_are_brokers(principal: Principal, is_broker: bool) -> None:
+def test_brokers_and_super_users_are_brokers(
+    principal: Principal, is_broker: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     session = Session("127.0.0.1", principal)
     assert BrokerPrincipals(BROKER, [Principal.user("admin")]).is_broker(session) == is_broker
+    assert ("name its principal in super.users" in caplog.text) != is_broker
     assert BrokerPrincipals().is_broker(session)
