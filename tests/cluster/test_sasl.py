@@ -210,6 +210,13 @@ def test_a_listener_that_is_added_offers_its_own_mechanisms(guarded: LocalCluste
         wait_for(lambda client=client: client.list_topics(timeout=5).brokers.keys() == {1}, "its metadata")
     refusal(settings("OAUTHBEARER", oauth_cb=lambda _: (forged, end_s)))
     refusal(settings_of(guarded, "alice", PASSWORD) | {"bootstrap.servers": address})
+    for wire in ("native", "kafka"):
+        ours = our_settings(guarded, wire) | {"bootstrap_servers": address, "sasl_mechanism": "OAUTHBEARER"}
+        del ours["sasl_username"], ours["sasl_password"]
+        with Admin(**ours, sasl_oauth_token_provider=lambda: (good, end_s)) as client_of_ours:
+            assert client_of_ours.describe_cluster().cluster_id
+        with pytest.raises(SaslAuthenticationFailed), Admin(**ours, sasl_oauth_token=forged):
+            pass
 
 
 def _accepts(address: str) -> bool:
