@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class ApiRequest:
     """What its answer is charged to; None without quotas, and for requests of brokers."""
     is_charged_for_time: bool = False
     """Whether it was charged for the time of threads, or is exempt from that."""
+    mutes_until_ms: float = 0.0
+    """Until when its changes of topics mute the connection; the answer may wait for a part of that."""
     amendments: tuple[Callable[[Any], None], ...] = ()
     """Change the answer before it is encoded, for what the principal may not do or see."""
 
@@ -175,6 +178,8 @@ class ApiRequest:
     def throttle_ms(self) -> int:
         """For how long the connection is muted after the answer; charges the time of threads until now."""
         quotas, raw = self.quotas, self.raw
+        if self.mutes_until_ms:
+            self.throttle(math.ceil(self.mutes_until_ms - monotonic_ms()))
         if quotas is not None and quotas.requests.is_active and not self.is_charged_for_time:
             self.is_charged_for_time = True
             user, name = raw.peer.session.principal.name, self.client_id
@@ -205,14 +210,12 @@ class ApiRequest:
         def charge(partitions: int) -> None:
             if self.quotas is None:
                 return
+            user, now_ms = self.raw.peer.session.principal.name, monotonic_ms()
             mutation = self.quotas.charge_mutation(
-                self.raw.peer.session.principal.name,
-                self.client_id,
-                partitions,
-                monotonic_ms(),
-                is_strict=is_strict,
+                user, self.client_id, partitions, now_ms, is_strict=is_strict
             )
-            self.throttle(mutation.throttle_ms)
+            if mutation.throttle_ms:
+                self.mutes_until_ms = now_ms + mutation.throttle_ms
             if not mutation.is_accepted:
                 raise api_error(
                     ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.handlers import api_request
+from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.security.authentication import Authenticator, Mechanism
 from barnabas.broker.security.password_servers import PlainPasswords, PlainServer
 from barnabas.broker.security.session import Session
@@ -24,6 +26,7 @@ from barnabas.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from barnabas.protocol.schema import ApiKey
 from barnabas.zookeeper.configs import Entity
 from barnabas.zookeeper.znodes import StoredConfig
 from tests.support.building import TOPIC_ID, led_by, metadata
@@ -246,3 +249,16 @@ def test_a_peer_that_authenticates_is_exempt(serving: Serving) -> None:
     after.request.ran_ns = 10**9
     after.run(serving.dispatch)
     assert after.response.throttle_time_ms == 1_000
+
+
+def test_the_time_until_the_answer_counts_for_the_mute(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = [1_000_000.0]
+    monkeypatch.setattr(api_request, "monotonic_ms", lambda: now_ms[0])
+    limit(serving, controller_mutation_rate="1")
+    raw = Connection.of(CREATION).request
+    request = ApiRequest(raw, ApiKey.CREATE_TOPICS, 1, "test", CREATION, 5, serving.quotas)
+    request.charge_mutation(6)(20)
+    now_ms[0] += 4_000
+    assert request.throttle_ms() == 5_000
