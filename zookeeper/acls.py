@@ -218,7 +218,7 @@ class AclStore:
 
     def _patterns(self) -> Iterator[ResourcePattern]:
         for pattern_type, folder in _FOLDERS.items():
-            for name in list_children(self.session, folder):
+            for name in sorted(list_children(self.session, folder)):
                 type_ = _TYPES.get(name)
                 if type_ is None:
                     log.warning("ignored: %s/%s is no type of resources", folder, name)

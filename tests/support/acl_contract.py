@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 
 import pytest
+from kazoo.exceptions import NoAuthError
 
 from barnabas.common.security.acl import (
     AclEntry,
@@ -17,6 +18,7 @@ from barnabas.protocol.errors import ApiError
 from barnabas.zookeeper import acls, paths
 from barnabas.zookeeper.acls import AclChanges, StoredAcls, check_name, decode_change, encode_change, path_of
 from barnabas.zookeeper.notifications import list_notices
+from barnabas.zookeeper.session import Outcome
 from barnabas.zookeeper.store import ClusterStore
 
 OpenStore = Callable[..., ClusterStore]
@@ -52,6 +54,9 @@ class Broker:
 
     def write(self, path: str, data: bytes) -> None:
         self.store.session.run(lambda zk: zk.set_async(path, data))
+
+    def delete(self, path: str) -> None:
+        self.store.session.run(lambda zk: zk.delete_async(path))
 
     def notices(self) -> list[str]:
         return [
@@ -129,7 +134,7 @@ def test_a_change_is_made_again_if_others_were_faster(broker: Broker, open_store
 def test_acls_that_were_deleted_while_nobody_watched_are_gone(broker: Broker) -> None:
     broker.add(T, READ)
     broker.add(PREFIX, READ)
-    broker.store.session.run(lambda zk: zk.delete_async(path_of(T)))
+    broker.delete(path_of(T))
     broker.changes.load()
     assert broker.in_force == {T: frozenset(), PREFIX: {READ}}
 
@@ -172,15 +177,54 @@ def test_odd_nodes_are_ignored_and_old_spellings_are_read(broker: Broker) -> Non
     broker.store.session.run(lambda zk: zk.create_async("/kafka-acl/Topic/t", data))
     broker.store.session.run(lambda zk: zk.create_async("/kafka-acl/Topic/empty", b""))
     broker.changes.load()
-    assert {pattern: entries for pattern, entries in broker.in_force.items() if entries} == {T: {READ}}
+    empty = ResourcePattern(ResourceType.TOPIC, "empty")
+    assert broker.in_force == {T: {READ}, empty: frozenset()}
 
 
-def test_all_is_read_if_a_notification_is_unreadable(broker: Broker, open_store: OpenStore) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "data"),
+    [
+        (T, b"nonsense"),
+        (PREFIX, b"nonsense"),
+        (PREFIX, b'{"version":2,"resourceType":"TOPIC","name":"t","patternType":"LITERAL"}'),
+        (PREFIX, b'{"version":1,"resourceType":"TOPIC","name":"t","patternType":"MATCH"}'),
+    ],
+)
+def test_all_is_read_if_a_notification_is_unreadable(
+    broker: Broker, open_store: OpenStore, pattern: ResourcePattern, data: bytes
+) -> None:
     other = Broker(open_store())
-    broker.add(T, READ)
-    broker.write(broker.notices()[0], b"nonsense")
+    broker.add(pattern, READ)
+    broker.write(broker.notices()[0], data)
     other.changes.read_changes()
-    assert other.in_force == {T: {READ}}
+    assert other.in_force == {pattern: {READ}}
+
+
+def test_a_folder_that_was_deleted_is_made_again(broker: Broker) -> None:
+    for path in ("/kafka-acl/Topic", paths.ACL_CHANGES):
+        broker.delete(path)
+    broker.add(T, READ)
+    assert broker.store.acls.read_all() == {T: StoredAcls(frozenset({READ}), 0)}
+    assert len(broker.notices()) == 1
+
+
+def test_a_node_is_closed_though_its_former_acls_were_removed(broker: Broker) -> None:
+    broker.add(T, READ)
+    broker.remove(T, READ)
+    broker.store.session.run(lambda zk: zk.create_async(path_of(T), b"nonsense"))
+    broker.changes.load()
+    assert broker.in_force == {T: CLOSED}
+
+
+def test_a_node_that_zookeeper_does_not_let_us_read_is_unreadable() -> None:
+    assert not acls._stored(T, Outcome(None, NoAuthError(), False)).is_readable
+
+
+def test_a_name_that_no_node_can_have_changes_nothing(broker: Broker) -> None:
+    for name in ("..", "a/b"):
+        with pytest.raises(ApiError, match="invalid resource name"):
+            broker.add(ResourcePattern(ResourceType.TOPIC, name), READ)
+    assert (broker.notices(), broker.in_force) == ([], {})
 
 
 def test_acls_that_do_not_fit_into_a_node_are_refused(
