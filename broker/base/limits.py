@@ -31,8 +31,9 @@ MAX_UNAUTHENTICATED: Final = 1_000
 """Connections in a TLS handshake or before the end of SASL's exchange; as many again on the brokers' own
 listener. One takes up to some 100 KB."""
 
+ADOPTIONS_RUN_NS: Final = 1_000_000
 HANDSHAKES_RUN_NS: Final = 2_000_000
-"""How long TLS handshakes may run in one turn of a network thread."""
+"""How long a network thread may take new connections over, and continue TLS handshakes, in one turn."""
 
 # Requests that wait for an event
 MAX_WAITING: Final = 100_000

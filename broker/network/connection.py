@@ -35,7 +35,7 @@ failures: Final = LimitedLogByKey(logger, logging.INFO)
 """Failed authentications: one line in an interval for each address and reason."""
 
 STOPPING: Final = "the broker is stopping"
-_DISPLACED: Final = "others came, and too many peers are not authenticated"
+DISPLACED: Final = "others came, and too many peers are not authenticated"
 _NETWORK: Final = Lane.NETWORK
 _LONGEST_MUTE_MS: Final = 600_000
 """The end of a muted connection is not seen, so this is how long one that the peer has left takes up memory.
@@ -86,7 +86,8 @@ class Connection(asyncio.BufferedProtocol):
         self._handshake: TlsTransport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._is_reported = False
-        self._is_refused = False
+        self.is_refused = False
+        """It must be closed as soon as the thread has taken its socket over."""
         self._is_reading = True
         self._queue_is_full = False
         self._end_of_mute: asyncio.TimerHandle | None = None
@@ -199,13 +200,15 @@ class Connection(asyncio.BufferedProtocol):
         self._thread.opened(self)
         self._set_deadline()
 
-    def handshake_continues(self, is_our_turn: bool) -> None:
-        """The peer has sent a part of the handshake, or the broker has answered it."""
+    def handshake_has_bytes(self) -> None:
+        """The peer has sent some, and the handshake waits for its turn."""
         if (authentication := self._authentication) is not None:
-            if is_our_turn:
-                authentication.pending.serve(self)
-            else:
-                authentication.pending.wait(self)
+            authentication.pending.serve(self)
+
+    def handshake_waits(self, *, has_advanced: bool) -> None:
+        """The broker waits for the peer, after its own answer or for the rest of a message."""
+        if (authentication := self._authentication) is not None:
+            authentication.pending.wait(self, has_advanced=has_advanced)
 
     def tls_failed(self, reason: str, *, is_handshake: bool) -> None:
         """The transport closes the socket soon, and then calls `connection_lost`."""
@@ -227,9 +230,9 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _set_deadline(self) -> None:
-        if self._is_refused:
+        if self.is_refused:
             # Before the thread had taken the socket over.
-            self.close(_DISPLACED)
+            self.close(DISPLACED)
         elif self._authentication is not None and self._deadline is None:
             self._deadline = self._thread.call_later(
                 self._limits.authentication_ms / 1000, self._close_if_late
@@ -239,13 +242,13 @@ class Connection(asyncio.BufferedProtocol):
         self._close_if_unknown(f"not authenticated within {self._limits.authentication_ms} ms")
 
     def close_if_displaced(self) -> None:
-        self._close_if_unknown(_DISPLACED)
+        self._close_if_unknown(DISPLACED)
 
     def _close_if_unknown(self, reason: str) -> None:
         if self._authentication is not None:
             if not self._is_reported:
                 self._report_failure(reason)
-            self._is_refused = True
+            self.is_refused = True
             self.close(reason)
 
     def eof_received(self) -> bool:

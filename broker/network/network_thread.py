@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import uvloop
 
-from barnabas.broker.base.limits import HANDSHAKES_RUN_NS
-from barnabas.broker.network.connection import STOPPING, Connection
+from barnabas.broker.base.limits import ADOPTIONS_RUN_NS, HANDSHAKES_RUN_NS
+from barnabas.broker.network.connection import DISPLACED, STOPPING, Connection
 from barnabas.broker.network.handshakes import Handshakes
 from barnabas.broker.network.memory import RequestMemory
 from barnabas.broker.network.request_handler_pool import RequestHandlerPool
@@ -60,6 +60,7 @@ class NetworkThread:
         self.memory = RequestMemory(max_request_bytes, self._loop.call_later, self._close_overdue)
         self._thread = make_thread(name, self._run, handlers.on_fatal)
         self._connections: set[Connection] = set()
+        self._to_adopt: deque[tuple[socket.socket, Connection, TlsListener | None]] = deque()
         self._adoptions: set[asyncio.Task[None]] = set()
         self._to_flush: deque[Connection] = deque()
         self._wake_is_pending = False
@@ -77,7 +78,7 @@ class NetworkThread:
 
     def adopt(self, sock: socket.socket, connection: Connection, tls: TlsListener | None = None) -> None:
         """Take over an accepted socket, with TLS or without. Raises RuntimeError if the thread has ended."""
-        self._loop.call_soon_threadsafe(self._begin_adoption, sock, connection, tls)
+        self._loop.call_soon_threadsafe(self._queue_adoption, sock, connection, tls)
 
     def wake_for(self, connection: Connection) -> None:
         """Have the connection flushed on this thread soon."""
@@ -155,10 +156,35 @@ class NetworkThread:
         error = context.get("exception")
         logger.error("%s: %s", self._name, context.get("message"), exc_info=error)
 
+    def _queue_adoption(self, sock: socket.socket, connection: Connection, tls: TlsListener | None) -> None:
+        self._to_adopt.append((sock, connection, tls))
+        if self._stopping:
+            self._adopt_all()
+        elif len(self._to_adopt) == 1:
+            self._loop.call_soon(self._adopt_some)
+
+    def _adopt_some(self) -> None:
+        """Adopt for a bounded time: thousands may come at once, and the requests of others go on."""
+        deadline_ns = time.monotonic_ns() + ADOPTIONS_RUN_NS
+        while self._to_adopt:
+            self._begin_adoption(*self._to_adopt.popleft())
+            if time.monotonic_ns() >= deadline_ns:
+                break
+        if self._to_adopt:
+            self._loop.call_soon(self._adopt_some)
+
+    def _adopt_all(self) -> None:
+        while self._to_adopt:
+            self._begin_adoption(*self._to_adopt.popleft())
+
     def _begin_adoption(self, sock: socket.socket, connection: Connection, tls: TlsListener | None) -> None:
         if self._stopping:
             sock.close()
             connection.adoption_failed(STOPPING)
+            return
+        if connection.is_refused:
+            sock.close()
+            connection.adoption_failed(DISPLACED)
             return
         protocol = connection if tls is None else TlsTransport(connection, tls, self._handshakes)
         task = self._loop.create_task(self._adopt(sock, connection, protocol))
@@ -273,6 +299,7 @@ class NetworkThread:
 
     def _begin_stop(self, drain_timeout_ms: int) -> None:
         self._stopping = True
+        self._adopt_all()
         for connection in tuple(self._connections):
             connection.drain()
         self._loop.call_later(drain_timeout_ms / 1000, self._cut_off)

@@ -103,7 +103,7 @@ class TlsListeners:
         try:
             loaded = self._load_beside(name, config)
         except InvalidConfiguration as error:
-            logger.error("listener %s keeps its certificate, the new one is refused: %s", name, error)
+            logger.error("%s; listener %s keeps its certificate", error, name)
             return
         self._loaded[name] = loaded
         logger.info(

@@ -122,7 +122,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             # The handshake takes its turn; until then, what comes stays in the socket.
             self._socket.pause_reading()
             self._handshakes.queue(self)
-            self.connection.handshake_continues(is_our_turn=True)
+            self.connection.handshake_has_bytes()
 
     def eof_received(self) -> bool:
         self._peer_ended = True
@@ -158,9 +158,10 @@ class TlsTransport(asyncio.BufferedProtocol):
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
+            has_advanced = bool(self._outgoing.pending)
             self._send_pending()
             self._socket.resume_reading()
-            self.connection.handshake_continues(is_our_turn=False)
+            self.connection.handshake_waits(has_advanced=has_advanced)
             return
         except ssl.SSLError as error:
             self.fail(f"SSL handshake failed: {reason_of(error)}")

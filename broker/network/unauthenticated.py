@@ -1,10 +1,11 @@
 """The connections whose peers are not known yet: in a TLS handshake, or before the end of SASL's exchange.
 
 Their number is bounded. If it is reached, a new one takes the place of another: of the connections that the
-broker waits for, the one that has waited longest, of the address that has most of them. So a flood of
-half-open handshakes displaces itself, and a client that answers within milliseconds gets through. A
-connection that waits for the broker is not displaced, because when thousands of clients come back together
-those would be next: if all wait for the broker, the new one is refused and tries again. Any thread.
+broker waits for, the one that has made no progress for longest, of the address that has most of them. So a
+flood of half-open handshakes displaces itself, single bytes do not help it, and a client that answers within
+milliseconds gets through. A connection that waits for the broker is not displaced, because when thousands of
+clients come back together those would be next: if all wait for the broker, the new one is refused and tries
+again. Any thread.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ class Unauthenticated(Generic[T]):
         self._max_connections = max_connections
         self._lock = threading.Lock()
         self._hosts: dict[T, str] = {}
-        # By host, those that the broker waits for, in the order in which that began.
-        self._silent: dict[str, dict[T, None]] = {}
+        # By host, in the order of the latest progress.
+        self._by_host: dict[str, dict[T, None]] = {}
+        # Those that wait for the broker.
+        self._served: set[T] = set()
 
     def __len__(self) -> int:
         return len(self._hosts)
@@ -33,41 +36,48 @@ class Unauthenticated(Generic[T]):
         with self._lock:
             displaced: T | None = None
             if len(self._hosts) >= self._max_connections:
-                if not self._silent:
+                displaced = self._oldest_silent()
+                if displaced is None:
                     return connection
-                most = max(self._silent.values(), key=len)
-                displaced = next(iter(most))
                 self._remove(displaced)
             self._hosts[connection] = host
-            self._silent.setdefault(host, {})[connection] = None
+            self._by_host.setdefault(host, {})[connection] = None
             return displaced
 
     def serve(self, connection: T) -> None:
         """The peer has sent something: the connection waits for the broker."""
         with self._lock:
-            self._unlist(connection)
+            if connection in self._hosts:
+                self._served.add(connection)
 
-    def wait(self, connection: T) -> None:
-        """The broker waits for the peer again."""
+    def wait(self, connection: T, *, has_advanced: bool = True) -> None:
+        """The broker waits for the peer again, which has sent a part of the exchange, or just bytes."""
         with self._lock:
-            if (host := self._hosts.get(connection)) is not None:
-                silent = self._silent.setdefault(host, {})
-                silent.pop(connection, None)
-                silent[connection] = None
+            self._served.discard(connection)
+            if has_advanced and (host := self._hosts.get(connection)) is not None:
+                of_host = self._by_host[host]
+                del of_host[connection]
+                of_host[connection] = None
 
     def remove(self, connection: T) -> None:
         """The peer is known, or gone. Idempotent."""
         with self._lock:
             self._remove(connection)
 
-    def _remove(self, connection: T) -> None:
-        self._unlist(connection)
-        self._hosts.pop(connection, None)
+    def _oldest_silent(self) -> T | None:
+        if len(self._served) == len(self._hosts):
+            return None
+        for of_host in sorted(self._by_host.values(), key=len, reverse=True):
+            for connection in of_host:
+                if connection not in self._served:
+                    return connection
+        return None
 
-    def _unlist(self, connection: T) -> None:
-        host = self._hosts.get(connection)
-        silent = None if host is None else self._silent.get(host)
-        if silent is not None and host is not None:
-            silent.pop(connection, None)
-            if not silent:
-                del self._silent[host]
+    def _remove(self, connection: T) -> None:
+        host = self._hosts.pop(connection, None)
+        if host is not None:
+            self._served.discard(connection)
+            of_host = self._by_host[host]
+            del of_host[connection]
+            if not of_host:
+                del self._by_host[host]

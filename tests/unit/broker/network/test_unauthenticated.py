@@ -36,6 +36,24 @@ def test_one_that_has_answered_waits_from_then_on() -> None:
     assert pending.add("third", "a") == "second"
 
 
+def test_bytes_that_do_not_advance_the_exchange_do_not_help() -> None:
+    pending = Unauthenticated[str](2)
+    pending.add("trickles", "a")
+    pending.add("silent", "a")
+    pending.serve("trickles")
+    pending.wait("trickles", has_advanced=False)
+    assert pending.add("next", "a") == "trickles"
+
+
+def test_another_address_gives_way_if_all_of_the_largest_wait_for_the_broker() -> None:
+    pending = Unauthenticated[str](3)
+    for name, host in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        pending.add(name, host)
+    pending.serve("a1")
+    pending.serve("a2")
+    assert pending.add("next", "a") == "b1"
+
+
 def test_a_known_or_lost_one_makes_room_and_is_forgotten() -> None:
     pending = Unauthenticated[str](1)
     pending.add("known", "a")
@@ -45,4 +63,4 @@ def test_a_known_or_lost_one_makes_room_and_is_forgotten() -> None:
     pending.serve("known")
     assert pending.add("next", "a") is None
     pending.remove("next")
-    assert (len(pending), pending._silent) == (0, {}), "addresses would fill the memory"
+    assert (len(pending), pending._by_host) == (0, {}), "addresses would fill the memory"
