@@ -39,6 +39,8 @@ _FIRST_RETRY_S: Final = 0.01
 _FAILED_RETRY_S: Final = 0.1
 _PAUSES_S: Final = {ConnectResult.SILENT: _RETRY_S, ConnectResult.ANSWERS: 1.0}
 """After an attempt; a broker that answers has refused TLS or SASL, and must not be asked often."""
+_LOGIN_TIMEOUT_MS: Final = 2_000
+"""A host that has vanished is silent; the attempt that tells so comes after this."""
 _NEVER_IDLE_MS: Final = 2**31 - 1
 
 _Registration = tuple[BrokerId, BrokerEpoch]
@@ -130,6 +132,7 @@ class ControllerSentinel:
         channel = Channel(
             endpoint,
             client_id="controller-sentinel",
+            connect_timeout_ms=_LOGIN_TIMEOUT_MS,
             connections_max_idle_ms=_NEVER_IDLE_MS,
             ends_with_silent_host=True,
             on_close=lambda channel, error: ended.set(),
