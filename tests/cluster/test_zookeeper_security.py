@@ -146,6 +146,37 @@ def test_the_session_goes_by_tls_with_the_certificates_of_the_files(
     thread.join()
 
 
+def test_a_login_that_is_cut_off_is_tried_again(guarded: ZooKeeper) -> None:
+    """As by a server that ends meanwhile. The library itself would give the session up for ever."""
+    cut_off: list[bytes] = []
+
+    def serve(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                plain, _ = listening.accept()
+                sent: list[bytes] = []
+
+                def note(data: bytes, plain: socket.socket = plain, sent: list[bytes] = sent) -> None:
+                    sent.append(data)
+                    # The first message asks for a session, the second one begins the login.
+                    if len(sent) == 2 and not cut_off:
+                        cut_off.append(data)
+                        plain.shutdown(socket.SHUT_RDWR)
+
+                with plain, socket.create_connection(guarded.endpoint) as upstream:
+                    relay(plain, upstream, note)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        connect = str(Endpoint("127.0.0.1", listening.getsockname()[1]))
+        with session(connect, SessionSecurity(login=login("other"))) as own:
+            assert own.run(lambda zk: zk.exists_async("/")) is not None
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    assert len(cut_off) == 1
+
+
 async def test_every_znode_of_a_cluster_is_owned_by_its_brokers(guarded: ZooKeeper, tmp_path: Path) -> None:
     jaas = tmp_path / "broker.jaas"
     jaas.write_text(f"Client {{ {jaas_text(login('broker'))} }};")
