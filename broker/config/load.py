@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.broker.config.listener_config import (
+    JAAS,
     LISTENER_SETTINGS,
     OF_MECHANISMS,
     PREFIX,
@@ -40,7 +41,7 @@ from barnabas.broker.config.settings import (
     declaration,
 )
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, SettingValue, TopicConfig
-from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas_file
+from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas, parse_jaas_file
 from barnabas.common.security.secret import HIDDEN, shown
 from barnabas.common.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
 from barnabas.common.suggestions import did_you_mean
@@ -283,15 +284,25 @@ def unknown_setting(name: str, text: str) -> str:
 def check_mechanisms(
     listeners: Iterable[Listener], config_of: Callable[[str], ListenerConfig], problems: list[str]
 ) -> None:
-    """Each listener with SASL must have mechanisms that there are."""
+    """Each listener with SASL must have mechanisms that there are, with login modules of theirs."""
     for listener in listeners:
-        enabled = config_of(listener.name).sasl_enabled_mechanisms
+        if listener.security_protocol not in SASL_PROTOCOLS:
+            continue
+        config = config_of(listener.name)
+        enabled = config.sasl_enabled_mechanisms
         refused = [mechanism for mechanism in enabled if mechanism not in SASL_MECHANISMS]
-        if listener.security_protocol in SASL_PROTOCOLS and refused:
+        if refused:
             problems.append(
                 f"sasl.enabled.mechanisms={','.join(enabled)} of listener {listener.name}: "
                 f"{', '.join(refused)} is not supported; expected a list of {', '.join(SASL_MECHANISMS)}"
             )
+        for mechanism in enabled:
+            try:
+                if mechanism not in refused and (text := config.jaas(mechanism)) is not None:
+                    parse_jaas(text, mechanism)
+            except MalformedJaas as error:
+                name = f"{PREFIX}{listener.name.lower()}.{mechanism.lower()}.{JAAS}"
+                problems.append(f"{name}: {error}")
 
 
 def _check_security(config: BrokerConfig, problems: list[str]) -> None:

@@ -161,8 +161,14 @@ def test_a_new_listener_comes_with_any_settings() -> None:
 
 
 def test_a_new_listener_without_a_supported_mechanism_is_refused() -> None:
+    added = ("listeners", f"{TWO['listeners']},NEW://:9094")
     with pytest.raises(ApiError, match="of listener NEW: GSSAPI is not supported"):
-        alter({}, ("listeners", f"{TWO['listeners']},NEW://:9094"))
+        alter({}, added)
+    plain = ("listener.name.new.sasl.enabled.mechanisms", "PLAIN")
+    jaas = ("listener.name.new.plain.sasl.jaas.config", "com.Own required password=hunter2;")
+    with pytest.raises(ApiError, match=r"new\.plain\.sasl\.jaas\.config: the login module of") as refused:
+        alter({}, added, plain, jaas)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_without_a_secret_of_the_encoder_no_password_is_taken() -> None:

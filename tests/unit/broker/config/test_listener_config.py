@@ -7,7 +7,7 @@ import pytest
 from barnabas.broker.config.listener_config import LISTENER_SETTINGS, parse_listener_name
 from barnabas.broker.config.load import config_from, load_config
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.common.security.jaas import parse_jaas
+from barnabas.common.security.jaas import PLAIN_LOGIN, SCRAM_LOGIN, parse_jaas
 from barnabas.common.security.principal import Principal
 from barnabas.common.security.secret import Secret, shown
 from barnabas.common.settings import setting_text
@@ -126,12 +126,12 @@ def test_variables_of_the_environment_give_settings_of_one_listener() -> None:
         defaults=REQUIRED | TWO,
         environment={
             "BARNABAS_LISTENER_NAME_EXTERNAL_SSL_KEYSTORE_LOCATION": "/own.pem",
-            "BARNABAS_LISTENER_NAME_EXTERNAL_SCRAM_SHA_256_SASL_JAAS_CONFIG": "a b;",
+            "BARNABAS_LISTENER_NAME_EXTERNAL_SCRAM_SHA_256_SASL_JAAS_CONFIG": f"{SCRAM_LOGIN} required;",
             "BARNABAS_LISTENER_NAME_SASL_SSL_MAX_CONNECTIONS": "3",
         },
     )
     assert config.listener("EXTERNAL").ssl_keystore_location == "/own.pem"
-    assert config.listener("EXTERNAL").jaas("SCRAM-SHA-256") == "a b;"
+    assert config.listener("EXTERNAL").jaas("SCRAM-SHA-256") == f"{SCRAM_LOGIN} required;"
     assert config.listener("SASL_SSL").max_connections == 3
 
 
@@ -141,7 +141,7 @@ def test_secrets_show_themselves_nowhere() -> None:
         | {
             "ssl.keystore.password": "hunter2",
             "listener.name.external.ssl.key.password": "hunter2",
-            "listener.name.external.plain.sasl.jaas.config": "m required password=hunter2;",
+            "listener.name.external.plain.sasl.jaas.config": f"{PLAIN_LOGIN} required password=hunter2;",
             "password.encoder.secret": "hunter2",
         }
     )

@@ -80,9 +80,12 @@ def test_a_listener_without_security_needs_nothing() -> None:
     ],
 )
 def test_brokers_that_could_not_log_in_do_not_start(jaas: str | None, message: str) -> None:
-    config = made("SASL_PLAINTEXT", "PLAIN", jaas)
-    with pytest.raises(InvalidConfiguration, match=message) as caught:
+    def start() -> None:
+        config = made("SASL_PLAINTEXT", "PLAIN", jaas)
         make_inter_broker_security(config, lambda: config.listener("BROKERS"))
+
+    with pytest.raises(InvalidConfiguration, match=message) as caught:
+        start()
     assert "hunter2" not in str(caught.value)
 
 
