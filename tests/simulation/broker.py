@@ -17,6 +17,7 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.fence import RequestOrder
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
+from barnabas.broker.security.inter_broker import BrokerPrincipals
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from tests.simulation.channels import HANDLERS
 from tests.simulation.disk import Disk, LogView
@@ -128,6 +129,8 @@ class SimBroker:
             metadata=self.metadata,
             request_order=RequestOrder(),
             config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
+            authorizer=None,
+            brokers=BrokerPrincipals(),
         )
         self.is_up, self.is_paused = True, False
         world.started(self)

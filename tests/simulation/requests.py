@@ -51,6 +51,7 @@ class SimRequest:
     answer_when: Any = ApiRequest.answer_when
     take_body: Any = ApiRequest.take_body
     client_id = "c"
+    quotas = None
 
     def __init__(self, body: Any, respond: Callable[[Any], None], api_version: int | None = None) -> None:
         self.body = body

@@ -19,6 +19,7 @@ from barnabas.broker.replication.delayed_fetch import FetchOutcome
 from barnabas.broker.replication.fetch_sessions import PartitionListeners, SessionPartition
 from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions, apply_answer
 from barnabas.broker.replication.partition import Partition
+from barnabas.broker.security.inter_broker import BrokerPrincipals
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -142,6 +143,8 @@ class SimLeader:
             replicas=self.manager,
             metadata=self.managed.metadata,
             config=SimpleNamespace(inter_broker_listener_name=LISTENER, fetch_max_bytes=1 << 20),
+            authorizer=None,
+            brokers=BrokerPrincipals(),
         )
         self.followers = [SimFollower(self, broker_id) for broker_id in (TWO, THREE)]
 
