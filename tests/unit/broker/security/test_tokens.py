@@ -45,6 +45,8 @@ KEYS: list[dict[str, Any]] = [
     {**OKPAlgorithm.to_jwk(ED.public_key(), as_dict=True), "kid": "ed"},
 ]
 NOW_S = int(time.time())
+LONG_S = 1_000_000
+"""More than passes between the import of this file and its last test."""
 
 
 def source(url: str) -> KeySource:
@@ -64,7 +66,7 @@ def keys(keys_file: Path) -> TokenKeys:
 
 
 def signed(key: Any = EC, algorithm: str = "ES256", key_id: str | None = "ec", **claims: Any) -> str:
-    content = {"sub": "alice", "iat": NOW_S, "exp": NOW_S + 600, **claims}
+    content = {"sub": "alice", "iat": NOW_S, "exp": NOW_S + LONG_S, **claims}
     content = {name: value for name, value in content.items() if value is not None}
     return jwt.encode(content, key, algorithm, {} if key_id is None else {"kid": key_id})
 
@@ -77,7 +79,7 @@ def message(token: str, name: str = "", extensions: str = "") -> bytes:
 def test_a_token_of_a_known_key_names_its_principal(case: tuple[Any, str, str | None]) -> None:
     made = parse_keys(json.dumps({"keys": KEYS}).encode())
     tokens = SignedTokens(_Fixed(made), Claims())
-    assert tokens.verify(signed(*case)) == Identity("alice", (NOW_S + 600) * 1000)
+    assert tokens.verify(signed(*case)) == Identity("alice", (NOW_S + LONG_S) * 1000)
 
 
 class _Fixed(TokenKeys):
@@ -98,7 +100,7 @@ def _hmac_of_public_key() -> str:
         base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=")
         for part in (
             {"alg": "HS256", "kid": "rsa", "typ": "JWT"},
-            {"sub": "alice", "iat": NOW_S, "exp": NOW_S + 600},
+            {"sub": "alice", "iat": NOW_S, "exp": NOW_S + LONG_S},
         )
     )
     mac = base64.urlsafe_b64encode(hmac.digest(pem, head + b"." + body, hashlib.sha256)).rstrip(b"=")
@@ -106,15 +108,15 @@ def _hmac_of_public_key() -> str:
 
 
 def _unsigned(**claims: Any) -> str:
-    content = {"sub": "alice", "iat": NOW_S, "exp": NOW_S + 600, **claims}
+    content = {"sub": "alice", "iat": NOW_S, "exp": NOW_S + LONG_S, **claims}
     return jwt.encode(content, None, "none", {"kid": "ec"})
 
 
 @each(
     [
         ("expired", lambda: signed(exp=NOW_S - 60)),
-        ("not valid yet", lambda: signed(nbf=NOW_S + 600)),
-        ("issued in the future", lambda: signed(iat=NOW_S + 600)),
+        ("not valid yet", lambda: signed(nbf=NOW_S + LONG_S)),
+        ("issued in the future", lambda: signed(iat=NOW_S + LONG_S)),
         ("without an end", lambda: signed(exp=None)),
         ("without a beginning", lambda: signed(iat=None)),
         ("without a subject", lambda: signed(sub=None)),
@@ -164,8 +166,9 @@ def test_an_audience_that_nobody_expects_is_refused_as_by_kafka() -> None:
 def test_the_names_of_claims_and_the_skew_of_clocks_are_settings() -> None:
     keys = _Fixed(parse_keys(json.dumps({"keys": KEYS}).encode()))
     tokens = SignedTokens(keys, Claims(subject_claim="name", scope_claim="roles", clock_skew_s=30))
-    identity = tokens.verify(signed(name=" bob ", roles=["a", "b"], exp=NOW_S - 5, iat=NOW_S - 60))
-    assert identity == Identity("bob", (NOW_S - 5) * 1000)
+    now_s = int(time.time())
+    identity = tokens.verify(signed(name=" bob ", roles=["a", "b"], exp=now_s - 5, iat=now_s - 60))
+    assert identity == Identity("bob", (now_s - 5) * 1000)
     with pytest.raises(TokenRefused):
         tokens.verify(signed(name="bob", roles=["a", "a"]))
 
@@ -333,7 +336,7 @@ def test_the_peer_is_the_one_of_its_token() -> None:
     ):
         server = TokenServer(unsecured())
         assert server.evaluate(sent) == b""
-        assert server.identity == Identity("alice", (NOW_S + 600) * 1000)
+        assert server.identity == Identity("alice", (NOW_S + LONG_S) * 1000)
 
 
 def test_a_refused_token_is_told_before_the_end() -> None:
