@@ -82,11 +82,16 @@ def _parse(text: str) -> _Rule:
     if match[1] is not None:
         return _Rule(None)
     try:
-        pattern = re.compile(_JAVA_NAMED_GROUP.sub("(?P<", match[2]))
+        # Java's classes such as \\w are those of ASCII.
+        pattern = re.compile(_JAVA_NAMED_GROUP.sub("(?P<", match[2]), re.ASCII)
     except re.error as error:
         raise Refused(f"a regular expression instead of {match[2]!r}: {error}") from error
     if unknown := [name for name in re.findall(r"\$\{(\w+)\}", match[3]) if name not in pattern.groupindex]:
         raise Refused(f"the name of a group in {match[2]!r} instead of {unknown[0]!r}")
+    plain = [each for *special, each in _REFERENCE.findall(match[3]) if each == "$"]
+    if plain or (not pattern.groups and re.search(r"(?<!\\)\$\d", match[3])):
+        # Kafka fails at each name then.
+        raise Refused(f"references to groups of {match[2]!r} instead of {match[3]!r}")
     return _Rule(pattern, match[3], match[4])
 
 

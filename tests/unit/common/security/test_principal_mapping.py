@@ -25,6 +25,7 @@ SUBJECT = "CN=Duke,OU=JavaSoft,O=Sun Microsystems,C=US"
         ("RULE:^CN=(.*?),.*$/$1$2$12/", "Duke$2Duke2"),
         ("RULE:^CN=(?<who>.*?),.*$/${who}/", "Duke"),
         ("RULE:.*/x/", "xx"),
+        ("RULE:^CN=(\\w+),.*$/$1/", "Duke"),
     ],
 )
 def test_the_first_rule_that_matches_the_whole_name(rules: str, expected: str | None) -> None:
@@ -53,3 +54,8 @@ def test_the_text_of_a_setting_comes_back() -> None:
     rules = "RULE:^CN=(.*?),.*$/$1/L, DEFAULT"
     assert str(PrincipalMapping(rules)) == rules
     assert PrincipalMapping(rules) == PrincipalMapping(rules) != PrincipalMapping()
+
+
+def test_classes_of_characters_are_those_of_ascii() -> None:
+    """As in Java: a rule for words must not match names that look like them."""
+    assert PrincipalMapping("RULE:^CN=(\\w+)$/$1/").name_of("CN=d\u00fcke") is None
