@@ -252,7 +252,11 @@ def only_followers_prove_a_leader(setattr_: SetAttr) -> None:
 def an_ended_registration_continues(setattr_: SetAttr) -> None:
     """Found in this code: a broker kept a registration that it had fenced, and got no roles any more."""
     register = store.register_broker
-    setattr_(store, "register_broker", lambda session, registration, **_: register(session, registration))
+
+    def register_whatever_was(session: Any, registration: Any, *, probe: Any, **_: Any) -> Any:
+        return register(session, registration, probe=probe)
+
+    setattr_(store, "register_broker", register_whatever_was)
 
 
 @found_in("strict", 19)
