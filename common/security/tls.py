@@ -42,8 +42,6 @@ _TLS13_SUITES: Final = frozenset(
 class TlsSettings:
     """Kafka's settings without the prefix ``ssl.``; the secret ones are not shown by repr()."""
 
-    protocol: str = "TLSv1.3"
-    """The newest version: TLSv1.2, TLSv1.3 or TLS, the newest there is."""
     enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
     cipher_suites: tuple[str, ...] = ()
     """Java's names or OpenSSL's; empty: the defaults of Python."""
@@ -189,17 +187,6 @@ def _set_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if refused := [name for name in settings.enabled_protocols if name not in _VERSIONS]:
         raise InvalidConfiguration(
             f"ssl.enabled.protocols: {', '.join(refused)} not supported; expected TLSv1.2, TLSv1.3 or both"
-        )
-    if settings.protocol == "TLSv1.2":
-        enabled.discard("TLSv1.3")
-    elif settings.protocol not in ("TLSv1.3", "TLS"):
-        raise InvalidConfiguration(
-            f"ssl.protocol={settings.protocol}: not supported; expected TLSv1.3, TLSv1.2 or TLS"
-        )
-    if not enabled:
-        raise InvalidConfiguration(
-            f"ssl.enabled.protocols: {', '.join(settings.enabled_protocols)} excludes "
-            f"ssl.protocol={settings.protocol}"
         )
     if settings.cipher_suites:
         enabled &= _choose_suites(context, settings.cipher_suites)

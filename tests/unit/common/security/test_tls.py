@@ -169,8 +169,6 @@ class TestProtocolsAndSuites:
                 {"enabled_protocols": ("TLSv1.3",), "cipher_suites": ("ECDHE-RSA-AES256-GCM-SHA384",)},
                 "at least one suite for TLSv1.3",
             ),
-            ({"protocol": "TLSv1.1"}, "ssl.protocol=TLSv1.1: not supported"),
-            ({"protocol": "TLSv1.2", "enabled_protocols": ("TLSv1.3",)}, "TLSv1.3 excludes"),
             ({"client_auth": "perhaps"}, "ssl.client.auth=perhaps"),
         ],
     )
@@ -312,7 +310,7 @@ class TestKeyStores:
             listeners="SSL://:9093",
             inter_broker_listener_name="SSL",
             ssl_keystore_type="PEM",
-            ssl_protocol="TLSv1.2",
+            ssl_enabled_protocols="TLSv1.2",
             ssl_client_auth="required",
             ssl_truststore_location=certificates.trusted,
             **{"listener_name_ssl_ssl_keystore_location": encrypted},
