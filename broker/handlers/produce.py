@@ -7,6 +7,7 @@ just confirmed it: see `coordinators.transactions.verification`.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD, MAX_PRODUCED_BATCHES
@@ -29,6 +30,7 @@ from barnabas.protocol.messages import produce as wire
 from barnabas.protocol.record_batch import COMPRESSION_MASK, TRANSACTIONAL_MASK
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
+_name_of: Final = attrgetter("name")
 _ACKS: Final = (-1, 0, 1)
 _EMPTY: Final = memoryview(b"")
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -282,10 +284,10 @@ def _writable(services: Services, request: ApiRequest) -> Container[str] | None:
     authorizer = services.authorizer
     if authorizer is None:
         return None
-    names = [topic.name for topic in request.body.topic_data]
-    if authorizer.remembers(request.raw.peer.session, Operation.WRITE, ResourceType.TOPIC, names):
+    session, topics = request.raw.peer.session, request.body.topic_data
+    if authorizer.remembers(session, Operation.WRITE, ResourceType.TOPIC, map(_name_of, topics)):
         return None
-    return permitted(services, request, Operation.WRITE, ResourceType.TOPIC, names)
+    return permitted(services, request, Operation.WRITE, ResourceType.TOPIC, map(_name_of, topics))
 
 
 def _has_many_batches(body: wire.ProduceRequest) -> bool:
