@@ -88,7 +88,9 @@ def handle(services: Services, request: ApiRequest) -> None:
         reads_any_replica=replica_id == DEBUGGING_REPLICA_ID or (body.rack_id != "" and not is_follower),
     )
     if services.authorizer is not None and not is_follower:
-        params.may_read = _readable(services, request)
+        known = services.authorizer.known_topics(request.raw.peer.session, Operation.READ)
+        if known is not None:
+            params.readable, params.may_read = known, _asking(services, request)
     fetch = _Fetch(services, request, params)
     if is_follower:
         request.raw.kind = _OF_FOLLOWER
@@ -101,8 +103,8 @@ def handle(services: Services, request: ApiRequest) -> None:
     request.raw.release_frame()
 
 
-def _readable(services: Services, request: ApiRequest) -> Callable[[str], bool]:
-    """Whether a consumer may read a topic. As in Kafka, a fetch that waits keeps its decisions."""
+def _asking(services: Services, request: ApiRequest) -> Callable[[str], bool]:
+    """Asks whether a consumer may read a topic. As in Kafka, a fetch that waits keeps its decisions."""
     decisions: dict[str, bool] = {}
 
     def may_read(topic: str) -> bool:

@@ -22,6 +22,7 @@ from barnabas.broker.log.log_transactions import VerificationGuard
 from barnabas.broker.log.producer_state import VerificationGuards
 from barnabas.broker.log.record_checks import are_quickly_prepared
 from barnabas.broker.network.request import Lane
+from barnabas.broker.security.authorizer import Authorizer
 from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
@@ -63,7 +64,8 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
     refused: list[wire.PartitionProduceResponse | None] = []
     batches: list[Named] = []
     is_transactional, texts = 0, ErrorTexts()
-    writable = _writable(services, request)
+    authorizer = services.authorizer
+    writable = None if authorizer is None else _writable(services, authorizer, request)
     for topic in body.topic_data:
         for data in topic.partition_data:
             tp = TopicPartition(topic.name, data.index)
@@ -279,13 +281,11 @@ def _unconfirmed(request: ApiRequest, error: ErrorCode) -> ApiError:
 # The request
 
 
-def _writable(services: Services, request: ApiRequest) -> Container[str] | None:
+def _writable(services: Services, authorizer: Authorizer, request: ApiRequest) -> Container[str] | None:
     """The topics of the request that the principal may write to; None for all."""
-    authorizer = services.authorizer
-    if authorizer is None:
-        return None
-    session, topics = request.raw.peer.session, request.body.topic_data
-    if authorizer.remembers(session, Operation.WRITE, ResourceType.TOPIC, map(_name_of, topics)):
+    topics = request.body.topic_data
+    known = authorizer.known_topics(request.raw.peer.session, Operation.WRITE)
+    if known is None or known.issuperset(map(_name_of, topics)):
         return None
     return permitted(services, request, Operation.WRITE, ResourceType.TOPIC, map(_name_of, topics))
 

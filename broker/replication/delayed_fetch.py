@@ -16,7 +16,7 @@ import itertools
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -65,8 +65,10 @@ class FetchParams:
     is_follower: bool = False
     reads_any_replica: bool = False
     """Whether a replica answers even if it follows: consumers with a rack, tools that compare replicas."""
-    may_read: Callable[[str], bool] | None = None
-    """Whether a topic may be read; None if all may."""
+    readable: Container[str] | None = None
+    """Topics that may be read; None if all may."""
+    may_read: Callable[[str], bool] = lambda topic: False
+    """Whether another topic may be read, too."""
 
 
 class FetchItem(NamedTuple):
@@ -308,7 +310,8 @@ class FetchReader:
         """``has_records``: the answer has some already, so no batch above the limits is read."""
         partition = None
         try:
-            if params.may_read is not None and not params.may_read(item.partition.topic):
+            topic = item.partition.topic
+            if params.readable is not None and topic not in params.readable and not params.may_read(topic):
                 raise api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             partition = find(self.partition_of, item)
             is_held_back = params.is_follower and self.holds_back(params, partition)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from barnabas.broker.config.settings import BrokerConfig
@@ -33,6 +33,8 @@ AUTHORIZER_LOG: Final = "kafka.authorizer.logger"
 _audit: Final = logging.getLogger(AUTHORIZER_LOG)
 _TRACE: Final = 5
 """Below DEBUG: decisions that neither grant nor refuse what a request asks for."""
+_OF_RECORDS: Final = (Operation.READ, Operation.WRITE)
+_NO_NAMES: Final[frozenset[str]] = frozenset()
 _MAX_REMEMBERED: Final = 256
 _MAX_NAME_LENGTH: Final = 256
 """Of a remembered resource; peers choose the names."""
@@ -41,7 +43,7 @@ _MAX_NAME_LENGTH: Final = 256
 class _Grants:
     """What the peer of one session may do on the resources that it named last."""
 
-    __slots__ = ("are_logged", "by_resource", "principal", "version", "who")
+    __slots__ = ("are_logged", "by_resource", "principal", "topics", "version", "who")
 
     def __init__(self, session: Session, version: int, is_super_user: bool) -> None:
         self.principal = session.principal
@@ -50,6 +52,20 @@ class _Grants:
         self.are_logged = _audit.isEnabledFor(logging.DEBUG)
         """Whether permissions are logged, and not denials alone."""
         self.by_resource: dict[tuple[ResourceType, str], Operations] = {}
+        self.topics: dict[Operation, set[str]] = {operation: set() for operation in _OF_RECORDS}
+        """The topics that it may read and write, of those in `by_resource`; none if permissions are
+        logged."""
+
+    def remember(self, resource_type: ResourceType, name: str, operations: Operations) -> None:
+        if len(self.by_resource) >= _MAX_REMEMBERED:
+            self.by_resource.clear()
+            for names in self.topics.values():
+                names.clear()
+        self.by_resource[resource_type, name] = operations
+        if resource_type is ResourceType.TOPIC and not self.are_logged:
+            for operation, names in self.topics.items():
+                if operations >> operation & 1:
+                    names.add(name)
 
 
 class Authorizer:
@@ -107,28 +123,18 @@ class Authorizer:
             _log(level, session, operation, resource, api, references, is_allowed=is_allowed)
         return is_allowed
 
-    def remembers(
-        self, session: Session, operation: Operation, resource_type: ResourceType, names: Iterable[str]
-    ) -> bool:
-        """Whether it is remembered that the peer may do this on all of these resources.
+    def known_topics(self, session: Session, operation: Operation) -> set[str] | frozenset[str] | None:
+        """The topics that the peer may read, or write to, as far as that is remembered; None if it may all.
 
-        For requests that come by the thousands: one call for all names, and no line in the log. If it is
-        False, ask `allows`.
+        For requests that come by the thousands. Ask `allows` for other topics; if permissions are logged,
+        for all of them.
         """
         grants: _Grants | None = session.grants
-        if (
-            grants is None
-            or grants.version != self._current[0]
-            or grants.principal is not session.principal
-            or grants.are_logged
-        ):
-            return False
-        if grants.who is None:
-            return True
-        operations, operations_of = ALL_OPERATIONS, grants.by_resource.get
-        for name in names:
-            operations &= operations_of((resource_type, name), 0)
-        return operations >> operation & 1 == 1
+        if grants is None or grants.version != self._current[0] or grants.principal is not session.principal:
+            return _NO_NAMES
+        if grants.who is None and not grants.are_logged:
+            return None
+        return grants.topics[operation]
 
     def allows_any(
         self, session: Session, operation: Operation, resource_type: ResourceType, api: ApiKey
@@ -167,9 +173,7 @@ class Authorizer:
             if operations is None:
                 operations = self._without_acls
             if len(name) <= _MAX_NAME_LENGTH:
-                if len(grants.by_resource) >= _MAX_REMEMBERED:
-                    grants.by_resource.clear()
-                grants.by_resource[key] = operations
+                grants.remember(resource_type, name, operations)
         return operations
 
 

@@ -10,7 +10,7 @@ from barnabas.common.security.acl import AclEntry, Operation, Permission, Resour
 from barnabas.common.security.principal import ANONYMOUS
 from barnabas.protocol.errors import ErrorCode
 from tests.support.building import state
-from tests.support.record_requests import produce_request, produced
+from tests.support.record_requests import fetch_request, fetched, produce_request, produced
 from tests.support.serving import Connection, Serving, batch
 from tests.support.trips import TRIPS, trip_of, warm_trip
 
@@ -32,11 +32,15 @@ def test_a_request_takes_no_longer_way(leading: Serving, name: str) -> None:
     assert trip.moves_back <= moves_back, trip.trace()
 
 
-def test_acls_make_the_way_of_a_produce_request_two_calls_longer(tmp_path: Path) -> None:
-    """A client that produces to a topic again asks what its session remembers."""
-    authorizer = Authorizer()
-    writes = AclEntry(ANONYMOUS, "*", Operation.WRITE, Permission.ALLOW)
-    authorizer.replace({ResourcePattern(ResourceType.TOPIC, "topic"): [writes]})
+@pytest.mark.parametrize("is_super_user", [False, True])
+def test_acls_make_the_ways_of_records_two_calls_longer(tmp_path: Path, is_super_user: bool) -> None:
+    """A client that uses a topic again asks what its session remembers."""
+    authorizer = Authorizer(super_users=[ANONYMOUS] if is_super_user else [])
+    entries = [
+        AclEntry(ANONYMOUS, "*", operation, Permission.ALLOW)
+        for operation in (Operation.READ, Operation.WRITE)
+    ]
+    authorizer.replace({ResourcePattern(ResourceType.TOPIC, "topic"): entries})
     calls = []
     for each in (None, authorizer):
         folder = tmp_path / str(len(calls))
@@ -45,10 +49,14 @@ def test_acls_make_the_way_of_a_produce_request_two_calls_longer(tmp_path: Path)
         serving.managed.know({1: 0, 2: 5, 3: 5})
         serving.managed.tell(state())
         for _ in range(3):
-            request = produce_request(batch(b"one"), acks=1)
-            connection = Connection.of(request, version=9, session=session)
-            trip = trip_of(lambda: connection.run(serving.dispatch))  # noqa: B023 - called at once
-            assert produced(connection).error_code == ErrorCode.NONE
-        calls.append(len(trip.calls))
+            produces = Connection.of(produce_request(batch(b"one"), acks=1), version=9, session=session)
+            produce = trip_of(lambda: produces.run(serving.dispatch))  # noqa: B023 - called at once
+            assert produced(produces).error_code == ErrorCode.NONE
+            fetches = Connection.of(fetch_request(0, version=11), version=11, session=session)
+            fetch = trip_of(lambda: fetches.run(serving.dispatch))  # noqa: B023 - called at once
+            assert fetched(fetches).error_code == ErrorCode.NONE
+        calls.append((len(produce.calls), len(fetch.calls)))
         serving.close()
-    assert calls[1] <= calls[0] + 2
+    (produce_without, fetch_without), (produce_with, fetch_with) = calls
+    assert produce_with <= produce_without + 2
+    assert fetch_with <= fetch_without + 2
