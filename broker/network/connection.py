@@ -103,8 +103,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.max_unwritten_bytes)
         is_secure, self._handshake = self._handshake is not None, None
-        if is_secure and self._authentication is not None and not self._authentication.needs_sasl:
-            self.authenticated()
+        if is_secure and (authentication := self._authentication) is not None:
+            if authentication.needs_sasl:
+                authentication.pending.wait(self)
+            else:
+                self.authenticated()
         self._thread.opened(self)
         self._set_deadline()
 
@@ -216,6 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pipeline.close(reason)
         if is_handshake:
             self._report_failure(reason)
+            self.handshake_waits(has_advanced=False)
 
     def _report_failure(self, reason: str) -> None:
         self._is_reported = True

@@ -15,6 +15,7 @@ import pytest
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network import connection as connection_module
 from barnabas.broker.network import server as server_module
+from barnabas.broker.network import tls_transport
 from barnabas.broker.network.request import Request
 from barnabas.broker.security.authentication import Authenticator
 from barnabas.broker.security.session import Session
@@ -425,3 +426,30 @@ class TestUnknownPeers:
             assert each.receive() == b"x"
         assert flood[3].is_closed_by_server()
         assert not any(half_open.has_seen_the_end() for half_open in flood[4:])
+
+    def test_peers_that_are_silent_after_tls_are_displaced(
+        self, serve: Serve, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The broker waits for them, not they for the broker: SASL has not begun."""
+        monkeypatch.setattr(server_module, "MAX_UNAUTHENTICATED", 3)
+        served = serve(protocol="SASL_SSL", **PLAIN)
+        silent = [served.client(tls=tls) for _ in range(3)]
+        late = served.client(tls=tls)
+        late.send(b"x")
+        assert late.receive() == b"x"
+        assert silent[0].is_closed_by_server()
+
+    def test_peers_whose_handshake_has_failed_are_displaced(
+        self, serve: Serve, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They keep their side open after the server has ended its own."""
+        monkeypatch.setattr(server_module, "MAX_UNAUTHENTICATED", 3)
+        monkeypatch.setattr(tls_transport, "_LINGER_S", 60.0)
+        served = serve()
+        for _ in range(3):
+            failed = served.client()
+            failed.socket.sendall(b"\x16" * 100)
+            assert failed.is_closed_by_server()
+        late = served.client(tls=tls)
+        late.send(b"x")
+        assert late.receive() == b"x"
