@@ -10,6 +10,7 @@ Source: RFC 7517; Kafka's `RefreshingHttpsJwks`.
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import json
 import logging
@@ -32,6 +33,8 @@ MAX_KEYS: Final = 200
 _MAX_ID_CHARACTERS: Final = 1_000
 _TIMEOUT_S: Final = 10.0
 _STOP_S: Final = 1.0
+_NO_KEYS: Final = (OSError, ValueError, LookupError, TypeError, RecursionError, http.client.HTTPException)
+"""What a server or a file may cause that has no usable keys."""
 _SOONEST_S: Final = 10.0
 """A token with an unknown key makes the keys be fetched at most so often, whoever sends it."""
 
@@ -124,7 +127,7 @@ class TokenKeys:
         if scheme == "file":
             try:
                 self._keys = parse_keys(_fetch(source.url))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except _NO_KEYS as error:
                 raise InvalidConfiguration(f"the keys of {self._name} cannot be read: {error}") from error
         self._task = Task("token-keys", self.refresh, on_fatal=on_fatal)
 
@@ -160,7 +163,7 @@ class TokenKeys:
         source = self._source
         try:
             self._keys = parse_keys(_fetch(source.url))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except _NO_KEYS as error:
             wait_ms = doubled(max(1, source.retry_ms), self._failures, max(1, source.max_retry_ms))
             self._failures += 1
             logger.warning("the keys of %s are not fetched (retry in %d ms): %s", self._name, wait_ms, error)
@@ -171,7 +174,7 @@ class TokenKeys:
 
 
 def _fetch(url: str) -> bytes:
-    """Raises OSError or ValueError."""
+    """Raises OSError, ValueError or HTTPException."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         with open(unquote(parts.path), "rb") as file:

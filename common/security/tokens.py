@@ -10,6 +10,7 @@ Sources: KIP-768 (token endpoint), KIP-255 (unsecured tokens, for tests), RFC 67
 from __future__ import annotations
 
 import asyncio
+import http.client
 import inspect
 import json
 import ssl
@@ -77,7 +78,7 @@ def _end_of(token: str) -> float | None:
         payload = token.split(".")[1]
         claims = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         return float(claims["exp"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -133,12 +134,13 @@ class TokenFromProgram(TokenSource):
             raise SaslAuthenticationFailed(
                 f"sasl_oauth_token_provider raised {type(error).__name__}"
             ) from error
-        token = given[0] if isinstance(given, tuple) and len(given) == 2 else given
-        if not isinstance(token, str) or not token:
+        token, end_s = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+        is_end = isinstance(end_s, int | float) or token is given
+        if not isinstance(token, str) or not token or not is_end:
             raise SaslAuthenticationFailed(
                 "sasl_oauth_token_provider: expected a token as text, or a pair of it and the end of its life"
             )
-        return token if token is given else (token, float(given[1]))
+        return token if end_s is None else (token, end_s)
 
 
 class UnsecuredTokens(TokenSource):
@@ -231,15 +233,15 @@ class TokenEndpoint(TokenSource):
                 raise SaslAuthenticationFailed(
                     f"the token endpoint {credentials.url} refuses the client: {error.code}"
                 ) from None
-        except OSError as error:
-            # URLError and time-outs are such.
+        except (OSError, http.client.HTTPException) as error:
+            # URLError and time-outs are such; the others are of a peer that does not speak HTTP, or stops.
             raise ConnectionClosed(f"the token endpoint {credentials.url} cannot be asked: {error}") from None
 
 
 def _token_in(body: bytes, url: str) -> str:
     try:
         token = json.loads(body)["access_token"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         token = None
     if not isinstance(token, str) or not token:
         raise SaslAuthenticationFailed(f"the token endpoint {url} sent no access_token")

@@ -165,10 +165,10 @@ def test_an_audience_that_nobody_expects_is_refused_as_by_kafka() -> None:
 
 def test_the_names_of_claims_and_the_skew_of_clocks_are_settings() -> None:
     keys = _Fixed(parse_keys(json.dumps({"keys": KEYS}).encode()))
-    tokens = SignedTokens(keys, Claims(subject_claim="name", scope_claim="roles", clock_skew_s=30))
-    now_s = int(time.time())
-    identity = tokens.verify(signed(name=" bob ", roles=["a", "b"], exp=now_s - 5, iat=now_s - 60))
-    assert identity == Identity("bob", (now_s - 5) * 1000)
+    tokens = SignedTokens(keys, Claims(subject_claim="name", scope_claim="roles", clock_skew_s=LONG_S))
+    # The skew is longer than any pause of this process.
+    identity = tokens.verify(signed(name=" bob ", roles=["a", "b"], exp=NOW_S - 5, iat=NOW_S - 60))
+    assert identity == Identity("bob", (NOW_S - 5) * 1000)
     with pytest.raises(TokenRefused):
         tokens.verify(signed(name="bob", roles=["a", "a"]))
 
@@ -220,7 +220,7 @@ def test_a_broken_file_or_url_stops_the_broker_at_its_start(tmp_path: Path) -> N
 
 
 class _Issuer(ThreadingHTTPServer):
-    """Answers with what the test puts into `answers`, else with the keys."""
+    """Answers with what the test puts into `answers`, else with the keys. Code 0 is for a raw answer."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -235,6 +235,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests += 1
         default = (200, json.dumps({"keys": KEYS}).encode())
         code, body = self.server.answers.pop(0) if self.server.answers else default
+        if not code:
+            self.wfile.write(body)
+            return
         self.send_response(code)
         if code == 302:
             self.send_header("Location", body.decode())
@@ -265,6 +268,15 @@ def test_keys_come_from_a_server_that_may_be_away_at_first(issuer: _Issuer, keys
         assert keys.find("ec", "ES256") is None
     assert keys.refresh() == 3600
     assert keys.find("ec", "ES256") is not None
+
+
+def test_a_server_that_answers_nonsense_does_not_end_the_broker(issuer: _Issuer) -> None:
+    keys = TokenKeys(source(f"http://127.0.0.1:{issuer.server_port}/"), on_fatal=fatal)
+    cut_off = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nabc"
+    issuer.answers += [(0, b"SSH-2.0-x\r\n\r\n"), (0, cut_off), (200, b"[" * 100_000)]
+    for wait_s in (0.1, 0.2, 0.4):
+        assert keys.refresh() == pytest.approx(wait_s)
+    assert keys.refresh() == 3600
 
 
 def test_an_unknown_key_has_the_keys_fetched_soon_but_not_for_each_token(issuer: _Issuer) -> None:

@@ -35,6 +35,9 @@ class _Endpoint(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         self.requests.append((self.headers["Authorization"], form))
+        if not self.status:
+            self.wfile.write(self.body)
+            return
         self.send_response(self.status)
         self.send_header("Content-Length", str(len(self.body)))
         self.end_headers()
@@ -80,7 +83,11 @@ async def test_a_token_endpoint_is_asked_once_in_the_life_of_a_token(
         (401, b"{}", SaslAuthenticationFailed),
         (200, b"{}", SaslAuthenticationFailed),
         (200, b"<html>", SaslAuthenticationFailed),
+        (200, b"[" * 100_000, SaslAuthenticationFailed),
         (503, b"", ConnectionClosed),
+        # Raw answers, of no HTTP and of less than was promised.
+        (0, b"SSH-2.0-x\r\n\r\n", ConnectionClosed),
+        (0, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nabc", ConnectionClosed),
     ],
 )
 async def test_a_token_that_is_not_granted(
@@ -136,7 +143,7 @@ def _failing() -> str:
     raise ValueError("the secret is 42")
 
 
-@pytest.mark.parametrize("provider", [lambda: None, lambda: "", _failing])
+@pytest.mark.parametrize("provider", [lambda: None, lambda: "", lambda: ("t", "soon"), _failing])
 async def test_a_provider_without_a_token(provider: Callable[[], str]) -> None:
     with pytest.raises(SaslAuthenticationFailed, match="sasl_oauth_token_provider") as caught:
         await TokenFromProgram(provider).token()
