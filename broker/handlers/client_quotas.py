@@ -36,7 +36,7 @@ class _QuotaType(NamedTuple):
     """A whole number of a type of Kafka's, up to the most; any number without a type."""
 
     name: str | None = None
-    most: float = math.inf
+    most: int = 0
 
 
 _OF_CLIENTS: Final[Mapping[str, _QuotaType]] = {
@@ -246,8 +246,9 @@ def _text(change: wire.QuotaChange, quota: _QuotaType) -> str:
         raise _invalid(f"Configuration {change.key} must be a number of at least 0")
     if quota.name is None:
         return str(value)
-    whole = int(value + _EPSILON)
-    if abs(whole - value) > _EPSILON or whole > quota.most:
+    # The most of a LONG comes as the next double, which is one above it.
+    whole = min(int(value + _EPSILON), quota.most)
+    if abs(float(whole) - value) > _EPSILON:
         raise _invalid(f"Configuration {change.key} must be a {quota.name} value")
     return str(whole)
 

@@ -110,6 +110,10 @@ def test_quotas_are_stored_as_kafka_stores_them(serving: Serving) -> None:
         "consumer_byte_rate": "1099511627776",
         "controller_mutation_rate": "2.5",
     }
+    # The most of a LONG, which Kafka's users write for "not limited", is no double.
+    assert alter(serving, ({"user": "alice"}, {"producer_byte_rate": float(2**63 - 1)})) == [("NONE", None)]
+    assert serving.configs.stored[user]["producer_byte_rate"] == "9223372036854775807"
+    alter(serving, ({"user": "alice"}, {"producer_byte_rate": 1024.0}))
     # Credentials are no quotas.
     assert alter(serving, ({"user": "alice"}, {"SCRAM-SHA-256": None})) == [("NONE", None)]
     assert serving.configs.stored[user]["SCRAM-SHA-256"] == "salt=…"
