@@ -23,6 +23,7 @@ A channel belongs to the event loop it was first used on; nothing here may be ca
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import ssl
 from collections.abc import Callable, Coroutine
@@ -47,6 +48,8 @@ from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES, BufferPool, Frame
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.schema import RequestOf
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 CloseListener = Callable[["Channel", ConnectionClosed], None]
@@ -253,8 +256,10 @@ class Channel:
         """Send a request that the broker does not answer (acks=0)."""
         deadline = asyncio.get_running_loop().time() + self._request_timeout_ms / 1000
         connection = await self._connected(deadline, message)
-        if not connection.writable.is_set():
+        while not connection.writable.is_set():
             await self._within(connection.writable.wait(), deadline, message)
+            # The channel may authenticate again by now, and the broker takes no other request meanwhile.
+            connection = await self._connected(deadline, message)
         version = self._dialect.version_of(message)
         connection.write(self._dialect.encode(version, self._take_correlation_id(), self.client_id, message))
         self._last_used = asyncio.get_running_loop().time()
@@ -356,6 +361,11 @@ class Channel:
             if reason is error:
                 raise
             raise reason from error
+        except Exception:
+            # A bug, perhaps of the user's code for credentials: the next attempt must be possible.
+            self._backoff.failed(loop.time())
+            self._move(ChannelState.DISCONNECTED)
+            raise
         finally:
             self._connecting = None
         self._refusal = None
@@ -537,6 +547,7 @@ class Channel:
 
     def _throttled(self, throttle_ms: int) -> None:
         """The broker does not read this connection for a while (KIP-219); that is no fault of its answers."""
+        log.debug("%s throttles %r for %d ms, by a quota", self.endpoint, self.client_id, throttle_ms)
         self._muted_until = max(self._muted_until, asyncio.get_running_loop().time() + throttle_ms / 1000)
         for key, entry in self._in_flight.items():
             deadline = max(entry.deadline, self._muted_until + entry.timeout_ms / 1000)

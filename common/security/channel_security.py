@@ -71,9 +71,14 @@ class Login(ABC):
 
 
 class PasswordLogin(Login):
-    """A user name and a password, for PLAIN and SCRAM."""
+    """A user name and a password, for PLAIN and SCRAM. Raises InvalidConfiguration."""
 
     def __init__(self, mechanism: str, username: str, password: str) -> None:
+        try:
+            f"{username}{password}".encode()
+        except UnicodeEncodeError:
+            # Its repr has the text. Bytes of the environment that are not UTF-8 become such text.
+            raise InvalidConfiguration(f"{mechanism}: the name or the password is not Unicode text") from None
         self.mechanism = mechanism
         self._username = username
         self._password = password

@@ -16,11 +16,12 @@ import uvloop
 from barnabas.common.channel import Channel
 from barnabas.common.dialects import Wire
 from barnabas.common.security.channel_security import ChannelSecurity, PasswordLogin
-from barnabas.common.security.sasl_client import PLAIN
+from barnabas.common.security.sasl_client import PLAIN, SaslClient
 from barnabas.protocol.errors import (
     AuthenticationFailed,
     ConnectionClosed,
     ErrorCode,
+    InvalidConfiguration,
     SaslAuthenticationFailed,
     TlsHandshakeFailed,
 )
@@ -32,6 +33,7 @@ from barnabas.protocol.messages.authentication import (
     SaslHandshakeResponse,
 )
 from barnabas.protocol.messages.metadata import MetadataRequest
+from barnabas.protocol.messages.produce import ProduceRequest
 from barnabas.protocol.schema import ApiKey, RequestHead
 from tests.support.waiting import DEADLINE_S, until
 
@@ -253,6 +255,55 @@ async def test_a_channel_closed_while_it_authenticates_again_keeps_nothing_waiti
     with pytest.raises(ConnectionClosed):
         async with asyncio.timeout(DEADLINE_S):
             await held
+
+
+async def test_a_oneway_request_that_waited_for_its_peer_to_read_does_not_enter_the_exchange(
+    server: Server, guard: PlainGuard, channel_to: MakeChannel
+) -> None:
+    channel = channel_to(server, security=plain())
+    await channel.connect()
+    connection = channel._connection
+    assert connection is not None
+    connection.pause_writing()
+    oneway = asyncio.create_task(channel.send_oneway(ProduceRequest(acks=0, timeout_ms=1, topic_data=[])))
+    await asyncio.sleep(0)
+    server.answers = False
+    channel._authenticate_later(plain().login)  # type: ignore[arg-type] - it has one
+    await until(lambda: len(server.requests) == 3)
+    connection.resume_writing()
+    for answered in (2, 3):
+        await until(lambda answered=answered: len(server.requests) == answered + 1)
+        server.peer.answer(server.requests[answered])
+    await oneway
+    await until(lambda: len(server.requests) == 5)
+    assert kinds(server)[2:] == [SaslHandshakeRequest, SaslAuthenticateRequest, ProduceRequest]
+
+
+async def test_a_login_with_a_bug_does_not_block_later_attempts(
+    server: Server, guard: PlainGuard, channel_to: MakeChannel
+) -> None:
+    class _Login(PasswordLogin):
+        is_broken = True
+
+        async def start(self) -> SaslClient:
+            if self.is_broken:
+                raise ZeroDivisionError
+            return await super().start()
+
+    login = _Login(PLAIN, "me", "secret")
+    channel = channel_to(server, security=ChannelSecurity(login=login))
+    with pytest.raises(ZeroDivisionError):
+        await channel.request(ASK)
+    login.is_broken = False
+    loop = asyncio.get_running_loop()
+    await until(lambda: channel._backoff.remaining(loop.time()) <= 0)
+    assert await channel.request(ASK)
+
+
+def test_credentials_that_no_message_can_carry_are_refused_at_once() -> None:
+    with pytest.raises(InvalidConfiguration, match="is not Unicode") as caught:
+        PasswordLogin(PLAIN, "me", "hunter2\udcff")
+    assert "hunter2" not in repr(caught.value)
 
 
 # ---- TLS
