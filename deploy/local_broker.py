@@ -17,7 +17,7 @@ from typing import Final
 
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.preloaded import fork_broker, preload
-from barnabas.deploy.private_files import write_private
+from barnabas.deploy.private_files import make_private_folder, write_private
 from barnabas.deploy.process import DeployError, ManagedProcess
 from barnabas.deploy.server import LocalServer
 from barnabas.deploy.state import BrokerRecord
@@ -174,6 +174,9 @@ class LocalBroker(LocalServer):
         return self.directory / "server.properties"
 
     def write_settings(self, settings: Mapping[str, str]) -> None:
+        if self._protocol != PLAINTEXT:
+            # Whoever could read its files would need no rights on topics.
+            make_private_folder(self.directory)
         for folder in self.log_dirs:
             folder.mkdir(parents=True, exist_ok=True)
         # Settings may be secrets.

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.deploy.ports import ReservedPort, is_free
+from barnabas.deploy.private_files import make_private_folder
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
 from barnabas.deploy.server import LocalServer
 from barnabas.protocol.ids import Endpoint
@@ -254,6 +255,9 @@ class ZooKeeper(LocalServer):
         names = _JARS if self.log_level is None else _JARS + _LOGGING_JARS
         jars = find_jars(names if self.jaas_file is None else names + _SASL_JARS)
         java = find_java()
+        if self.jaas_file is not None:
+            # Its data has the credentials of SCRAM, which are good for guessing and for posing as a broker.
+            make_private_folder(self.directory)
         (self.directory / "data").mkdir(parents=True, exist_ok=True)
         settings = {
             "tickTime": self.tick_time_ms,
