@@ -2,11 +2,14 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import broker_command
+from barnabas.deploy.security import ClusterSecurity
+from barnabas.deploy.state import SecurityConfiguration
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
@@ -17,6 +20,7 @@ from .history import Acknowledged, Sent, value_of
 from .links import ZOOKEEPER, Links, address_of
 
 PARTITIONS = 3
+_BROKERS = (1, 2, 3)
 SESSION_TIMEOUT_MS = 2_000
 LAG_MS = 2_000
 _FIRST_OF_OURS = 1_000_000_000
@@ -33,9 +37,15 @@ class LinkedCluster:
         *,
         racks: Sequence[str] = (),
         partitions: int = PARTITIONS,
+        security: SecurityConfiguration | None = None,
         **configs: str,
     ) -> None:
-        self.zookeeper = ZooKeeper(folder / "zookeeper")
+        secured = None if security is None else ClusterSecurity(folder / "cluster", security)
+        if secured is not None:
+            # ZooKeeper starts first, and reads the logins.
+            secured.prepare(_BROKERS, {}, datetime.now(UTC))
+        jaas_file = None if secured is None else secured.jaas_file
+        self.zookeeper = ZooKeeper(folder / "zookeeper", jaas_file=jaas_file)
         self.zookeeper.start()
         self._walls = folder / "walls"
         self._walls.mkdir()
@@ -45,18 +55,22 @@ class LinkedCluster:
             folder / "cluster",
             zookeeper=connect,
             command=self._command,
+            brokers=len(_BROKERS),
             racks=racks,
             settings={
                 "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
                 "replica.lag.time.max.ms": str(LAG_MS),
                 # A fetch whose answer is held back times out sooner than that.
                 "replica.socket.timeout.ms": "1500",
+                **({} if secured is None else {**secured.zookeeper_settings, "zookeeper.set.acl": "true"}),
                 **(settings or {}),
             },
+            security=security,
         )
+        protocol = "PLAINTEXT" if security is None else security.protocol
         for broker in self.cluster.brokers:
             before = self.links.place(broker.id, broker.endpoint)
-            self.cluster.change_settings(broker.id, {"advertised.listeners": f"PLAINTEXT://{before}"})
+            self.cluster.change_settings(broker.id, {"advertised.listeners": f"{protocol}://{before}"})
         self.cluster.start()
         self.tried: list[Sent] = []
         self.acknowledged: list[Acknowledged] = []
@@ -69,6 +83,9 @@ class LinkedCluster:
         program = (sys.executable, str(_WALLED_BROKER), address_of(int(id)), str(self._walls / id))
         command = broker_command(settings_file)
         return [*program, *command[command.index("broker") :]]
+
+    def raw_client(self, broker_id: int) -> RawClient:
+        return RawClient(self.cluster.broker(broker_id).endpoint, security=self.view.security)
 
     def is_fenced(self, client: RawClient, partition: TopicPartition) -> bool:
         """Whether a broker refuses one more record for a partition; if not, its answer is noted."""

@@ -19,7 +19,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 from tests.support.waiting import wait_for
 
-from ..cluster.tools import ClusterView, close_session, session_password
+from ..cluster.tools import ClusterView, clean_environment, close_session, credentials_of, session_password
 from .disk_faults import cut_power, flip_a_bit, partition_folders
 from .link_faults import LinkFaults
 from .linked_cluster import LinkedCluster
@@ -178,7 +178,9 @@ class Nemesis(RandomFaults):
             except NoNodeError:
                 self._say("  the broker has no session now")
                 return
-        close_session(self._zookeeper.endpoint, stat.ephemeralOwner, session_password(stat.ephemeralOwner))
+        password = session_password(stat.ephemeralOwner)
+        login = ClusterView(self._cluster).zookeeper_login()
+        close_session(self._zookeeper.endpoint, stat.ephemeralOwner, password, login)
 
     def _cut_power(self, broker_id: int) -> None:
         """One broker loses its page cache, and is back before or after the cluster has noticed."""
@@ -219,7 +221,12 @@ class Nemesis(RandomFaults):
 
         def is_repaired() -> bool:
             done = subprocess.run(
-                [*command, "--bootstrap", others], capture_output=True, text=True, timeout=60, check=False
+                [*command, "--bootstrap", others],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+                env=clean_environment(**credentials_of(self._cluster)),
             )
             said.append(done.stdout + done.stderr)
             return done.returncode == 0

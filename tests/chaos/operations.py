@@ -227,7 +227,7 @@ class Operator:
         """The outcomes of a request; empty if it failed, which it may while brokers are away."""
         try:
             with Admin(
-                bootstrap_servers=self._cluster.bootstrap,
+                **self._view.clients,
                 request_timeout_ms=_TIMEOUT_MS,
                 default_api_timeout_ms=2 * _TIMEOUT_MS,
             ) as admin:

@@ -2,7 +2,8 @@
 
 `make test` runs each kind of promise once, briefly, with the day as the seed; where two tests have one kind,
 they take turns by day. ``CHAOS_SECONDS`` (`make chaos`) runs all tests for that long with random seeds.
-``CHAOS_SEED`` repeats the choices of an earlier run, not their timing.
+``CHAOS_SEED`` repeats the choices of an earlier run, not their timing. The seed also says whether the cluster
+is secured; ``CHAOS_SECURED=0`` or ``1`` says it instead.
 """
 
 import os
@@ -14,11 +15,13 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
+from barnabas.deploy.state import SecurityConfiguration
 from tests.support.soak import DAY
 
 IS_THOROUGH: Final = "CHAOS_SECONDS" in os.environ
 HEALING_S: Final = 90.0
 """The time in which a healed cluster must be healthy."""
+SECURED: Final = SecurityConfiguration(tls=True, mechanism="SCRAM-SHA-256", acl=True)
 BROKER: Final = {"zookeeper.session.timeout.ms": "2000", "replica.lag.time.max.ms": "4000"}
 
 Test = TypeVar("Test", bound=Callable[..., Any])
@@ -34,6 +37,13 @@ class Run:
         self.chance = random.Random(seed)
         self.steps: list[str] = []
         self._began = time.monotonic()
+
+    def security(self) -> SecurityConfiguration | None:
+        """Of the cluster: TLS, SCRAM and ACLs in half of the runs."""
+        chosen = os.environ.get("CHAOS_SECURED")
+        is_secured = random.Random(self.seed).random() < 0.5 if chosen is None else chosen == "1"
+        self.say("the cluster is secured" if is_secured else "the cluster is open")
+        return SECURED if is_secured else None
 
     def say(self, what: str) -> None:
         self.steps.append(f"{time.monotonic() - self._began:6.1f} s  {what}")

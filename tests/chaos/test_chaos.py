@@ -11,8 +11,9 @@ from typing import Any
 
 from barnabas.broker.config.settings import RACK_AWARE_SELECTOR
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.state import SecurityConfiguration
 
-from ..cluster.tools import ClusterView, StartCluster
+from ..cluster.tools import ClusterView, StartCluster, client_settings_of
 from .linked_cluster import LinkedCluster
 from .nemesis import Nemesis
 from .operated_nemesis import OperatedNemesis
@@ -25,11 +26,14 @@ PARTITIONS = 6
 SETTINGS = {**BROKER, "replica.selector.class": RACK_AWARE_SELECTOR}
 
 
-def start(start_cluster: StartCluster, brokers: int, **settings: str) -> LocalCluster:
+def start(
+    start_cluster: StartCluster, brokers: int, security: SecurityConfiguration | None, **settings: str
+) -> LocalCluster:
     """A cluster with a topic `t`, each broker in a rack of its own."""
     cluster = start_cluster(
         own_zookeeper=True,
         brokers=brokers,
+        security=security,
         settings={**SETTINGS, **settings},
         broker_settings={broker: {"broker.rack": f"rack-{broker}"} for broker in range(1, brokers + 1)},
     )
@@ -40,14 +44,15 @@ def start(start_cluster: StartCluster, brokers: int, **settings: str) -> LocalCl
 def load_on(cluster: LocalCluster, **settings: Any) -> Load:
     soon = {"request_timeout_ms": 2_000, "delivery_timeout_ms": 40_000}
     # From this rack most partitions are read from followers.
-    return Load(cluster.bootstrap, "t", PARTITIONS, rack="rack-2", **soon, **settings)
+    return Load(client_settings_of(cluster), "t", PARTITIONS, rack="rack-2", **soon, **settings)
 
 
 @contextmanager
 def changing_topics(cluster: LocalCluster, seed: int) -> Iterator[None]:
     """Change topics and the limits of `t` meanwhile; acknowledged changes hold in the end."""
-    churning = churning_topics(cluster.bootstrap, seed)
-    with changing_settings(cluster.bootstrap, "t", seed), churning as churn:
+    clients = client_settings_of(cluster)
+    churning = churning_topics(clients, seed)
+    with changing_settings(clients, "t", seed), churning as churn:
         yield
     churn.check(HEALING_S)
     print(f"{churn.changes} changes of topics", flush=True)
@@ -59,7 +64,12 @@ def test_no_acknowledged_record_is_lost_under_random_faults(tmp_path: Path) -> N
     with chaos_run(SECONDS) as run:
         racks = ["rack-1", "rack-2", "rack-3"]
         with LinkedCluster(
-            tmp_path, SETTINGS, racks=racks, partitions=PARTITIONS, segment_bytes="65536"
+            tmp_path,
+            SETTINGS,
+            racks=racks,
+            partitions=PARTITIONS,
+            security=run.security(),
+            segment_bytes="65536",
         ) as linked:
             view = linked.view
             load = load_on(linked.cluster, records_per_s=600)
@@ -78,7 +88,8 @@ def test_no_acknowledged_record_is_lost_under_random_faults(tmp_path: Path) -> N
 @takes_turns(1)
 def test_operations_among_faults_lose_nothing_and_end(start_cluster: StartCluster) -> None:
     with chaos_run(SECONDS) as run:
-        cluster = start(start_cluster, 4, **{"leader.imbalance.check.interval.seconds": "5"})
+        settings = {"leader.imbalance.check.interval.seconds": "5"}
+        cluster = start(start_cluster, 4, run.security(), **settings)
         view = ClusterView(cluster)
         # The values are below the least max.message.bytes of changing_settings, and it knows an added
         # partition soon.

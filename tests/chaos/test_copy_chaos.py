@@ -409,7 +409,7 @@ async def copy_under_faults(
         nemesis = UpgradingNemesis(cluster, run, settle, OUTPUT, INTERNAL, versions)
 
     def harm() -> None:
-        with churning_topics(cluster.bootstrap, run.seed) as churn:
+        with churning_topics(ClusterView(cluster).clients, run.seed) as churn:
             nemesis.run(SECONDS)
         churn.check(HEALING_S)
 

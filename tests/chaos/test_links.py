@@ -21,7 +21,6 @@ import pytest
 from barnabas.protocol.ids import Endpoint, TopicPartition
 from tests.support.waiting import wait_for
 
-from ..cluster.raw_client import RawClient
 from .link_faults import LinkFaults
 from .linked_cluster import PARTITIONS, LinkedCluster
 from .links import ZOOKEEPER, Links, address_of
@@ -39,14 +38,14 @@ Act = Callable[[LinkedCluster, Load], None]
 
 @pytest.fixture
 def linked(tmp_path: Path) -> Iterator[LinkedCluster]:
-    with LinkedCluster(tmp_path) as cluster:
+    with chaos_run(SECONDS) as run, LinkedCluster(tmp_path, security=run.security()) as cluster:
         yield cluster
 
 
 def run_under_load(linked: LinkedCluster, acts: Iterable[Act]) -> None:
     """Change the links under load, mend them after each act, and check the records."""
     load = Load(
-        linked.cluster.bootstrap,
+        linked.view.clients,
         "t",
         PARTITIONS,
         records_per_s=300,
@@ -73,7 +72,7 @@ def lose_zookeeper(linked: LinkedCluster, load: Load) -> None:
     leader = linked.view.leader("t")
     linked.links.sever(leader, ZOOKEEPER)
     # Clients, followers and the controller reach it as before. Others lead before it can know.
-    with RawClient(linked.cluster.broker(leader).endpoint) as client:
+    with linked.raw_client(leader) as client:
         wait_for(lambda: linked.is_fenced(client, TopicPartition("t", 0)), "the former leader is not fenced")
     wait_for(lambda: linked.view.leader("t") != leader, "no other broker leads")
     load.wait_progress("under the new leader", timeout_s=30)
@@ -87,7 +86,7 @@ def lose_the_controller(linked: LinkedCluster, load: Load) -> None:
     partition = linked.led_by(leader)[0]
     linked.links.reject(controller, leader)
     # Its followers, the clients and ZooKeeper reach it as before.
-    with RawClient(linked.cluster.broker(leader).endpoint) as client:
+    with linked.raw_client(leader) as client:
         wait_for(lambda: linked.is_fenced(client, partition), "the former leader is not fenced")
     other_leads = f"no other broker leads {partition}"
     wait_for(lambda: linked.view.leader("t", partition.partition) != leader, other_leads)

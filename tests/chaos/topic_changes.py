@@ -7,9 +7,9 @@ One thread each; any thread may call `check` after the block.
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 from barnabas.client import NewTopic
 from barnabas.client.admin.admin import ConfigResource
@@ -32,9 +32,9 @@ _UNKNOWN: Final = -1
 class TopicChurn:
     """The state of the topics by the acknowledged changes."""
 
-    def __init__(self, bootstrap: str, seed: int) -> None:
+    def __init__(self, clients: Mapping[str, Any], seed: int) -> None:
         self.changes = 0
-        self._bootstrap = bootstrap
+        self._clients = clients
         self._chance = random.Random(seed)
         self._partitions = dict.fromkeys(_NAMES, 0)
         """Partitions per topic: 0 if it does not exist, _UNKNOWN after a change without an answer."""
@@ -43,7 +43,7 @@ class TopicChurn:
         """Make one change of one topic. Raises the cluster's error; the change may still have been made."""
         name = self._chance.choice(_NAMES)
         before, self._partitions[name] = self._partitions[name], _UNKNOWN
-        with Admin(bootstrap_servers=self._bootstrap, request_timeout_ms=_TIMEOUT_MS) as admin:
+        with Admin(**self._clients, request_timeout_ms=_TIMEOUT_MS) as admin:
             if before == _UNKNOWN:
                 known = admin.describe_topics()
                 before = len(known[name].partitions) if name in known else 0
@@ -68,7 +68,7 @@ class TopicChurn:
 
         def holds() -> bool:
             try:
-                with Admin(bootstrap_servers=self._bootstrap, request_timeout_ms=_TIMEOUT_MS) as admin:
+                with Admin(**self._clients, request_timeout_ms=_TIMEOUT_MS) as admin:
                     known = {name: len(topic.partitions) for name, topic in admin.describe_topics().items()}
             except BarnabasError as error:
                 seen.append(error)
@@ -82,22 +82,22 @@ class TopicChurn:
         wait_for(
             holds, lambda: f"topics acknowledged {wanted}, the cluster has {seen[-1]}", timeout_s=timeout_s
         )
-        with Producer(bootstrap_servers=self._bootstrap, acks="all") as producer:
+        with Producer(**self._clients, acks="all") as producer:
             for name, count in self._partitions.items():
                 for partition in range(count):
                     producer.send_and_wait(name, b"it is there", partition=partition)
 
 
 @contextmanager
-def churning_topics(bootstrap: str, seed: int) -> Iterator[TopicChurn]:
+def churning_topics(clients: Mapping[str, Any], seed: int) -> Iterator[TopicChurn]:
     """Change topics at random from a seed, on a thread, while the block runs."""
-    churn = TopicChurn(bootstrap, seed)
+    churn = TopicChurn(clients, seed)
     with _repeated(churn.step, (0.1, 0.5, 1.0), random.Random(seed + 1)):
         yield churn
 
 
 @contextmanager
-def changing_settings(bootstrap: str, topic: str, seed: int) -> Iterator[None]:
+def changing_settings(clients: Mapping[str, Any], topic: str, seed: int) -> Iterator[None]:
     """Change the limits of a topic at random from a seed, on a thread, while the block runs.
 
     A batch whose answer was lost may meet other limits at its retry. It is in the log already, so it must be
@@ -107,7 +107,7 @@ def changing_settings(bootstrap: str, topic: str, seed: int) -> Iterator[None]:
 
     def change() -> None:
         settings = {name: chance.choice(values) for name, values in _SETTINGS.items()}
-        with Admin(bootstrap_servers=bootstrap) as admin:
+        with Admin(**clients) as admin:
             admin.alter_configs({ConfigResource.topic(topic): settings}, timeout_ms=_TIMEOUT_MS)
 
     with _repeated(change, (0.2, 0.5, 2.0), chance):

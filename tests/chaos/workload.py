@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -34,7 +34,7 @@ class Load:
 
     def __init__(
         self,
-        bootstrap: str,
+        clients: str | Mapping[str, Any],
         topic: str,
         partitions: int,
         *,
@@ -45,14 +45,16 @@ class Load:
         rack: str | None = None,
         **producer_settings: Any,
     ) -> None:
-        """With `keys`, the records have that many different keys, and some are tombstones.
+        """`clients`: the settings with which clients connect, or the bootstrap servers alone.
+
+        With `keys`, the records have that many different keys, and some are tombstones.
 
         A second reader then reads all that is left of the log, again and again. `rack` is the first reader's.
         """
         self.history = History()
         self.problems: list[str] = []
         self.partitions = [TopicPartition(topic, number) for number in range(partitions)]
-        self._bootstrap = bootstrap
+        self.clients = _settings(clients)
         self._per_tick = max(1, int(records_per_s * _TICK_S))
         self._value_bytes = value_bytes
         self._keys = keys
@@ -143,7 +145,7 @@ class Load:
 
     def _write(self) -> None:
         number = 0
-        producer = Producer(bootstrap_servers=self._bootstrap, **self._settings)
+        producer = Producer(**self.clients, **self._settings)
         try:
             while not self._stopping.wait(_TICK_S):
                 for _ in range(self._per_tick):
@@ -188,9 +190,7 @@ class Load:
             self.problems.append(f"record {record.number} was refused: {error!r}")
 
     def _read(self) -> None:
-        with Consumer(
-            bootstrap_servers=self._bootstrap, auto_offset_reset="earliest", client_rack=self._rack
-        ) as consumer:
+        with Consumer(**self.clients, auto_offset_reset="earliest", client_rack=self._rack) as consumer:
             assigned = 0
             while not self._stopping.is_set():
                 if len(self.partitions) > assigned:
@@ -212,7 +212,7 @@ class Load:
         while not self._stopping.wait(_SCAN_PAUSE_S):
             try:
                 found = read_everything(
-                    self._bootstrap, self.partitions, timeout_s=math.inf, until=self._stopping.is_set
+                    self.clients, self.partitions, timeout_s=math.inf, until=self._stopping.is_set
                 )
             except BarnabasError as error:
                 # Each pass connects again, and all brokers may be down.
@@ -222,6 +222,10 @@ class Load:
             for partition, records in found.items():
                 self.history.add(*(Read("second reader", partition, *record) for record in records))
                 self._were_read_again[partition] += len(records)
+
+
+def _settings(clients: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"bootstrap_servers": clients} if isinstance(clients, str) else clients
 
 
 class JudgedBroker(Protocol):
@@ -249,7 +253,7 @@ def stop_and_judge(cluster: JudgedCluster, load: Load, *, timeout_s: float = 30.
     All replicas must be in sync before: the log of another would end sooner.
     """
     history = load.history
-    final = read_everything(cluster.bootstrap, load.partitions, timeout_s=timeout_s)
+    final = read_everything(load.clients, load.partitions, timeout_s=timeout_s)
     history.add(*(Log("client", *log) for log in final.items()))
     cluster.stop()
     history.add(*replica_logs(cluster, load.partitions))
@@ -272,7 +276,7 @@ def expect_good(verdict: Verdict, load: Load, *tolerated: str, acknowledged: int
 
 
 def read_everything(
-    bootstrap: str,
+    clients: str | Mapping[str, Any],
     partitions: Sequence[TopicPartition],
     *,
     timeout_s: float = 30.0,
@@ -284,7 +288,7 @@ def read_everything(
     """
     found: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
     deadline = time.monotonic() + timeout_s
-    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+    with Consumer(**_settings(clients), auto_offset_reset="earliest") as consumer:
         ends = consumer.end_offsets(partitions)
         consumer.assign(partitions)
         while any(consumer.position(partition) < ends[partition] for partition in partitions):

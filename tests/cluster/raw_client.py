@@ -1,10 +1,13 @@
 """A client that sends valid and malformed bytes to a broker's port and returns the answers."""
 
+import asyncio
 import struct
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from barnabas.common.opening import authenticate
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity, Login
 from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.ids import Endpoint
 from barnabas.protocol.messages.produce import (
@@ -57,8 +60,28 @@ def produce_request(
 class RawClient(RawSocket):
     """Sends good and bad requests, and decodes the answers."""
 
-    def __init__(self, endpoint: Endpoint, *, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        receive_buffer_bytes: int | None = None,
+        security: ChannelSecurity = PLAINTEXT,
+    ) -> None:
         super().__init__(endpoint.host, endpoint.port, receive_buffer_bytes=receive_buffer_bytes)
+        try:
+            if security.tls is not None:
+                self.socket = security.tls().wrap_socket(self.socket, server_hostname=endpoint.host)
+            if security.login is not None:
+                asyncio.run(self._log_in(endpoint, security.login))
+        except BaseException:
+            self.socket.close()
+            raise
+
+    async def _log_in(self, endpoint: Endpoint, login: Login) -> None:
+        async def ask(request: Any) -> Any:
+            return self.ask(request)
+
+        await authenticate(endpoint, await login.start(), ask)
 
     def ask(self, request: Any, version: int | None = None) -> Any:
         """Send a request and return its response; raises ConnectionError when the broker closes instead.

@@ -17,7 +17,7 @@ from barnabas.deploy.state import read_record
 from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
-from .tools import COMMAND, call_command, clean_environment, run_command
+from .tools import COMMAND, call_command, clean_environment, credentials_of, run_command
 
 Barnabas = Callable[..., subprocess.CompletedProcess[str]]
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -27,6 +27,7 @@ Foreground = tuple[subprocess.Popen[str], dict[str, Any]]
 def commands_to(cluster: LocalCluster, run_one: Command = run_command) -> Barnabas:
     """Runs a command against the cluster; `check` (default) wants exit code 0."""
     named = {"BARNABAS_BOOTSTRAP": cluster.bootstrap, "BARNABAS_DIR": str(cluster.directory)}
+    named |= credentials_of(cluster)
 
     def run(*words: str, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
         done = run_one(*words, **more, **named)

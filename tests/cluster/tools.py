@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from kazoo.client import KazooClient
@@ -23,12 +23,16 @@ from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.metadata import PartitionInfo
+from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
+from barnabas.common.security.jaas import LoginModule, parse_jaas_file
+from barnabas.deploy.client_settings import client_settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import wait_until
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
+from barnabas.protocol.errors import ApiError, BarnabasError, ConnectionClosed, ErrorCode
 from barnabas.protocol.ids import Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.zookeeper.security import SessionSecurity
 from barnabas.zookeeper.store import ClusterStore
 from tests.support.raw_socket import RawSocket
 from tests.support.waiting import wait_for
@@ -155,6 +159,19 @@ def writes_and_reads(bootstrap: str, topic: str, value: bytes = b"still there") 
         return consumer.getone().value == value
 
 
+def client_settings_of(cluster: RunningCluster) -> dict[str, Any]:
+    """The settings of our clients, as the super user if the cluster is secured."""
+    if cluster.security is None:
+        return {"bootstrap_servers": cluster.bootstrap}
+    return client_settings("barnabas", cluster.security.access(cluster.bootstrap))
+
+
+def credentials_of(cluster: RunningCluster) -> dict[str, str]:
+    """The environment with which a command reaches a cluster as its super user, if it is secured."""
+    file = cluster.command_config
+    return {} if file is None else {"BARNABAS_COMMAND_CONFIG": str(file)}
+
+
 _PASSING: Final = (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.REQUEST_TIMED_OUT)
 """The errors while a broker or ZooKeeper is away for a moment."""
 
@@ -165,6 +182,15 @@ class ClusterView:
     def __init__(self, cluster: RunningCluster) -> None:
         self.cluster = cluster
 
+    @functools.cached_property
+    def clients(self) -> dict[str, Any]:
+        """The settings of clients of the super user."""
+        return client_settings_of(self.cluster)
+
+    @functools.cached_property
+    def security(self) -> ChannelSecurity:
+        return self.cluster.channel_security()
+
     @contextmanager
     def admin(self, request_timeout_ms: int = 5_000) -> Iterator[Admin]:
         """Connects again until the deadline, since a machine that stands still for a moment fails no test."""
@@ -172,7 +198,7 @@ class ClusterView:
 
         def connected() -> Admin | None:
             try:
-                return Admin(bootstrap_servers=self.cluster.bootstrap, request_timeout_ms=request_timeout_ms)
+                return Admin(**self.clients, request_timeout_ms=request_timeout_ms)
             except NoBrokerReachable as error:
                 failed.append(error)
                 return None
@@ -203,12 +229,12 @@ class ClusterView:
         wait_for(is_made, lambda: f"{name} is not made: {refused}")
         for broker in self.cluster.brokers:
             if broker.state == "running":
-                knows = functools.partial(knows_topic, broker.endpoint, name)
+                knows = functools.partial(knows_topic, broker.endpoint, name, self.security)
                 wait_for(knows, f"broker {broker.id} does not know {name}")
 
     def write(self, topic: str, values: Iterable[bytes]) -> None:
         """Write values to any partitions; all are acknowledged on return."""
-        with Producer(bootstrap_servers=self.cluster.bootstrap, acks="all") as producer:
+        with Producer(**self.clients, acks="all") as producer:
             for future in [producer.send(topic, value) for value in values]:
                 future.result(60)
 
@@ -219,9 +245,7 @@ class ClusterView:
         names = [TopicPartition(topic, number) for number in range(partitions)]
         values: list[bytes | None] = []
         with Consumer(
-            bootstrap_servers=self.cluster.bootstrap,
-            auto_offset_reset="earliest",
-            isolation_level=isolation_level,
+            **self.clients, auto_offset_reset="earliest", isolation_level=isolation_level
         ) as consumer:
             ends = consumer.end_offsets(names)
             consumer.assign(names)
@@ -293,11 +317,11 @@ class ClusterView:
         def is_so() -> bool:
             try:
                 answers = [
-                    partitions_seen_by(broker.endpoint, topic)
+                    partitions_seen_by(broker.endpoint, topic, self.security)
                     for broker in self.cluster.brokers
                     if broker.state == "running"
                 ]
-            except OSError as error:
+            except (OSError, ConnectionClosed) as error:
                 seen.append(error)
                 return False
             seen.append(answers)
@@ -309,7 +333,13 @@ class ClusterView:
         wait_for(is_so, lambda: f"the brokers do not agree on {topic}: {seen[-1]}", timeout_s=timeout_s)
 
     def zookeeper(self) -> ZooKeeperClient:
-        return ZooKeeperClient(self.cluster.zookeeper_connect)
+        return ZooKeeperClient(self.cluster.zookeeper_connect, self.zookeeper_login())
+
+    def zookeeper_login(self) -> LoginModule | None:
+        """The login of the brokers of a secured cluster, also to a ZooKeeper of the test's own."""
+        if self.cluster.security is None:
+            return None
+        return parse_jaas_file(self.cluster.security.jaas_file.read_text())["Client"][0]
 
 
 def controller_seen_by(endpoint: Endpoint) -> int:
@@ -318,17 +348,19 @@ def controller_seen_by(endpoint: Endpoint) -> int:
         return int(client.ask(MetadataRequest(topics=[])).controller_id)
 
 
-def knows_topic(endpoint: Endpoint, name: str) -> bool:
+def knows_topic(endpoint: Endpoint, name: str, security: ChannelSecurity = PLAINTEXT) -> bool:
     """Whether this broker knows a topic."""
-    with RawClient(endpoint) as client:
+    with RawClient(endpoint, security=security) as client:
         asked = [MetadataRequestTopic(name=name)]
         answer = client.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
         return bool(answer.topics[0].error_code == ErrorCode.NONE)
 
 
-def partitions_seen_by(endpoint: Endpoint, topic: str) -> list[tuple[int, int, int, list[int], list[int]]]:
+def partitions_seen_by(
+    endpoint: Endpoint, topic: str, security: ChannelSecurity = PLAINTEXT
+) -> list[tuple[int, int, int, list[int], list[int]]]:
     """Partition, leader, leader epoch, ISR and replicas of each partition, as this broker names them."""
-    with RawClient(endpoint) as client:
+    with RawClient(endpoint, security=security) as client:
         asked = [MetadataRequestTopic(name=topic)]
         answer = client.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=False))
     return sorted(
@@ -346,8 +378,8 @@ def partitions_seen_by(endpoint: Endpoint, topic: str) -> list[tuple[int, int, i
 class ZooKeeperClient:
     """Access to a cluster's znodes; a context manager that returns the library's client."""
 
-    def __init__(self, connect: str) -> None:
-        self._client = KazooClient(connect, timeout=30.0)
+    def __init__(self, connect: str, login: LoginModule | None = None) -> None:
+        self._client = SessionSecurity(login=login).make_client(hosts=connect, timeout=30.0)
 
     def __enter__(self) -> KazooClient:
         self._client.start(timeout=30)
@@ -376,8 +408,20 @@ def expire_session(client: KazooClient) -> None:
     raise AssertionError("the session could not be ended")
 
 
-def close_session(server: Endpoint, session_id: int, password: bytes) -> None:
-    """Take over a session and close it in one write, so that its owner has no time to take it back."""
+def close_session(
+    server: Endpoint, session_id: int, password: bytes, login: LoginModule | None = None
+) -> None:
+    """Take over a session and close it in one write, so that its owner has no time to take it back.
+
+    With a login it takes a few round trips, since ZooKeeper does nothing for a peer without one.
+    """
+    if login is not None:
+        security = SessionSecurity(login=login)
+        client = security.make_client(hosts=str(server), client_id=(session_id, password), timeout=10.0)
+        client.start(timeout=20)
+        client.stop()
+        client.close()
+        return
     take_over = struct.pack(">iqiqi", 0, 0, 10_000, session_id, len(password)) + password + b"\0"
     close = struct.pack(">ii", 1, -11)
     with socket.create_connection(server, timeout=20) as connection:
