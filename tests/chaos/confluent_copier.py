@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from copier import FENCED, HUNG, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, say
+from copier import FENCED, HUNG, SESSION_TIMEOUT_MS, TRANSACTION_TIMEOUT_MS, read_clients, say
 
 _PATIENCE_S: Final = 10.0
 _HUNG_S: Final = 3 * _PATIENCE_S
@@ -27,7 +27,8 @@ class Copier:
     """One copier; it starts again with another consumer and producer after an error that it cannot undo."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.bootstrap, self.group, self.source, self.target, partitions, self.id, _ = words
+        clients, self.group, self.source, self.target, partitions, self.id, _ = words
+        self.clients = {name.replace("_", "."): value for name, value in read_clients(clients).items()}
         self.partitions = int(partitions)
         self.is_over = False
         self._name = f"{self.id}.{uuid.uuid4().hex[:8]}"
@@ -38,7 +39,7 @@ class Copier:
         while not self.is_over:
             consumer = Consumer(
                 {
-                    "bootstrap.servers": self.bootstrap,
+                    **self.clients,
                     "group.id": self.group,
                     "isolation.level": "read_committed",
                     "enable.auto.commit": False,
@@ -60,7 +61,7 @@ class Copier:
     def _copy_all(self, consumer: Consumer) -> None:
         producer = Producer(
             {
-                "bootstrap.servers": self.bootstrap,
+                **self.clients,
                 "transactional.id": self.id,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "message.timeout.ms": TRANSACTION_TIMEOUT_MS,

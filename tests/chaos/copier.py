@@ -16,6 +16,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from barnabas.client import Consumer, ConsumerRecord, Producer
@@ -40,11 +41,20 @@ def say(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
+def read_clients(word: str) -> dict[str, str]:
+    """The settings of clients: a file with them, or the bootstrap servers alone."""
+    if not word.endswith(".json"):
+        return {"bootstrap_servers": word}
+    settings: dict[str, str] = json.loads(Path(word).read_text())
+    return settings
+
+
 class Copier:
     """One copier; it starts again with another consumer and producer after an error that it cannot undo."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.bootstrap, self.group, self.source, self.target, partitions, self.id, self.wire = words
+        clients, self.group, self.source, self.target, partitions, self.id, self.wire = words
+        self.clients = read_clients(clients)
         self.partitions = int(partitions)
         self.is_over = False
         self._name = f"{self.id}.{uuid.uuid4().hex[:8]}"
@@ -56,7 +66,7 @@ class Copier:
             try:
                 async with (
                     Producer(
-                        bootstrap_servers=self.bootstrap,
+                        **self.clients,
                         wire=self.wire,
                         transactional_id=self.id,
                         transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
@@ -66,7 +76,7 @@ class Copier:
                         retry_backoff_ms=20,
                     ) as producer,
                     Consumer(
-                        bootstrap_servers=self.bootstrap,
+                        **self.clients,
                         wire=self.wire,
                         group_id=self.group,
                         isolation_level="read_committed",

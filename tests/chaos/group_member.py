@@ -1,12 +1,14 @@
 """A group member in its own process, to be killed: it prints each record before it can commit it.
 
-``python group_member.py BOOTSTRAP GROUP TOPIC STRATEGY``; JSON objects on standard output, until
+``python group_member.py CLIENTS GROUP TOPIC STRATEGY``; JSON objects on standard output, until
 the process that started it kills it or closes its standard input. Not a test.
 """
 
 import json
 import sys
 import threading
+
+from copier import read_clients
 
 from barnabas.client import RebalanceListener
 from barnabas.client.blocking import Consumer
@@ -29,7 +31,7 @@ def say(what: str, about: list[object] | list[int]) -> None:
 
 
 def main() -> None:
-    bootstrap, group, topic, strategy = sys.argv[1:]
+    clients, group, topic, strategy = sys.argv[1:]
     is_over = threading.Event()
 
     def wait_for_the_end() -> None:
@@ -38,7 +40,7 @@ def main() -> None:
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
     with Consumer(
-        bootstrap_servers=bootstrap,
+        **read_clients(clients),
         group_id=group,
         auto_offset_reset="earliest",
         partition_assignment_strategy=strategy,

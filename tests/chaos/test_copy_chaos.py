@@ -31,12 +31,12 @@ from barnabas.client.blocking import Producer as BlockingProducer
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import Command, broker_command
+from barnabas.deploy.state import SecurityConfiguration
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import until
 
-from ..cluster.group_client import GroupClient
-from ..cluster.tools import ClusterView, StartCluster
+from ..cluster.tools import ClusterView, StartCluster, client_settings_of, clients_word
 from ..compat.clients import Unavailable, alone, run_tool
 from . import copier
 from .checker import COPIES, check
@@ -102,6 +102,7 @@ class Copying:
     def __init__(self, cluster: LocalCluster, run: Run, programs: Sequence[Program]) -> None:
         """One copier at a time of each program, each with a transactional id."""
         self.cluster = cluster
+        self._clients = client_settings_of(cluster)
         self._programs = programs
         self.chance = random.Random(run.seed)
         self.history = History()
@@ -163,7 +164,7 @@ class Copying:
         topics = INPUT, OUTPUT, str(PARTITIONS)
         with self.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(*words, self.cluster.bootstrap, GROUP, *topics, f"copier-{number}", wire),
+                *(*words, clients_word(self.cluster), GROUP, *topics, f"copier-{number}", wire),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -194,7 +195,7 @@ class Copying:
     # Records
 
     async def write(self) -> None:
-        async with Producer(bootstrap_servers=self.cluster.bootstrap, delivery_timeout_ms=60_000) as producer:
+        async with Producer(**self._clients, delivery_timeout_ms=60_000) as producer:
             number = 0
             while not self.is_quiet or number < ENOUGH:
                 value, key = b"%d" % number, b"%d" % (number % KEYS)
@@ -214,7 +215,7 @@ class Copying:
 
     async def change_levels(self) -> None:
         """Raise and lower ``transaction.version``."""
-        async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+        async with Admin(**self._clients) as admin:
             while not self.is_quiet:
                 await asyncio.sleep(self.chance.uniform(0.2, 2))
                 level, kind = self.chance.choice(((2, UpgradeType.UPGRADE), (0, UpgradeType.SAFE_DOWNGRADE)))
@@ -227,7 +228,7 @@ class Copying:
     async def read(self) -> None:
         """Read copies while they are written."""
         async with Consumer(
-            bootstrap_servers=self.cluster.bootstrap,
+            **self._clients,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
             request_timeout_ms=2_000,
@@ -244,7 +245,7 @@ class Copying:
     async def read_to_the_end(self, topic: str) -> list[ConsumerRecord]:
         found: list[ConsumerRecord] = []
         async with Consumer(
-            bootstrap_servers=self.cluster.bootstrap,
+            **self._clients,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
         ) as consumer:
@@ -259,7 +260,7 @@ class Copying:
 
     async def wait_copied(self) -> None:
         """Wait until the group has committed the end of the input."""
-        async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+        async with Admin(**self._clients) as admin:
             names = partitions_of(INPUT)
             found = await admin.list_offsets(dict.fromkeys(names, "latest"))
             self.ends = {tp: found[tp].offset for tp in names}
@@ -302,7 +303,7 @@ class Copying:
         """Wait until no transaction is open; fail if one hangs."""
         names = [*partitions_of(INPUT), *partitions_of(OUTPUT), *partitions_of(OFFSETS_TOPIC, 3)]
         latest = dict.fromkeys(names, "latest")
-        async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+        async with Admin(**self._clients) as admin:
             open_ones: object = None
             try:
                 async with asyncio.timeout(HEALING_S):
@@ -379,10 +380,10 @@ class Copying:
 def make_topics(cluster: LocalCluster) -> ClusterView:
     """The topics of the copiers; those of the coordinators come with their first use."""
     view = ClusterView(cluster)
-    with BlockingProducer(bootstrap_servers=cluster.bootstrap, transactional_id="first"):
+    with BlockingProducer(**view.clients, transactional_id="first"):
         pass
-    with GroupClient(cluster, "first") as client:
-        client.committed()
+    with view.admin() as admin:
+        admin.group_offsets("first")
     for topic in (INPUT, OUTPUT):
         view.create_topic(topic, PARTITIONS, 3, min_insync_replicas="2", segment_bytes="65536")
     return view
@@ -416,8 +417,14 @@ async def copy_under_faults(
     await Copying(cluster, run, programs).run(asyncio.to_thread(harm))
 
 
-async def start(start_cluster: StartCluster, command: Command = broker_command) -> LocalCluster:
-    return await asyncio.to_thread(start_cluster, own_zookeeper=True, settings=SETTINGS, command=command)
+async def start(
+    start_cluster: StartCluster,
+    command: Command = broker_command,
+    security: SecurityConfiguration | None = None,
+) -> LocalCluster:
+    return await asyncio.to_thread(
+        start_cluster, own_zookeeper=True, settings=SETTINGS, command=command, security=security
+    )
 
 
 @chaos_test(SECONDS)
@@ -436,14 +443,14 @@ async def test_copiers_copy_exactly_once_while_versions_are_mixed(
 @takes_turns(0)
 async def test_copiers_copy_exactly_once_under_random_faults(start_cluster: StartCluster) -> None:
     with chaos_run(SECONDS) as run:
-        await copy_under_faults(await start(start_cluster), run)
+        await copy_under_faults(await start(start_cluster, security=run.security()), run)
 
 
 @chaos_test(SECONDS)
 @thorough
 async def test_copiers_copy_exactly_once_over_links_that_fail(tmp_path: Path) -> None:
     with chaos_run(SECONDS) as run:
-        linked = await asyncio.to_thread(LinkedCluster, tmp_path, SETTINGS)
+        linked = await asyncio.to_thread(LinkedCluster, tmp_path, SETTINGS, security=run.security())
         try:
             await copy_under_faults(linked, run)
         finally:

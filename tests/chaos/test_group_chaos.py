@@ -25,7 +25,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
-from ..cluster.tools import ClusterView, StartCluster
+from ..cluster.tools import ClusterView, StartCluster, client_settings_of, clients_word
 from .checker import GROUPS, check
 from .history import Acknowledged, Committed, History, Owned, Read, number_of
 from .operations import InternalTopic, Operator
@@ -79,6 +79,7 @@ class Life:
 
     def __init__(self, cluster: LocalCluster, run: Run) -> None:
         self.cluster = cluster
+        self.clients = client_settings_of(cluster)
         self.run = run
         self.chance = run.chance
         self.strategy = run.chance.choice(sorted(ASSIGNORS))
@@ -94,7 +95,7 @@ class Life:
 
     def consumer(self) -> Consumer:
         return Consumer(
-            bootstrap_servers=self.cluster.bootstrap,
+            **self.clients,
             group_id=GROUP,
             auto_offset_reset="earliest",
             partition_assignment_strategy=self.strategy,
@@ -156,7 +157,7 @@ class Life:
     async def wait_removed(self, member_id: str) -> None:
         """Do not poll until the coordinator has removed this member."""
         try:
-            async with asyncio.timeout(HEALING_S), Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+            async with asyncio.timeout(HEALING_S), Admin(**self.clients) as admin:
                 while True:
                     if not await is_member(admin, member_id):
                         return
@@ -170,7 +171,7 @@ class Life:
         while not self.is_over:
             member = await asyncio.create_subprocess_exec(
                 *words,
-                *(self.cluster.bootstrap, GROUP, TOPIC, self.strategy),
+                *(clients_word(self.cluster), GROUP, TOPIC, self.strategy),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 limit=1 << 20,
@@ -205,7 +206,7 @@ class Life:
                     share.on_partitions_revoked({TopicPartition(TOPIC, number) for number in about})
 
     async def write(self) -> None:
-        async with Producer(bootstrap_servers=self.cluster.bootstrap, delivery_timeout_ms=60_000) as producer:
+        async with Producer(**self.clients, delivery_timeout_ms=60_000) as producer:
             number = 0
             while not self.is_over and (number < ENOUGH or not self.is_quiet):
                 await producer.send(
@@ -228,7 +229,7 @@ class Life:
 
     async def look_at_commits(self) -> None:
         """Record the committed offsets, while all brokers agree: a resumed one may report old ones."""
-        async with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+        async with Admin(**self.clients) as admin:
             found = await admin.group_offsets(GROUP)
         self.history.add(*(Committed(tp, one.offset) for tp, one in found.items() if one is not None))
 
@@ -292,7 +293,8 @@ async def torment(life: Life, seconds: float) -> None:
 async def test_a_group_sees_everything_and_commits_nothing_unseen(start_cluster: StartCluster) -> None:
     with chaos_run(SECONDS) as run:
         settings = {**BROKER, "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS)}
-        cluster = start_cluster(settings=settings)
+        security = run.security()
+        cluster = start_cluster(settings=settings, own_zookeeper=security is not None, security=security)
         ClusterView(cluster).create_topic(TOPIC, PARTITIONS, 3, min_insync_replicas="2")
         life = Life(cluster, run)
         await live(life)

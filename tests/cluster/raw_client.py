@@ -1,9 +1,9 @@
 """A client that sends valid and malformed bytes to a broker's port and returns the answers."""
 
-import asyncio
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from barnabas.common.opening import authenticate
@@ -72,16 +72,21 @@ class RawClient(RawSocket):
             if security.tls is not None:
                 self.socket = security.tls().wrap_socket(self.socket, server_hostname=endpoint.host)
             if security.login is not None:
-                asyncio.run(self._log_in(endpoint, security.login))
+                self._log_in(endpoint, security.login)
         except BaseException:
             self.socket.close()
             raise
 
-    async def _log_in(self, endpoint: Endpoint, login: Login) -> None:
+    def _log_in(self, endpoint: Endpoint, login: Login) -> None:
         async def ask(request: Any) -> Any:
             return self.ask(request)
 
-        await authenticate(endpoint, await login.start(), ask)
+        async def log_in() -> None:
+            await authenticate(endpoint, await login.start(), ask)
+
+        # The caller may run a loop, and nothing here waits for one.
+        with suppress(StopIteration):
+            log_in().send(None)
 
     def ask(self, request: Any, version: int | None = None) -> Any:
         """Send a request and return its response; raises ConnectionError when the broker closes instead.

@@ -29,6 +29,7 @@ from barnabas.deploy.client_settings import client_settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import wait_until
 from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.deploy.security import ADMIN
 from barnabas.protocol.errors import ApiError, BarnabasError, ConnectionClosed, ErrorCode
 from barnabas.protocol.ids import Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -164,6 +165,13 @@ def client_settings_of(cluster: RunningCluster) -> dict[str, Any]:
     if cluster.security is None:
         return {"bootstrap_servers": cluster.bootstrap}
     return client_settings("barnabas", cluster.security.access(cluster.bootstrap))
+
+
+def clients_word(cluster: RunningCluster) -> str:
+    """For the command line of a program: the file of these settings, or the bootstrap servers."""
+    if cluster.security is None:
+        return cluster.bootstrap
+    return str(cluster.security.clients_of(ADMIN) / "barnabas.json")
 
 
 def credentials_of(cluster: RunningCluster) -> dict[str, str]:
