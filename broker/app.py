@@ -364,6 +364,7 @@ class Broker:
             call_soon=self._server.call_soon,
             on_fatal=self._on_fatal,
         )
+        replicas.roles.inter_broker_listener = config.inter_broker_listener_name
         if config.replica_selector_class == RACK_AWARE_SELECTOR:
             replicas.send_consumers_near()
         return replicas

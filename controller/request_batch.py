@@ -31,7 +31,7 @@ from barnabas.protocol.ids import (
 )
 from barnabas.protocol.messages import inter_broker as wire
 from barnabas.protocol.schema import replace
-from barnabas.zookeeper.znodes import LeadershipState, ReplicaAssignment, StoredConfig
+from barnabas.zookeeper.znodes import BrokerRegistration, LeadershipState, ReplicaAssignment, StoredConfig
 
 ControllerRequest = wire.LeaderAndIsrRequest | wire.UpdateMetadataRequest | wire.StopReplicaRequest
 
@@ -353,6 +353,7 @@ class RequestBatch:
                         host=endpoint.host,
                         port=endpoint.port,
                         broker_epoch=registration.broker_epoch,
+                        endpoints=_listeners(registration),
                     )
                 )
         return live
@@ -362,17 +363,21 @@ class RequestBatch:
             wire.UpdateMetadataBroker(
                 broker_id=broker,
                 broker_epoch=registration.broker_epoch,
-                endpoints=[
-                    wire.BrokerListener(
-                        listener=listener.name,
-                        host=listener.host,
-                        port=listener.port,
-                        security_protocol=listener.security_protocol,
-                    )
-                    for listener in registration.listeners
-                ],
+                endpoints=_listeners(registration),
                 rack=registration.rack,
             )
             for broker in sorted(self._context.live_or_shutting_down)
             for registration in (self._context.registrations[broker],)
         ]
+
+
+def _listeners(registration: BrokerRegistration) -> list[wire.BrokerListener]:
+    return [
+        wire.BrokerListener(
+            listener=listener.name,
+            host=listener.host,
+            port=listener.port,
+            security_protocol=listener.security_protocol,
+        )
+        for listener in registration.listeners
+    ]

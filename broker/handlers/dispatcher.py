@@ -76,12 +76,14 @@ class Dispatcher:
             return
         request.kind = (decoded.api_key, decoded.api_version, False)
         handler = HANDLERS[decoded.api_key]
-        listener_name = request.peer.listener_name
         if handler.inter_broker_only:
-            if listener_name != self._inter_broker_listener:
-                request.close_connection(f"{decoded.api_key.name} is refused on listener {listener_name}")
-                return
             services, session = self._services, request.peer.session
+            name, where = decoded.api_key.name, request.peer.listener_name
+            if where != self._inter_broker_listener and not services.brokers.is_super_user(session):
+                request.close_connection(
+                    f"{name} is refused on listener {where} to {session.principal}, no super user"
+                )
+                return
             if services.authorizer is None and not services.brokers.is_broker(session):
                 principal = session.principal
                 request.close_connection(f"{decoded.api_key.name} is refused to {principal}, no broker")

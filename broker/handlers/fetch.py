@@ -63,7 +63,10 @@ def handle(services: Services, request: ApiRequest) -> None:
     # Followers use the native protocol only: in Kafka's, any client could claim to hold records.
     if is_follower and (
         version is not None
-        or request.raw.peer.listener_name != services.config.inter_broker_listener_name
+        or (
+            request.raw.peer.listener_name != services.config.inter_broker_listener_name
+            and not services.brokers.is_super_user(request.raw.peer.session)
+        )
         or not may_act_as_broker(services, request)
     ):
         _refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

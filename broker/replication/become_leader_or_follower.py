@@ -79,6 +79,8 @@ class RoleChanges:
         """The newest controller epoch that this broker knows."""
         self.broker_epoch = NO_BROKER_EPOCH
         """Requests for an earlier broker epoch are refused."""
+        self.inter_broker_listener = ""
+        """The listener of this broker's connections to others."""
         self.is_elected: Callable[[int], bool] = lambda epoch: True
         """Whether ZooKeeper confirms that a controller of an epoch was elected; it may wait."""
         self._logs = logs
@@ -129,8 +131,9 @@ class RoleChanges:
         with self._lock:
             self._check_epochs(request.controller_epoch, request.broker_epoch)
             endpoints = {
-                BrokerId(broker.broker_id): Endpoint(broker.host, broker.port)
+                BrokerId(broker.broker_id): endpoint
                 for broker in request.live_brokers
+                if (endpoint := self._endpoint_of(broker)) is not None
             }
             given = {
                 TopicPartition(topic.topic_name, state.partition_index): (topic, state)
@@ -168,6 +171,15 @@ class RoleChanges:
         for tp in named:
             self._role_changed(tp)
         return errors
+
+    def _endpoint_of(self, broker: wire.LiveBroker) -> Endpoint | None:
+        """The address at which this broker reaches another; the controller may use another listener."""
+        if not broker.endpoints:
+            return Endpoint(broker.host, broker.port)
+        for listener in broker.endpoints:
+            if listener.listener == self.inter_broker_listener:
+                return Endpoint(listener.host, listener.port)
+        return None
 
     def _create_missing(
         self, given: Mapping[TopicPartition, tuple[wire.LeaderAndIsrTopic, wire.LeaderAndIsrPartition]]

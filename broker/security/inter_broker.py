@@ -7,6 +7,8 @@ at each new connection, so changed certificates need no restart. Any thread.
 Requests of the controller and of followers come from brokers alone. With an authorizer that is a matter of
 ACLs (CLUSTER_ACTION). Without one, `BrokerPrincipals` decides, if the inter-broker listener authenticates:
 this broker's own principal and the super users, which have to include brokers with certificates of their own.
+On other listeners they come from super users alone, so that the inter-broker listener can be changed broker
+by broker: until then the others use the former one.
 """
 
 from __future__ import annotations
@@ -112,12 +114,19 @@ def own_principal(config: BrokerConfig, listener: ListenerConfig) -> Principal |
 
 
 class BrokerPrincipals:
-    """Which sessions of the inter-broker listener are brokers': all, if it does not authenticate."""
+    """Which sessions of the inter-broker listener are brokers': all, if it does not authenticate.
+
+    Those of super users are on every listener.
+    """
 
     def __init__(self, own: Principal | None = None, super_users: Collection[Principal] = ()) -> None:
         """``own`` is of `own_principal`."""
-        self._brokers = None if own is None else frozenset({own, *super_users})
+        self._super_users = frozenset(super_users)
+        self._brokers = None if own is None else self._super_users | {own}
         self._report = LimitedLog(logger, logging.WARNING, monotonic_ms)
+
+    def is_super_user(self, session: Session) -> bool:
+        return session.principal in self._super_users
 
     def is_broker(self, session: Session) -> bool:
         """Whether requests of brokers may come from this session."""

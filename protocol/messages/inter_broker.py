@@ -27,13 +27,27 @@ class TopicConfigEntry:
 
 
 @s.message
+class BrokerListener:
+    """One advertised listener of a broker."""
+
+    listener: str = s.string()
+    host: str = s.string()
+    port: int = s.int32()
+    security_protocol: str = s.string(default="PLAINTEXT")
+
+
+@s.message
 class LiveBroker:
-    """A broker with the endpoint of its inter-broker listener and its epoch."""
+    """A broker with its epoch, its listeners, and its address on the inter-broker listener of the controller.
+
+    The receiver's inter-broker listener may be another, while it is changed broker by broker.
+    """
 
     broker_id: int = s.int32()
     host: str = s.string()
     port: int = s.int32()
     broker_epoch: int = s.int64(default=-1)
+    endpoints: list[BrokerListener] = s.array(BrokerListener, default_factory=list)
 
 
 @s.message
@@ -144,16 +158,6 @@ class UpdateMetadataTopic:
     topic_name: str = s.string()
     topic_id: uuid.UUID = s.topic_uuid()
     partition_states: list[UpdateMetadataPartition] = s.array(UpdateMetadataPartition)
-
-
-@s.message
-class BrokerListener:
-    """One advertised listener of a broker."""
-
-    listener: str = s.string()
-    host: str = s.string()
-    port: int = s.int32()
-    security_protocol: str = s.string(default="PLAINTEXT")
 
 
 @s.message

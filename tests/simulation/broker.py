@@ -124,6 +124,7 @@ class SimBroker:
             on_fatal=raise_it,
             now_ms=self.now_ms,
         )
+        self.replicas.roles.inter_broker_listener = LISTENER
         self.services = SimpleNamespace(
             replicas=self.replicas,
             metadata=self.metadata,

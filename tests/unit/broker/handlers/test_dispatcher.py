@@ -216,3 +216,23 @@ def test_requests_of_brokers_need_their_principal_on_a_listener_that_authenticat
         assert leading.send(request, INTERNAL, session=broker).response.error_code == ErrorCode.NONE
     # A broker's principal on a listener of clients is no broker there.
     assert leading.send(order, EXTERNAL, session=broker).closed is not None
+
+
+@pytest.mark.parametrize("own", [None, Principal.user("broker")], ids=["open", "authenticated"])
+def test_requests_of_super_users_are_those_of_brokers_on_every_listener(
+    leading: Serving, own: Principal | None
+) -> None:
+    """While the inter-broker listener is changed broker by broker, others use the former one."""
+    admin, alice = (Session("127.0.0.1", Principal.user(name)) for name in ("admin", "alice"))
+    services = dataclasses.replace(
+        leading.dispatch._services, brokers=BrokerPrincipals(own, [admin.principal])
+    )
+    leading.dispatch = Dispatcher(services)
+    order = StopReplicaRequest(topic_states=[], **ORDER)
+    fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], replica_id=2)
+    refused = leading.send(order, EXTERNAL, session=alice)
+    assert refused.closed == "STOP_REPLICA is refused on listener EXTERNAL to User:alice, no super user"
+    answer = leading.send(fetch, EXTERNAL, session=alice).response
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    for request in (order, fetch):
+        assert leading.send(request, EXTERNAL, session=admin).response.error_code == ErrorCode.NONE

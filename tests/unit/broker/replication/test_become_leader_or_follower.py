@@ -21,7 +21,13 @@ from barnabas.protocol.ids import (
     TopicId,
     TopicPartition,
 )
-from barnabas.protocol.messages.inter_broker import LeaderAndIsrPartition
+from barnabas.protocol.messages.inter_broker import (
+    BrokerListener,
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LiveBroker,
+)
 from tests.support.building import TOPIC_ID, TP, TWO, Clock, Managed, NoStore, led_by, state
 from tests.support.errors import refused
 from tests.support.memory_log import MemoryLog, MemoryLogs
@@ -76,6 +82,28 @@ def test_a_leader_is_followed_to_another_address_in_the_same_epoch(managed: Mana
     assert managed.fetchers.followed[TP].endpoint is None
     managed.tell(state(leader=2))
     assert managed.fetchers.followed[TP].endpoint == Endpoint("host", 9002)
+
+
+@pytest.mark.parametrize(
+    ("listener", "followed_at"),
+    [("PLAINTEXT", Endpoint("host", 1)), ("SASL_SSL", Endpoint("host", 2)), ("OTHER", None)],
+)
+def test_a_leader_is_followed_at_its_listener_for_this_broker(
+    managed: Managed, listener: str, followed_at: Endpoint | None
+) -> None:
+    """The controller may be the first or the last broker whose inter-broker listener is changed."""
+    managed.manager.roles.inter_broker_listener = listener
+    endpoints = [
+        BrokerListener(listener=name, host="host", port=port)
+        for name, port in (("PLAINTEXT", 1), ("SASL_SSL", 2))
+    ]
+    leader = LiveBroker(broker_id=2, host="host", port=1, endpoints=endpoints)
+    topic = LeaderAndIsrTopic(topic_name="topic", topic_id=TOPIC_ID, partition_states=[state(leader=2)])
+    request = LeaderAndIsrRequest(
+        controller_id=9, controller_epoch=1, broker_epoch=0, topic_states=[topic], live_brokers=[leader]
+    )
+    assert managed.manager.roles.become_leader_or_follower(request) == []
+    assert managed.fetchers.followed[TP].endpoint == followed_at
 
 
 def test_an_unforeseen_error_fails_only_its_partition_until_the_role_changes(

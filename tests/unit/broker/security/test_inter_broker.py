@@ -123,3 +123,7 @@ def test_brokers_and_super_users_are_brokers(
     assert BrokerPrincipals(BROKER, [Principal.user("admin")]).is_broker(session) == is_broker
     assert ("name its principal in super.users" in caplog.text) != is_broker
     assert BrokerPrincipals().is_broker(session)
+    # Not the brokers' own principal: other listeners are for super users alone.
+    assert BrokerPrincipals(BROKER, [Principal.user("admin")]).is_super_user(session) == (
+        principal.name == "admin"
+    )
