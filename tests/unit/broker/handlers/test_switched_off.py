@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.security.session import Session
+from barnabas.common.security.principal import Principal
 from barnabas.protocol.messages.acls import (
     AclCreation,
     AclCreationResult,
@@ -101,6 +103,19 @@ def test_a_switched_off_api_answers_as_kafkas_does(serving: Serving, request_: A
     _, last = APIS[request_.api_key].versions
     assert serving.call(request_, version=last) == answer
     assert serving.call(request_) == answer
+
+
+def test_a_known_peer_is_told_that_there_are_no_delegation_tokens(serving: Serving) -> None:
+    """As by Kafka on listeners that authenticate, without `delegation.token.secret.key`."""
+    serving.session = Session("192.0.2.1", Principal.user("alice"))
+    created = serving.call(CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1), version=3)
+    assert (created.error_code, created.principal_name, created.token_requester_principal_name) == (
+        61,
+        "alice",
+        "alice",
+    )
+    for request_, _ in ANSWERS[-3:]:
+        assert serving.call(request_).error_code == 61
 
 
 def test_the_apis_are_offered(serving: Serving) -> None:
