@@ -200,12 +200,13 @@ class ApiRequest:
                 self.quotas.charge_produced(user, self.client_id, self.raw.size_bytes, monotonic_ms())
             )
 
-    def charge_mutation(self, strict_since: int) -> Callable[[int], None]:
+    def charge_mutation(self, strict_since: int | None = None) -> Callable[[int], None]:
         """A function that charges partitions that are to be created or deleted.
 
         It raises THROTTLING_QUOTA_EXCEEDED if the client must wait, and knows that error by its version.
+        Without a version, the client only waits.
         """
-        is_strict = self.is_since(strict_since)
+        is_strict = strict_since is not None and self.is_since(strict_since)
 
         def charge(partitions: int) -> None:
             if self.quotas is None:

@@ -60,10 +60,12 @@ class AutoTopicCreation:
         """Without a time limit while the creation is in progress."""
         self._report = LimitedLog(logger, logging.WARNING, now_ms)
 
-    def ask(self, names: Collection[str]) -> dict[str, ErrorCode]:
+    def ask(
+        self, names: Collection[str], on_new: Callable[[int], None] = lambda count: None
+    ) -> dict[str, ErrorCode]:
         """Have unknown topics created; returns LEADER_NOT_AVAILABLE or a lasting error for each.
 
-        The names are valid.
+        The names are valid. ``on_new`` is called with the number of creations that begin, unless none does.
         """
         answers: dict[str, ErrorCode] = {}
         new_names: list[str] = []
@@ -77,6 +79,7 @@ class AutoTopicCreation:
                 answer = self._answers.get(name)
                 answers[name] = ErrorCode.LEADER_NOT_AVAILABLE if answer is None else answer.code
         if new_names:
+            on_new(len(new_names))
             try:
                 self._work.submit(lambda error: self._done(new_names, {}), self._run, new_names)
             except WorkRefused as error:

@@ -172,12 +172,17 @@ def _ask_to_create(
     }
     if not unknown:
         return {}
+
+    def charge(topics: int) -> None:
+        if request.quotas is not None:
+            request.charge_mutation()(topics * services.config.num_partitions)
+
     if not allows(services, request, Operation.CREATE, ResourceType.CLUSTER, logs_denied=False):
         creatable = permitted(services, request, Operation.CREATE, ResourceType.TOPIC, unknown)
         refused = {name: ErrorCode.TOPIC_AUTHORIZATION_FAILED for name in unknown if name not in creatable}
         permitted_names = [name for name in unknown if name in creatable]
-        return refused | (services.auto_topics.ask(permitted_names) if permitted_names else {})
-    return services.auto_topics.ask(unknown)
+        return refused | (services.auto_topics.ask(permitted_names, charge) if permitted_names else {})
+    return services.auto_topics.ask(unknown, charge)
 
 
 def _question(request: ApiRequest) -> tuple[Hashable, ...]:

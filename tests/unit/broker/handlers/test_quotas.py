@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.handlers import api_request
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.security.authentication import Authenticator, Mechanism
@@ -14,7 +15,7 @@ from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.authentication import SaslAuthenticateRequest, SaslHandshakeRequest
 from barnabas.protocol.messages.groups import HeartbeatRequest
-from barnabas.protocol.messages.metadata import MetadataRequest
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -229,6 +230,23 @@ def test_too_many_changes_of_topics_are_refused_and_earlier_versions_wait(
     assert codes.count(ErrorCode.THROTTLING_QUOTA_EXCEEDED) == (1 if is_strict else 0)
     assert answer.throttle_time_ms == connection.request.throttle_ms
     assert answer.throttle_time_ms == pytest.approx(9_000 if is_strict else 19_000, abs=500)
+
+
+def test_topics_that_are_created_by_metadata_are_charged_once(serving: Serving) -> None:
+    """As in Kafka, with the partitions that they get; the client waits, as it knows no such error."""
+    limit(serving, controller_mutation_rate="0.1")
+    serving.managed.know({1: 0})
+    partitions = serving.config.num_partitions
+    unknown = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in ("x", "y")])
+    serving.auto_topics._create = lambda names: dict.fromkeys(names, ErrorCode.NONE)
+    mutes = []
+    for version in (None, 9):
+        connection = serving.send(unknown, version=version)
+        assert {topic.error_code for topic in connection.response.topics} == {ErrorCode.LEADER_NOT_AVAILABLE}
+        mutes.append(connection.response.throttle_time_ms)
+    assert mutes == [pytest.approx((2 * partitions - 1.1) * 10_000, abs=500), 0]
+    (use,) = serving.quotas.uses(monotonic_ms())
+    assert use.rate == pytest.approx(1.1 - 2 * partitions, abs=0.05)
 
 
 def test_a_peer_that_authenticates_is_exempt(serving: Serving) -> None:
