@@ -192,6 +192,13 @@ class ClientCredentials:
     tls: Callable[[], ssl.SSLContext] | None = None
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: the request has the client's secret, which no other server may see."""
+
+    def redirect_request(self, *request: Any) -> None:
+        return None
+
+
 class TokenEndpoint(TokenSource):
     """The client credentials grant over HTTP; the request runs on a thread."""
 
@@ -220,9 +227,10 @@ class TokenEndpoint(TokenSource):
         )
         is_tls = credentials.url.lower().startswith("https:")
         context = credentials.tls() if is_tls and credentials.tls is not None else None
+        opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
         timeout_s = max(credentials.connect_timeout_ms, credentials.read_timeout_ms) / 1000
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s, context=context) as answer:
+            with opener.open(request, timeout=timeout_s) as answer:
                 return _token_in(answer.read(_MAX_BYTES), credentials.url)
         except urllib.error.HTTPError as error:
             with error:

@@ -31,6 +31,11 @@ class _Endpoint(http.server.BaseHTTPRequestHandler):
     requests: ClassVar[list[tuple[str, dict[str, list[str]]]]] = []
     status = 200
     body = b""
+    redirected = 0
+
+    def do_GET(self) -> None:
+        type(self).redirected += 1
+        self.send_error(404)
 
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
@@ -99,6 +104,16 @@ async def test_a_token_that_is_not_granted(
         await source(url).token()
     assert type(caught.value) is error
     assert "cret" not in str(caught.value) + repr(ClientCredentials(url, "me", "s+cret"))
+
+
+async def test_the_secret_follows_no_redirect(endpoint: tuple[str, type[_Endpoint]]) -> None:
+    url, handler = endpoint
+    handler.status = 0
+    handler.body = f"HTTP/1.1 302 Found\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode()
+    with pytest.raises(SaslAuthenticationFailed, match="302"):
+        await source(url).token()
+    assert len(handler.requests) == 1
+    assert handler.redirected == 0
 
 
 async def test_an_endpoint_that_is_away_may_be_back_later() -> None:
