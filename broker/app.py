@@ -88,9 +88,8 @@ class Broker:
         # Read by the background work; changed by the thread that reads changed settings.
         self._producer_id_expiration_ms = config.producer_id_expiration_ms
         self._layers = ConfigLayers(config)
-        brokers_listener = config.inter_broker_listener_name
-        # The listener's settings may change while the broker runs.
-        self._security = make_inter_broker_security(config, lambda: self._layers.listener(brokers_listener))
+        # Its certificate may change while the broker runs.
+        self._security = make_inter_broker_security(config, lambda: self._server.tls.outgoing())
         self._advertised = config.advertised_listeners
         self.metadata = MetadataCache()
         self._topic_settings = TopicConfigs(config.topics)
@@ -551,6 +550,7 @@ class Broker:
             return
         former = self._sasl.listeners
         try:
+            self._server.check_protocols(addresses.listeners)
             # First, so that nobody comes to a new listener without authentication.
             self._sasl.change(addresses.listeners, layers.listener)
             self._share_secret()

@@ -27,7 +27,13 @@ from barnabas.broker.config.listener_config import (
     ListenerConfig,
     parse_listener_name,
 )
-from barnabas.broker.config.listeners import TLS_PROTOCOLS, Addresses, check_listeners, make_addresses
+from barnabas.broker.config.listeners import (
+    TLS_PROTOCOLS,
+    Addresses,
+    changed_protocols,
+    check_listeners,
+    make_addresses,
+)
 from barnabas.broker.config.load import parse_setting, unknown_setting
 from barnabas.broker.config.password_encoder import PasswordEncoder
 from barnabas.broker.config.settings import ALIASES, SETTINGS, BrokerConfig, declaration
@@ -232,6 +238,7 @@ def re_encoded(static: BrokerConfig, stored: Mapping[str, str]) -> dict[str, str
 
 def check_open_listeners(before: ConfigLayers, after: ConfigLayers, problems: list[str]) -> None:
     """Refuse changes of settings that a listener, open before and after them, reads when it is opened."""
+    problems += changed_protocols(before.addresses([]).listeners, after.addresses([]).listeners)
     for name in sorted({*_names(before)} & {*_names(after)}):
         old, new = before.listener(name), after.listener(name)
         if old.reloaded(new) != new:

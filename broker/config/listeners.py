@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from barnabas.common.settings import Kind
@@ -153,3 +153,13 @@ def check_listeners(
             f"inter.broker.listener.name={inter_broker_name!r}: expected the name of an advertised listener, "
             f"one of {', '.join(sorted(listener.name for listener in advertised))}"
         )
+
+
+def changed_protocols(before: Iterable[Listener], after: Iterable[Listener]) -> list[str]:
+    """The sentences that refuse other protocols of listeners that stay open."""
+    spoken = {listener.name: listener.security_protocol for listener in before}
+    return [
+        f"Security protocol cannot be updated for existing listener {name}: expected {spoken[name]}"
+        for name, _, _, protocol in after
+        if spoken.get(name, protocol) != protocol
+    ]

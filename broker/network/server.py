@@ -30,6 +30,7 @@ from barnabas.broker.config.listeners import (
     SASL_SSL,
     TLS_PROTOCOLS,
     Listener,
+    changed_protocols,
 )
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.broker.network.acceptor import Acceptor, ConnectionQuota, most_connections
@@ -45,7 +46,7 @@ from barnabas.broker.security.connection_rates import ConnectionRates
 from barnabas.broker.security.rates import Windows
 from barnabas.broker.security.session import Session
 from barnabas.common.settings import LONG_MAX
-from barnabas.protocol.errors import LocalError
+from barnabas.protocol.errors import InvalidConfiguration, LocalError
 from barnabas.protocol.frames import BufferPool
 
 logger = logging.getLogger(__name__)
@@ -114,9 +115,10 @@ class SocketServer:
         """Bind added listeners, and close removed ones with their connections; one thread at a time.
 
         A listener with another address is removed and added. Raises CannotBind, or InvalidConfiguration for a
-        certificate, and then changes nothing.
+        certificate or another protocol of an open listener, and then changes nothing.
         """
         present = {listener.name: listener for listener in listeners}
+        self.check_protocols(listeners)
         removed = {name for name, listener in self._listeners.items() if present.get(name) != listener}
         changed = [listener for listener in listeners if self._listeners.get(listener.name) != listener]
         if self._acceptor is not None:
@@ -137,6 +139,15 @@ class SocketServer:
         for thread in self.network_threads:
             for name in removed:
                 thread.close_listener(name)
+
+    def check_protocols(self, listeners: Iterable[Listener]) -> None:
+        """Raises InvalidConfiguration if an open listener would speak another protocol.
+
+        Until the former socket was closed, peers could come to it by the rules of the new protocol.
+        """
+        present = self._listeners if self._acceptor is not None else {}
+        if problems := changed_protocols(present.values(), listeners):
+            raise InvalidConfiguration("; ".join(problems))
 
     def start(
         self,
@@ -243,6 +254,10 @@ class SocketServer:
         listener = self._listeners.get(listener_name)
         if listener is None:
             raise OSError("the listener was removed")
+        try:
+            tls = self.tls.of(listener_name) if listener.security_protocol in TLS_PROTOCOLS else None
+        except KeyError:
+            raise OSError("the listener was removed") from None
         session = Session(host)
         self._protect(session, listener_name)
         is_protected = listener_name == protected_listener(self._config, len(self._listeners))
@@ -257,7 +272,6 @@ class SocketServer:
             authentication=authentication,
             on_lost=lambda: self.quota.leave(host, listener_name),
         )
-        tls = self.tls.of(listener_name) if listener.security_protocol in TLS_PROTOCOLS else None
         displaced = None if authentication is None else authentication.pending.add(connection, host)
         if displaced is connection:
             raise OSError(f"{MAX_UNAUTHENTICATED} peers are not authenticated yet and wait for this broker")

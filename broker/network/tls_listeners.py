@@ -1,10 +1,10 @@
 """The certificates of the listeners, and their reload while the broker runs.
 
-A reload happens when the settings of a listener change, or a file of it does. The new certificate is checked
-first: it must be usable; its subject and its alternative names must remain, unless `ssl.allow.dn.changes` and
-`ssl.allow.san.changes` allow other ones; and on the listener of the brokers the old and the new certificate
-must accept each other. Otherwise the old one stays in use, and the log says so. Open connections stay. Any
-thread; `of` takes no lock.
+A reload happens when the settings of a listener change, or a file of it does. Only the key store and trust
+store of an open listener change. The new certificate is checked first: it must be usable; its subject and its
+alternative names must remain, unless `ssl.allow.dn.changes` and `ssl.allow.san.changes` allow other ones; and
+on the listener of the brokers the old and the new certificate must accept each other. Otherwise the old one
+stays in use, also to connect to other brokers. Open connections stay. Any thread; `of` takes no lock.
 
 Source: KIP-226, `SslFactory` of Apache Kafka 3.9. Kafka reads changed files only when settings are altered.
 """
@@ -51,6 +51,8 @@ class _Loaded(NamedTuple):
     has_trust_store: bool
     tester: ssl.SSLContext | None
     """How a broker connects to the listener of the brokers, without the check of the host's name."""
+    outgoing: ssl.SSLContext | None
+    """How it really does."""
 
 
 class TlsListeners:
@@ -66,6 +68,16 @@ class TlsListeners:
         """For the next connection of a listener. Raises KeyError if it has no TLS."""
         return self._loaded[name].listener
 
+    def outgoing(self) -> ssl.SSLContext:
+        """For the next connection to another broker, with the certificate of the brokers' listener.
+
+        Raises InvalidConfiguration before `apply`.
+        """
+        loaded = self._loaded.get(self._brokers)
+        if loaded is None or loaded.outgoing is None:
+            raise InvalidConfiguration(f"listener {self._brokers}: its certificate is not read yet")
+        return loaded.outgoing
+
     def apply(self, configs: Mapping[str, ListenerConfig]) -> None:
         """Take the settings of all listeners that use TLS.
 
@@ -74,18 +86,18 @@ class TlsListeners:
         """
         with self._lock:
             added = {name: self._load(name, configs[name]) for name in configs.keys() - self._loaded.keys()}
+            wanted = {name: self._while_open(name, config) for name, config in configs.items()}
             for name in self._loaded.keys() & configs.keys():
-                config = configs[name]
-                if config != self._configs[name]:
-                    self._try_reload(name, config)
-            self._configs = dict(configs)
+                if wanted[name] != self._configs[name]:
+                    self._try_reload(name, wanted[name])
+            self._configs = wanted
             kept = {name: loaded for name, loaded in self._loaded.items() if name in configs}
             self._loaded = kept | added
 
     def check(self, name: str, config: ListenerConfig) -> None:
         """Whether a listener could use these settings, if they are new. Raises InvalidConfiguration."""
         with self._lock:
-            loaded = self._loaded.get(name)
+            loaded, config = self._loaded.get(name), self._while_open(name, config)
             if loaded is None or config != loaded.config:
                 self._load_beside(name, config)
 
@@ -98,6 +110,20 @@ class TlsListeners:
                     # A file that cannot be used is tried again when it has changed again.
                     self._loaded[name] = loaded._replace(stamps=stamps)
                     self._try_reload(name, self._configs[name])
+
+    def _while_open(self, name: str, config: ListenerConfig) -> ListenerConfig:
+        """What counts of these settings: all for a listener that is new, else the stores, and their checks.
+
+        Other programs may write into ZooKeeper what the broker would refuse, as `ssl.client.auth=none`.
+        """
+        loaded = self._loaded.get(name)
+        if loaded is None:
+            return config
+        return replace(
+            loaded.config.reloaded(config),
+            ssl_allow_dn_changes=config.ssl_allow_dn_changes,
+            ssl_allow_san_changes=config.ssl_allow_san_changes,
+        )
 
     def _try_reload(self, name: str, config: ListenerConfig) -> None:
         try:
@@ -143,8 +169,9 @@ class TlsListeners:
         try:
             keys = settings.keys()
             context = server_context(settings)
-            tester = None
+            tester = outgoing = None
             if name == self._brokers:
+                outgoing = client_context(settings)
                 tester = client_context(replace(settings, endpoint_identification_algorithm=""))
             has_trust_store = settings.trusted() is not None
         except InvalidConfiguration as error:
@@ -165,6 +192,7 @@ class TlsListeners:
             names,
             has_trust_store,
             tester,
+            outgoing,
         )
 
 

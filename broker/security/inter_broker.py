@@ -1,8 +1,8 @@
 """Security between brokers: what secures this broker's own connections, and which principals are brokers.
 
 Outgoing connections use the settings of the inter-broker listener: its trust store, its own certificate as
-that of a client, and the user of the login module of ``sasl.mechanism.inter.broker.protocol``. They are read
-at each new connection, so changed certificates need no restart. Any thread.
+that of a client, and the user of the login module of ``sasl.mechanism.inter.broker.protocol``. A changed
+certificate that the listener accepts is used by the next connection too. Any thread.
 
 Requests of the controller and of followers come from brokers alone. With an authorizer that is a matter of
 ACLs (CLUSTER_ACTION). Without one, `BrokerPrincipals` decides, if the inter-broker listener authenticates:
@@ -14,6 +14,7 @@ by broker: until then the others use the former one.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable, Collection
 
 from barnabas.broker.base.clocks import monotonic_ms
@@ -25,7 +26,6 @@ from barnabas.common.security.certificate_names import names_of_pem
 from barnabas.common.security.channel_security import (
     PLAINTEXT,
     ChannelSecurity,
-    ClientTls,
     Login,
     PasswordLogin,
     TokenLogin,
@@ -40,19 +40,20 @@ from barnabas.protocol.errors import InvalidConfiguration
 
 logger = logging.getLogger(__name__)
 
+Tls = Callable[[], ssl.SSLContext]
 
-def make_inter_broker_security(
-    config: BrokerConfig, listener_config: Callable[[], ListenerConfig]
-) -> ChannelSecurity:
-    """What secures connections to other brokers; ``listener_config`` returns the settings in force.
 
-    Raises InvalidConfiguration. Certificates are read at the first connection.
+def make_inter_broker_security(config: BrokerConfig, outgoing: Tls) -> ChannelSecurity:
+    """What secures connections to other brokers; ``outgoing`` returns the context of the next connection.
+
+    Raises InvalidConfiguration.
     """
     protocol = config.inter_broker_security_protocol
     if protocol == "PLAINTEXT":
         return PLAINTEXT
-    tls = ClientTls(lambda: settings_from(listener_config())) if protocol.endswith("SSL") else None
-    login = _login(config, listener_config(), tls) if protocol.startswith("SASL_") else None
+    tls = outgoing if protocol.endswith("SSL") else None
+    listener = config.listener(config.inter_broker_listener_name)
+    login = _login(config, listener, tls) if protocol.startswith("SASL_") else None
     return ChannelSecurity(tls, login)
 
 
@@ -68,7 +69,7 @@ def _module(config: BrokerConfig, listener: ListenerConfig) -> LoginModule:
         raise InvalidConfiguration(f"{name}: {error}") from None
 
 
-def _login(config: BrokerConfig, listener: ListenerConfig, tls: ClientTls | None) -> Login:
+def _login(config: BrokerConfig, listener: ListenerConfig, tls: Tls | None) -> Login:
     mechanism = config.sasl_mechanism_inter_broker_protocol
     module = _module(config, listener)
     if mechanism == OAUTHBEARER:

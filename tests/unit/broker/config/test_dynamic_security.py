@@ -133,6 +133,12 @@ def test_passwords_are_described_without_their_texts() -> None:
             ErrorCode.INVALID_CONFIG,
             "Configs cannot be updated dynamically for existing listener EXTERNAL",
         ),
+        (
+            "listener.security.protocol.map",
+            "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+            ErrorCode.INVALID_CONFIG,
+            "Security protocol cannot be updated for existing listener EXTERNAL: expected SSL",
+        ),
     ],
 )
 def test_what_cannot_change_while_a_broker_runs_is_refused(

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from barnabas.broker.base.limits import ConnectionLimits
+from barnabas.broker.config.listeners import Listener
 from barnabas.broker.network import connection as connection_module
 from barnabas.broker.network import server as server_module
 from barnabas.broker.network import tls_transport
@@ -20,6 +21,7 @@ from barnabas.broker.network.request import Request
 from barnabas.broker.security.authentication import Authenticator
 from barnabas.broker.security.session import Session
 from barnabas.common.security.principal import ANONYMOUS, Principal
+from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
 from tests.support.socket_server import Served, echo, frame, start_server
 from tests.support.waiting import wait_for
@@ -358,6 +360,25 @@ class TestPrincipals:
         client = served.client(tls=certificates.client_context("alice"))
         assert client.is_closed_by_server()
         wait_logged(caplog, "no rule of ssl.principal.mapping.rules applies to CN=alice,")
+
+
+class TestChangedListeners:
+    def test_an_open_listener_keeps_its_protocol(self, serve: Serve, tls: ssl.SSLContext) -> None:
+        """Also if other programs have written another one into ZooKeeper."""
+        served = serve()
+        plain = Listener("SECURE", "127.0.0.1", 0, "PLAINTEXT")
+        with pytest.raises(InvalidConfiguration, match="existing listener SECURE: expected SSL"):
+            served.server.change_listeners([plain])
+        client = served.client(tls=tls)
+        client.send(b"x")
+        assert client.receive() == b"x"
+
+    def test_a_client_of_a_listener_that_is_being_removed(self, serve: Serve, tls: ssl.SSLContext) -> None:
+        """Its certificate is forgotten before its socket is closed."""
+        served = serve()
+        served.server.tls.apply({})
+        assert served.client().is_closed_by_server()
+        wait_empty(served)
 
 
 class TestUnknownPeers:

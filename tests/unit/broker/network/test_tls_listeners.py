@@ -15,6 +15,8 @@ from tests.support.certificates import Certificates
 from tests.support.defaults import make_config
 from tests.support.socket_server import Client, echo, start_server
 
+NAMES = ("localhost", "one")
+
 
 class Rig:
     """A listener with a key store of its own in a folder."""
@@ -125,6 +127,38 @@ def test_brokers_must_still_reach_each_other(
     with pytest.raises(InvalidConfiguration, match="could not connect to each other"):
         TlsListeners("A").apply({"A": rig.config()})
     TlsListeners("B").apply({"A": rig.config()})
+
+
+def test_connections_to_other_brokers_use_the_certificate_that_the_listener_keeps(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    """Else the other brokers would see a principal that is none of a broker."""
+    rig = Rig(certificates, tmp_path, brokers="A")
+    before = rig.listeners.outgoing()
+    assert before.check_hostname
+    certificates.write_key_store(rig.store, "other", "localhost", "one")
+    assert not rig.is_replaced()
+    assert rig.listeners.outgoing() is before
+    certificates.write_key_store(rig.store, "server", "localhost", "one")
+    assert rig.is_replaced()
+    assert rig.listeners.outgoing() is not before
+    with pytest.raises(InvalidConfiguration, match="listener B: its certificate is not read yet"):
+        TlsListeners("B").outgoing()
+
+
+def test_only_the_stores_of_an_open_listener_change(rig: Rig, certificates: Certificates) -> None:
+    """Other programs may write anything into ZooKeeper."""
+    rig.listeners.apply({"B": rig.config(ssl_client_auth="required")})
+    before = rig.listeners.of("B")
+    rig.listeners.apply({"B": rig.config(ssl_principal_mapping_rules="RULE:.*/admin/")})
+    assert rig.listeners.of("B") is before
+    rig.listeners.apply({"B": rig.config(ssl_keystore_location=certificates.key_store("server", *NAMES))})
+    after = rig.listeners.of("B")
+    assert after is not before
+    assert after.context.verify_mode is ssl.CERT_REQUIRED
+    rig.listeners.apply({})
+    rig.listeners.apply({"B": rig.config()})
+    assert rig.listeners.of("B").context.verify_mode is ssl.CERT_NONE
 
 
 def test_new_connections_see_the_new_certificate_and_old_ones_go_on(

@@ -1,5 +1,6 @@
 """What brokers show to each other, and which principals may send requests of brokers."""
 
+import ssl
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ async def test_a_broker_logs_in_as_the_user_of_its_listeners_login_module(
     mechanism: str, jaas: str, client_type: type
 ) -> None:
     config = made("SASL_PLAINTEXT", mechanism, jaas)
-    security = make_inter_broker_security(config, lambda: config.listener("BROKERS"))
+    security = make_inter_broker_security(config, ssl.create_default_context)
     assert security.protocol == "SASL_PLAINTEXT"
     assert security.login is not None
     client = await security.login.start()
@@ -67,7 +68,7 @@ async def test_a_broker_logs_in_as_the_user_of_its_listeners_login_module(
 
 def test_a_listener_without_security_needs_nothing() -> None:
     config = made("PLAINTEXT")
-    assert make_inter_broker_security(config, lambda: config.listener("BROKERS")) is PLAINTEXT
+    assert make_inter_broker_security(config, ssl.create_default_context) is PLAINTEXT
     assert own_principal(config, config.listener("BROKERS")) is None
 
 
@@ -82,34 +83,28 @@ def test_a_listener_without_security_needs_nothing() -> None:
 def test_brokers_that_could_not_log_in_do_not_start(jaas: str | None, message: str) -> None:
     def start() -> None:
         config = made("SASL_PLAINTEXT", "PLAIN", jaas)
-        make_inter_broker_security(config, lambda: config.listener("BROKERS"))
+        make_inter_broker_security(config, ssl.create_default_context)
 
     with pytest.raises(InvalidConfiguration, match=message) as caught:
         start()
     assert "hunter2" not in str(caught.value)
 
 
-def test_certificates_are_those_of_the_listener_and_change_with_its_settings(tmp_path: Path) -> None:
-    ca = trustme.CA()
-    stores = {}
-    for name in ("first", "second"):
-        store, trust = tmp_path / f"{name}.pem", tmp_path / f"{name}-ca.pem"
-        ca.issue_cert("localhost", common_name=name).private_key_and_cert_chain_pem.write_to_path(store)
-        ca.cert_pem.write_to_path(trust)
-        stores[name] = {"ssl_keystore_location": str(store), "ssl_truststore_location": str(trust)}
-    configs = [made("SSL", ssl_client_auth="required", **stores[name]) for name in stores]
-    security = make_inter_broker_security(configs[0], lambda: configs[0].listener("BROKERS"))
+def test_the_principal_of_a_certificate(tmp_path: Path) -> None:
+    store = tmp_path / "store.pem"
+    issued = trustme.CA().issue_cert("localhost", common_name="first")
+    issued.private_key_and_cert_chain_pem.write_to_path(store)
+    context = ssl.create_default_context()
+    config = made("SSL", ssl_client_auth="required", ssl_keystore_location=str(store))
+    security = make_inter_broker_security(config, lambda: context)
     assert security.protocol == "SSL"
     assert security.tls is not None
-    first = security.tls()
-    assert security.tls() is first
-    own = own_principal(configs[0], configs[0].listener("BROKERS"))
+    assert security.tls() is context
+    own = own_principal(config, config.listener("BROKERS"))
     assert own is not None
     assert "CN=first" in own.name
-    configs.pop(0)
-    assert security.tls() is not first
     # Without certificates of clients nobody can be told from a broker.
-    config = made("SSL", **stores["first"])
+    config = made("SSL", ssl_keystore_location=str(store))
     assert own_principal(config, config.listener("BROKERS")) is None
 
 
