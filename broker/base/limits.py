@@ -31,9 +31,10 @@ MAX_UNAUTHENTICATED: Final = 1_000
 """Connections in a TLS handshake or before the end of SASL's exchange; as many again on the brokers' own
 listener. One takes up to some 100 KB."""
 
-ADOPTIONS_RUN_NS: Final = 1_000_000
-HANDSHAKES_RUN_NS: Final = 2_000_000
-"""How long a network thread may take new connections over, and continue TLS handshakes, in one turn."""
+ADOPTIONS_RUN_NS: Final = 500_000
+HANDSHAKES_RUN_NS: Final = 1_000_000
+"""How long a network thread may take new connections over, and continue TLS handshakes and logins, in a turn
+of its loop: a request of a known peer waits for about two turns. More costs latency and gains nothing."""
 
 # Requests that wait for an event
 MAX_WAITING: Final = 100_000

@@ -136,20 +136,24 @@ class Connection(asyncio.BufferedProtocol):
         requests = [
             Request(frame, peer, lane_of(frame.view), now_ns, answer, resume, give_back) for frame in frames
         ]
-        first = None
+        first, waits_for_turn = None, False
         with self._lock:
             pipeline.receive(requests)
             if self._queue is not None:
                 self._queue_is_full = self._queue.add(None, len(requests), self._thread.wake_for_room)
             else:
                 lane = pipeline.claim()
-                if lane is _NETWORK:
+                if lane is _NETWORK and authentication is not None:
+                    waits_for_turn = True
+                elif lane is _NETWORK:
                     first = pipeline.take()
                 elif lane is not None:
                     self._queue_is_full = self._queue_up(lane)
             may_read = pipeline.may_read
         if first is not None:
             self._run(first)
+        elif waits_for_turn:
+            self._thread.take_turn(self._continue, peer.host)
         if self._queue_is_full or not may_read or not self._is_reading or is_short:
             self._set_reading()
 
@@ -166,7 +170,8 @@ class Connection(asyncio.BufferedProtocol):
             while True:
                 if request is not None:
                     handlers.run(request)
-                is_late = time.monotonic_ns() >= deadline_ns
+                is_unknown = self._authentication is not None
+                is_late = is_unknown or time.monotonic_ns() >= deadline_ns
                 with self._lock:
                     lane = self._pipeline.finish(request)
                     if lane is _NETWORK and not is_late:
@@ -176,7 +181,9 @@ class Connection(asyncio.BufferedProtocol):
                         self._queue_is_full = self._queue_up(lane)
                     has_ended = lane is None and self._pipeline.phase is HALF_CLOSED
                 break
-            if lane is _NETWORK:
+            if lane is _NETWORK and is_unknown:
+                thread.take_turn(self._continue, self.peer.host)
+            elif lane is _NETWORK:
                 thread.continue_soon(self._continue)
             elif has_ended:
                 thread.wake_for(self)
@@ -190,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             thread.end_run()
 
     def _continue(self) -> None:
-        """Run the next request of a run whose time was over; it is claimed, also if the socket is gone."""
+        """Run the next request, whose turn has come; it is claimed, also if the socket is gone."""
         with self._lock:
             request = self._pipeline.take()
         self._run(request)

@@ -1,8 +1,9 @@
-"""The TLS handshakes of one network thread, which take turns.
+"""The steps of peers that are not known yet, on one network thread: they take turns.
 
-A handshake costs up to a millisecond, and thousands may begin at the same moment. In each turn of the loop
-they run for a bounded time, so that the requests of other connections come in between. Runs on the network
-thread.
+A TLS handshake costs up to a millisecond, and a message of SASL's exchange a few tenths; thousands may come
+at the same moment. In each turn of the loop they run for a bounded time, so that the requests of other
+connections come in between, and addresses alternate, so that one with thousands of handshakes delays its
+own. Runs on the network thread.
 """
 
 from __future__ import annotations
@@ -11,17 +12,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    # A transport asks for its turn here, and each knows the other.
-    from barnabas.broker.network.tls_transport import TlsTransport
+from typing import Any, Final
 
 RECEIVE_BYTES: Final = 64 * 1024
 
 
 class Handshakes:
-    """``run_ns`` is the time for handshakes in one turn; at least one runs."""
+    """``run_ns`` is the time for these steps in one turn; at least one runs."""
 
     def __init__(
         self,
@@ -34,20 +31,29 @@ class Handshakes:
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         """Encrypted bytes of all connections of the thread are received into it, and copied out at once."""
         self._run_ns = run_ns
-        self._waiting: deque[TlsTransport] = deque()
+        # By address; the next one is the first.
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}
 
-    def queue(self, transport: TlsTransport) -> None:
-        """Have a handshake continued soon. It waits in the queue once at most."""
+    def queue(self, step: Callable[[], None], host: str) -> None:
+        """Have a connection of this address continue soon. It waits in the queue once at most."""
         if not self._waiting:
             self.call_soon(self._run)
-        self._waiting.append(transport)
+        self._waiting.setdefault(host, deque()).append(step)
 
     def _run(self, *_: Any) -> None:
         deadline_ns = time.monotonic_ns() + self._run_ns
         waiting = self._waiting
-        while waiting:
-            waiting.popleft().step()
-            if time.monotonic_ns() >= deadline_ns:
-                break
-        if waiting:
-            self.call_soon(self._run)
+        try:
+            while waiting:
+                host = next(iter(waiting))
+                steps = waiting.pop(host)
+                step = steps.popleft()
+                if steps:
+                    waiting[host] = steps
+                step()
+                if time.monotonic_ns() >= deadline_ns:
+                    break
+        finally:
+            # Also after an error, which ends one connection and must not end the others.
+            if waiting:
+                self.call_soon(self._run)

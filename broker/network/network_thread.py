@@ -238,6 +238,10 @@ class NetworkThread:
         finally:
             self.end_run()
 
+    def take_turn(self, run: Callable[[], None], host: str) -> None:
+        """Run a request of a peer that is not known when it is the turn of its address."""
+        self._handshakes.queue(run, host)
+
     def continue_soon(self, run: Callable[[], None]) -> None:
         """Continue a run in the next turn of the loop."""
         self._loop.call_soon(run)

@@ -121,7 +121,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._incoming.write(received)
             # The handshake takes its turn; until then, what comes stays in the socket.
             self._socket.pause_reading()
-            self._handshakes.queue(self)
+            self._handshakes.queue(self.step, self.connection.peer.host)
             self.connection.handshake_has_bytes()
 
     def eof_received(self) -> bool:
