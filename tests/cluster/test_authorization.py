@@ -4,10 +4,13 @@ What each API asks for, tests/unit/broker/handlers/test_authorization.py shows; 
 """
 
 import contextlib
+import random
+import struct
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from barnabas.client import AclBinding, AclEntry, NewTopic, Operation, ResourcePattern
 from barnabas.client.blocking import Admin, Consumer, Producer
@@ -23,17 +26,24 @@ from barnabas.protocol.errors import (
     GroupAuthorizationFailedError,
     TopicAuthorizationFailedError,
 )
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.messages.api_versions import ApiVersionsRequest
 from barnabas.protocol.messages.authentication import SaslAuthenticateRequest, SaslHandshakeRequest
 from barnabas.protocol.schema import ApiKey
 from tests.support.api_cases import CASES, Case, versions
 from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
+from . import wire_fuzz
 from .raw_client import RawClient, encoded
-from .tools import UNHARMED, running
+from .tools import UNHARMED, running, unforeseen_lines
 
 ALICE = Principal.user("alice")
-PASSWORD = "alices-own"
+PASSWORD, STRANGERS = "alices-own", "the-strangers-own"
+FRAMES = 300
+HIDDEN = "hidden-from-strangers"
+LAST = 0x7A577A57
+"""The correlation id of a request after each odd frame."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +55,7 @@ def secured(
         brokers=2,
         zookeeper=fresh_name(f"{zookeeper.connect}/secured"),
         security=SecurityConfiguration(mechanism="PLAIN", acl=True),
-        users={"alice": PASSWORD},
+        users={"alice": PASSWORD, "stranger": STRANGERS},
         settings={**UNHARMED, "connection.failed.authentication.delay.ms": "10"},
     )
     with running(cluster):
@@ -57,9 +67,9 @@ def settings(cluster: LocalCluster, user: str, **more: Any) -> dict[str, Any]:
     return {**client_settings("barnabas", cluster.security.access(cluster.bootstrap, user)), **more}
 
 
-def log_in(client: RawClient, password: str) -> int:
+def log_in(client: RawClient, password: str, user: str = "alice") -> int:
     assert client.ask(SaslHandshakeRequest(mechanism="PLAIN")).error_code == 0
-    token = f"\0alice\0{password}".encode()
+    token = f"\0{user}\0{password}".encode()
     code: int = client.ask(SaslAuthenticateRequest(auth_bytes=token)).error_code
     return code
 
@@ -150,3 +160,72 @@ def creates(producer: Producer, topic: str) -> bool:
         return producer.send(topic, b"first").result(20).offset == 0
     except TopicAuthorizationFailedError:
         return False
+
+
+def znodes(zookeeper: KazooClient, path: str) -> dict[str, bytes]:
+    found = {path: zookeeper.get(path)[0]}
+    for name in zookeeper.get_children(path):
+        found |= znodes(zookeeper, f"{path}/{name}")
+    return found
+
+
+def state_of(cluster: LocalCluster, admin: Admin) -> tuple[Any, ...]:
+    """What a stranger must not change: all znodes (topics, settings, users, ACLs, quotas), and all logs."""
+    hosts, _, chroot = cluster.zookeeper_connect.partition("/")
+    zookeeper = KazooClient(hosts, timeout=30.0)
+    zookeeper.start()
+    try:
+        nodes = znodes(zookeeper, f"/{chroot}")
+    finally:
+        zookeeper.stop()
+        zookeeper.close()
+    topics = admin.describe_topics(admin.list_topics())
+    ends = {
+        TopicPartition(name, partition): "latest"
+        for name, topic in topics.items()
+        for partition in range(len(topic.partitions))
+    }
+    return nodes, admin.list_offsets(ends), admin.list_groups()
+
+
+def odd_frame(chance: random.Random, maker: wire_fuzz.Maker) -> bytes:
+    """Of any API, in both protocols, half of them damaged, with the length that they have."""
+    api, is_native = chance.choice(wire_fuzz.advertised()), chance.random() < 0.5
+    version = api.versions[1] if is_native else chance.randint(*api.versions)
+    while True:
+        data = maker.frame(api, version, is_native=is_native)
+        if chance.random() < 0.5:
+            data = wire_fuzz.spoilt(chance, data)
+        if struct.unpack_from(">i", data) == (len(data) - 4,):
+            return data
+
+
+def test_odd_frames_of_a_user_without_rights_show_and_change_nothing(secured: LocalCluster) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    with Admin(**settings(secured, "admin")) as admin, contextlib.ExitStack() as stack:
+        admin.create_topics([NewTopic(name, 1, 2) for name in (*wire_fuzz.TOPICS, HIDDEN)])
+        maker = wire_fuzz.Maker(chance, [admin.describe_topics([HIDDEN])[HIDDEN].topic_id])
+        before = state_of(secured, admin)
+        client: RawClient | None = None
+        answered = 0
+        for number in range(FRAMES):
+            if client is None:
+                broker = chance.choice(secured.brokers)
+                client = stack.enter_context(RawClient(broker.endpoint))
+                assert log_in(client, STRANGERS, "stranger") == 0
+            try:
+                client.send(odd_frame(chance, maker))
+                client.send(encoded(ApiVersionsRequest(), correlation_id=LAST, version=0))
+                while (answer := client.receive_frame())[:4] != struct.pack(">i", LAST):
+                    answered += 1
+                    assert HIDDEN.encode() not in answer, f"seed {seed}, frame {number}"
+            except ConnectionError:
+                # A damaged frame.
+                client.socket.close()
+                client = None
+        assert answered > FRAMES // 4, f"seed {seed}: {answered}"
+        assert state_of(secured, admin) == before, f"seed {seed}"
+    for broker in secured.brokers:
+        broker.check_alive()
+        assert list(unforeseen_lines(broker.directory / "logs")) == [], f"seed {seed}"
