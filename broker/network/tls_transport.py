@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
@@ -37,6 +38,8 @@ _SOCKET_HIGH_BYTES: Final = 256 * 1024
 _ENCRYPTED_AT_ONCE_BYTES: Final = 64 * 1024
 _RECORD_BYTES: Final = 16 * 1024
 """The largest record of TLS. Smaller answers are joined, because each record costs the same."""
+_MOST_UNREAD_BYTES: Final = 64 * 1024
+"""Answers to changes of keys that may wait, beside what waits for the socket."""
 _LINGER_S: Final = 1.0
 _HANDSHAKE_RECORD: Final = 0x16
 
@@ -111,8 +114,10 @@ class TlsTransport(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         received = self._handshakes.receive_buffer[:nbytes]
         if self._phase is _OPEN:
-            self._incoming.write(received)
-            self._decrypt()
+            # What comes after close_notify is never read.
+            if not self._peer_ended:
+                self._incoming.write(received)
+                self._decrypt()
         elif self._phase is _Phase.HANDSHAKE and self._socket is not None:
             if not self._received_bytes and received[0] != _HANDSHAKE_RECORD:
                 self.fail(f"no TLS: the first byte is 0x{received[0]:02x}; does the client use PLAINTEXT?")
@@ -138,6 +143,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._socket_is_full = False
         if self._phase in (_OPEN, _Phase.CLOSING):
+            self._send_pending()
             self._encrypt()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -181,6 +187,8 @@ class TlsTransport(asyncio.BufferedProtocol):
         certificate = self._tls.getpeercert(binary_form=True)
         if certificate is None:
             return
+        if self._tls.session_reused and self._has_expired():
+            raise LocalError("SSL handshake failed: certificate verify failed: certificate has expired")
         try:
             subject = names_of(certificate).subject
         except ValueError as error:
@@ -189,6 +197,11 @@ class TlsTransport(asyncio.BufferedProtocol):
         if name is None:
             raise LocalError(f"no rule of ssl.principal.mapping.rules applies to {subject}")
         self.connection.peer.session.principal = Principal.user(name)
+
+    def _has_expired(self) -> bool:
+        """OpenSSL verifies no certificate if a session of TLS 1.2 is resumed, for up to two hours."""
+        last = (self._tls.getpeercert() or {}).get("notAfter")
+        return isinstance(last, str) and ssl.cert_time_to_seconds(last) < time.time()
 
     def fail(self, reason: str) -> None:
         """End the handshake, or the stream after it, with the alert that OpenSSL has made, if any."""
@@ -285,11 +298,17 @@ class TlsTransport(asyncio.BufferedProtocol):
             elif filled < size or not (incoming.pending or self._tls.pending()):
                 break
         if self._outgoing.pending and self._phase is _OPEN:
-            # The answer to a change of keys.
-            self._send_pending()
+            self._answer_change_of_keys()
         if self._peer_ended and not self._end_is_told and self._may_deliver():
             self._end_is_told = True
             connection.eof_received()
+
+    def _answer_change_of_keys(self) -> None:
+        """OpenSSL has answered each one, so the answers are as many as the peer likes."""
+        if not self._socket_is_full:
+            self._send_pending()
+        elif self._outgoing.pending > _MOST_UNREAD_BYTES:
+            self.connection.close("it changes keys again and again, and does not read the answers")
 
     def _encrypt(self) -> None:
         """Send what waits until the socket is full, and let the connection know how much remains."""

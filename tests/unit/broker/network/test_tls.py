@@ -23,7 +23,7 @@ from barnabas.broker.security.session import Session
 from barnabas.common.security.principal import ANONYMOUS, Principal
 from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
-from tests.support.socket_server import Served, echo, frame, start_server
+from tests.support.socket_server import Client, Served, echo, frame, start_server
 from tests.support.waiting import wait_for
 
 Serve = Callable[..., Served]
@@ -271,6 +271,35 @@ class TestHandshakes:
         served = serve(ssl_client_auth="required")
         tls.load_cert_chain(certificates.key_store("old", is_expired=True))
         assert "CERTIFICATE_EXPIRED" in self.fails(served, tls)
+        wait_logged(caplog, "certificate verify failed: certificate has expired")
+
+    def test_a_certificate_that_has_expired_since_the_session_began(
+        self,
+        serve: Serve,
+        certificates: Certificates,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """OpenSSL verifies nothing if a client resumes a session of TLS 1.2."""
+        served = serve(ssl_client_auth="required")
+        tls = certificates.client_context("alice")
+        tls.maximum_version = ssl.TLSVersion.TLSv1_2
+        first = served.client(tls=tls)
+        assert isinstance(first.socket, ssl.SSLSocket)
+
+        def resume() -> Client:
+            client = served.client()
+            client.socket = tls.wrap_socket(
+                client.socket, server_hostname="localhost", session=first.socket.session
+            )
+            assert client.socket.session_reused
+            client.send(b"x")
+            return client
+
+        assert resume().receive() == b"x"
+        later_s = time.time() + 2 * 24 * 3_600
+        monkeypatch.setattr(tls_transport, "time", SimpleNamespace(time=lambda: later_s))
+        assert resume().is_closed_by_server()
         wait_logged(caplog, "certificate verify failed: certificate has expired")
 
     def test_a_downgrade(self, serve: Serve, tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture) -> None:
