@@ -31,14 +31,18 @@ class Handshakes:
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         """Encrypted bytes of all connections of the thread are received into it, and copied out at once."""
         self._run_ns = run_ns
+        # Also during a run, or a step that queues the next one of its connection would add runs, each with
+        # its own time, to the next turn.
+        self._is_scheduled = False
         # By address; the next one is the first.
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
 
     def queue(self, step: Callable[[], None], host: str) -> None:
         """Have a connection of this address continue soon. It waits in the queue once at most."""
-        if not self._waiting:
-            self.call_soon(self._run)
         self._waiting.setdefault(host, deque()).append(step)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self.call_soon(self._run)
 
     def _run(self, *_: Any) -> None:
         deadline_ns = time.monotonic_ns() + self._run_ns
@@ -55,5 +59,6 @@ class Handshakes:
                     break
         finally:
             # Also after an error, which ends one connection and must not end the others.
+            self._is_scheduled = bool(waiting)
             if waiting:
                 self.call_soon(self._run)

@@ -65,3 +65,17 @@ def test_a_step_that_fails_ends_no_other_handshake(monkeypatch: pytest.MonkeyPat
     for number in (0, -1, 1):
         steps.queue(number)
     assert steps.run() == [[0, -1], [1]]
+
+
+def test_steps_that_queue_the_next_one_share_the_time_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So do the requests of a peer that pipelines before it is known."""
+    steps = Steps(monkeypatch, run_ns=5)
+
+    def step() -> None:
+        steps.done.append(len(steps.done))
+        steps.now_ns += 2
+        if len(steps.done) < 7:
+            steps.handshakes.queue(step, "1.1.1.1")
+
+    steps.handshakes.queue(step, "1.1.1.1")
+    assert steps.run() == [[0, 1, 2], [3, 4, 5], [6]]
