@@ -156,8 +156,9 @@ class SignedTokens:
                 leeway=claims.clock_skew_s,
                 options={"require": ["exp", "iat"], "verify_sub": False, "verify_jti": False},
             )
-        except (jwt.PyJWTError, RecursionError) as error:
-            # Some versions pass on that JSON is nested too deeply. The texts of some show parts of the token.
+        except (jwt.PyJWTError, ArithmeticError, RecursionError, TypeError, ValueError) as error:
+            # Before 2.15 PyJWT passes on what deeply nested JSON and absurd times raise. The texts of some
+            # errors show parts of the token.
             raise TokenRefused(f"{type(error).__name__}") from None
         _check_scopes(content.get(claims.scope_claim))
         return Identity(_subject(content, claims.subject_claim), _end_ms(content))

@@ -157,6 +157,19 @@ def test_every_other_token_is_refused_and_not_shown(case: tuple[str, Callable[[]
     assert not any(len(part) > 3 and part in str(refused.value) for part in token.split("."))
 
 
+@pytest.mark.parametrize("error", [OverflowError, TypeError])
+def test_an_error_that_the_library_lets_through_is_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(token: str) -> None:
+        raise error(token)
+
+    monkeypatch.setattr(jwt, "get_unverified_header", fail)
+    tokens = SignedTokens(_Fixed(parse_keys(json.dumps({"keys": KEYS}).encode())), Claims())
+    with pytest.raises(TokenRefused, match=f"^{error.__name__}$"):
+        tokens.verify(signed())
+
+
 def test_an_audience_that_nobody_expects_is_refused_as_by_kafka() -> None:
     tokens = SignedTokens(_Fixed(parse_keys(json.dumps({"keys": KEYS}).encode())), Claims())
     with pytest.raises(TokenRefused):
