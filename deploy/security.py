@@ -39,7 +39,7 @@ from barnabas.common.security.scram import (
 )
 from barnabas.deploy import certificates
 from barnabas.deploy.client_settings import ClientAccess, client_settings, login_text, write_client_files
-from barnabas.deploy.private_files import make_private_folder, write_private
+from barnabas.deploy.private_files import exclusively, make_private_folder, write_private
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.state import SecurityConfiguration
 from barnabas.protocol.errors import BarnabasError
@@ -171,15 +171,17 @@ class ClusterSecurity:
 
     def keep_user(self, name: str, password: str, bootstrap: str) -> Path:
         """Remember a user, and write the settings of its clients; returns their folder."""
-        kept = self._passwords()
-        kept.users[name] = password
-        self._write_passwords(kept)
+        with exclusively(self.folder):
+            kept = self._passwords()
+            kept.users[name] = password
+            self._write_passwords(kept)
         return self.write_clients(bootstrap, [name])[0]
 
     def forget_user(self, name: str) -> None:
-        kept = self._passwords()
-        if kept.users.pop(name, None) is not None:
-            self._write_passwords(kept)
+        with exclusively(self.folder):
+            kept = self._passwords()
+            if kept.users.pop(name, None) is not None:
+                self._write_passwords(kept)
         shutil.rmtree(self.clients_of(name), ignore_errors=True)
 
     def clients_of(self, user: str) -> Path:

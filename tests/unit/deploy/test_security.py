@@ -2,9 +2,11 @@
 
 import datetime
 import json
+import os
 import runpy
 import ssl
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from barnabas.broker.config.load import parse_properties
 from barnabas.common.security.jaas import parse_jaas, parse_jaas_file
 from barnabas.common.security.scram import ScramCredential, ScramMechanism, credential_of, salted_password
+from barnabas.deploy import private_files
 from barnabas.deploy import security as security_module
 from barnabas.deploy.certificates import CA_FILE
 from barnabas.deploy.client_settings import KINDS, client_settings
@@ -74,6 +77,26 @@ def test_parts_that_fit() -> None:
         {},
         {"sasl.oauthbearer.jwks.endpoint.url": "file:///k"},
     )
+
+
+def test_users_that_come_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    names = [f"user-{number}" for number in range(8)]
+    prepared(tmp_path)
+
+    def keep(name: str) -> None:
+        ClusterSecurity(tmp_path, SECURE).keep_user(name, "secret", BOOTSTRAP)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(keep, names))
+    assert set(names) < set(ClusterSecurity(tmp_path, SECURE).users)
+
+
+def test_a_folder_of_another_user_gets_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "security").mkdir()
+    monkeypatch.setattr(private_files.os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(DeployError, match="belongs to another user"):
+        prepared(tmp_path)
+    assert list((tmp_path / "security").iterdir()) == []
 
 
 def test_passwords_are_random_or_given_and_kept(tmp_path: Path) -> None:
