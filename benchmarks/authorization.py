@@ -1,25 +1,32 @@
-"""What ACLs cost: a produce request with 1,000 and with none, and single decisions.
+"""What ACLs cost: the broker's CPU of a produce request with 1,000 ACLs and without an authorizer.
 
-The broker's handlers run in this process, without sockets and threads, from the frame to the bytes of the
-answer. That is the part of a request that a check makes longer; a client sees less of it. Both kinds of
-requests take turns, and times are of the CPU, so that a busy machine slows both. A decision is remembered
-with the session; one for a resource that the session has not named before looks into the table.
+Three clusters of one broker get the same requests over sockets, in turns: two without an authorizer and one
+with ACLs of many users on topics, prefixes of topics and all topics. Each turn has a request's CPU of every
+broker, in all of its threads and in the kernel, and so a ratio; the figure is the median of the ratios. The
+two brokers without an authorizer show how much two brokers differ by themselves.
 
-By itself: `python -m benchmarks.authorization`.
+Then single decisions, in this process. A decision is remembered with the session; one for a resource that
+the session has not named before looks into the table.
+
+By itself, on a quiet machine: `python -m benchmarks.authorization`.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+
+import uvloop
 
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.session import Session
+from barnabas.client.admin.admin import Admin
 from barnabas.common.security.acl import (
+    ANY_HOST,
+    AclBinding,
     AclEntry,
     Operation,
     PatternType,
@@ -28,69 +35,115 @@ from barnabas.common.security.acl import (
     ResourceType,
 )
 from barnabas.common.security.principal import ANONYMOUS, Principal
+from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.schema import ApiKey
-from benchmarks.support import Figure, Options, run
-from tests.support.building import state
-from tests.support.record_requests import produce_request
-from tests.support.serving import Connection, Serving, batch
+from benchmarks.load import Target, create_topic, encoded_batch, encoded_request, load
+from benchmarks.support import Figure, Options, broker_pids, new_cluster, run, tell, temporary_folder
 
-_VALUES = [b"x" * 100] * 10
-_IN_TURN = 50
-"""Requests of one kind until it is the other's turn."""
+_TOPIC = "topic"
+_IN_FLIGHT = 4
+_ACLS = 1_000
+_WITHOUT, _AGAIN, _WITH = "without an authorizer", "another without", f"with {_ACLS} ACLs"
+_SETTINGS: Mapping[str, Mapping[str, str]] = {
+    _WITHOUT: {},
+    _AGAIN: {},
+    _WITH: {
+        "authorizer_class_name": "kafka.security.authorizer.AclAuthorizer",
+        # For the broker's own requests, and for what makes the topic and the ACLs.
+        "allow_everyone_if_no_acl_found": "true",
+    },
+}
+
+
+def _bindings(count: int) -> Iterator[AclBinding]:
+    """ACLs of many users on names, prefixes and all topics; the peer may write to the topic."""
+    chosen = random.Random(count)
+    writes = AclEntry(ANONYMOUS, ANY_HOST, Operation.WRITE, Permission.ALLOW)
+    yield AclBinding(ResourcePattern(ResourceType.TOPIC, _TOPIC), writes)
+    for number in range(count - 1):
+        kind = chosen.choice([PatternType.LITERAL, PatternType.PREFIXED])
+        name = chosen.choice([f"topic-{number}", f"t{number % 50}", "*"])
+        entry = AclEntry(Principal.user(f"user-{number}"), ANY_HOST, Operation.READ, Permission.ALLOW)
+        yield AclBinding(ResourcePattern(ResourceType.TOPIC, name, kind), entry)
+
+
+# Over sockets
+
+
+async def _prepare(cluster: LocalCluster, acls: list[AclBinding]) -> None:
+    await create_topic(cluster.bootstrap, _TOPIC, [1], [1])
+    if acls:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_acls(acls)
+
+
+def _cpu_ns(pid: int) -> int:
+    """CPU nanoseconds that all threads of a process have used: Linux has a clock of each process."""
+    return time.clock_gettime_ns((~pid << 3) | 2)
+
+
+async def _turn(cluster: LocalCluster, frame: bytes, count: int) -> float:
+    """The broker's CPU nanoseconds of each of these requests."""
+    pids = broker_pids(cluster)
+    before = sum(map(_cpu_ns, pids))
+    await load([Target(cluster.broker(1).endpoint, [frame])], count, _IN_FLIGHT)
+    return (sum(map(_cpu_ns, pids)) - before) / count
+
+
+async def _turns(clusters: Mapping[str, LocalCluster], turns: int, count: int) -> dict[str, list[float]]:
+    for kind, cluster in clusters.items():
+        await _prepare(cluster, list(_bindings(_ACLS)) if kind is _WITH else [])
+    frame = encoded_request(_TOPIC, 0, encoded_batch(1_200), 1)
+    found: dict[str, list[float]] = {kind: [] for kind in clusters}
+    for turn in range(turns + 1):
+        # Each goes first as often as last, lest the order count.
+        for kind in clusters if turn % 2 else reversed(clusters):
+            each = await _turn(clusters[kind], frame, count)
+            if turn:
+                found[kind].append(each)
+    return found
+
+
+def _round(options: Options) -> dict[str, list[float]]:
+    """The CPU of a request at each turn, of clusters of their own."""
+    turns, count = options.amount(200, 60), options.amount(1_000, 500)
+    with ExitStack() as stack:
+        clusters = {}
+        for kind, settings in _SETTINGS.items():
+            folder = stack.enter_context(temporary_folder(options))
+            clusters[kind] = stack.enter_context(new_cluster(folder, options, brokers=1, **settings))
+        return uvloop.run(_turns(clusters, turns, count))
+
+
+def _more(found: Mapping[str, list[float]], kind: str) -> float:
+    """How many percent more a request costs there than without an authorizer."""
+    ratios = [each / without for each, without in zip(found[kind], found[_WITHOUT], strict=True)]
+    return (statistics.median(ratios) - 1) * 100
+
+
+def _requests(options: Options) -> list[Figure]:
+    rounds = []
+    for number in range(options.rounds):
+        tell(f"produce of 1 KB with and without ACLs, round {number + 1} of {options.rounds}")
+        rounds.append(_round(options))
+    cpu = [statistics.median(found[_WITHOUT]) / 1_000 for found in rounds]
+    return [
+        Figure.of("produce of 1 KB, no authorizer: CPU of the broker", cpu, "µs"),
+        Figure.of(f"  with {_ACLS} ACLs, more", [_more(found, _WITH) for found in rounds], "%", at_most=3.0),
+        Figure.of("  another broker without, more", [_more(found, _AGAIN) for found in rounds], "%"),
+    ]
+
+
+# Decisions
 
 
 def _authorizer(count: int) -> Authorizer:
-    """ACLs of many users on names, prefixes and all topics; the peer may write to ``topic``."""
-    authorizer, chosen = Authorizer(), random.Random(count)
-    acls: dict[ResourcePattern, set[AclEntry]] = {
-        ResourcePattern(ResourceType.TOPIC, "topic"): {
-            AclEntry(ANONYMOUS, "*", Operation.WRITE, Permission.ALLOW)
-        }
-    }
-    for number in range(count):
-        kind = chosen.choice([PatternType.LITERAL, PatternType.PREFIXED])
-        name = chosen.choice([f"topic-{number}", f"t{number % 50}", "*"])
-        entry = AclEntry(Principal.user(f"user-{number}"), "*", Operation.READ, Permission.ALLOW)
-        acls.setdefault(ResourcePattern(ResourceType.TOPIC, name, kind), set()).add(entry)
+    authorizer = Authorizer()
+    acls: dict[ResourcePattern, set[AclEntry]] = {}
+    for resource, entry in _bindings(count):
+        acls.setdefault(resource, set()).add(entry)
     authorizer.replace(acls)
     return authorizer
-
-
-def _serving(folder: str, authorizer: Authorizer | None) -> Serving:
-    serving = Serving(Path(folder), authorizer=authorizer)
-    serving.managed.know({1: 0, 2: 5, 3: 5})
-    serving.managed.tell(state())
-    return serving
-
-
-def _produce_ns(serving: Serving, count: int, session: Session) -> float:
-    """Nanoseconds of one request, the median of them."""
-    request, times = produce_request(batch(*_VALUES), acks=1), []
-    for _ in range(count):
-        connection = Connection.of(request, version=9, session=session)
-        began_ns = time.thread_time_ns()
-        connection.run(serving.dispatch)
-        times.append(time.thread_time_ns() - began_ns)
-        assert connection.is_answered
-    return statistics.median(times)
-
-
-def _costs(options: Options, count: int) -> tuple[float, float]:
-    """Nanoseconds of a produce request without an authorizer, and with this many ACLs."""
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        kinds = [
-            (_serving(one, None), Session("10.0.0.1")),
-            (_serving(other, _authorizer(count)), Session("10.0.0.1")),
-        ]
-        times: list[list[float]] = [[], []]
-        for turn in range(options.amount(200, 20)):
-            for index, (serving, session) in enumerate(kinds):
-                ns = _produce_ns(serving, _IN_TURN, session)
-                if turn:
-                    times[index].append(ns)
-        for serving, _ in kinds:
-            serving.close()
-    return statistics.median(times[0]), statistics.median(times[1])
 
 
 def _each_ns(work: Callable[[int], object], count: int) -> float:
@@ -100,29 +153,28 @@ def _each_ns(work: Callable[[int], object], count: int) -> float:
     return (time.thread_time_ns() - began_ns) / count
 
 
+def _decisions(options: Options, count: int) -> list[Figure]:
+    authorizer, session = _authorizer(count), Session("10.0.0.1")
+
+    def ask(name: str) -> bool:
+        return authorizer.allows(session, Operation.WRITE, ResourceType.TOPIC, name, ApiKey.PRODUCE)
+
+    def is_known(_: int) -> bool:
+        known = authorizer.known_topics(session, Operation.WRITE)
+        return known is not None and known.issuperset((_TOPIC,))
+
+    assert ask(_TOPIC)
+    assert is_known(0)
+    known = _each_ns(is_known, options.amount(200_000, 20_000))
+    new = _each_ns(lambda number: ask(f"topic-{number}x"), options.amount(50_000, 5_000))
+    return [
+        Figure(name=f"a remembered decision, {count} ACLs", measured=known, unit="ns"),
+        Figure(name=f"a new decision, {count} ACLs", measured=new, unit="ns"),
+    ]
+
+
 def measure(options: Options) -> list[Figure]:
-    figures = []
-    for count in (1_000, 10_000):
-        rounds = [_costs(options, count) for _ in range(options.rounds)]
-        more = statistics.median([(with_acls / without - 1) * 100 for without, with_acls in rounds])
-        without = statistics.median([before for before, _ in rounds])
-        if count == 1_000:
-            figures.append(Figure(name="produce of 1 KB, no authorizer", measured=without / 1_000, unit="µs"))
-        figures.append(
-            Figure(name=f"produce of 1 KB, {count} ACLs, more", measured=more, unit="%", at_most=3.0)
-        )
-        authorizer, session = _authorizer(count), Session("10.0.0.1")
-
-        def ask(name: str, authorizer: Authorizer = authorizer, session: Session = session) -> bool:
-            return authorizer.allows(session, Operation.WRITE, ResourceType.TOPIC, name, ApiKey.PRODUCE)
-
-        known = _each_ns(lambda _, ask=ask: ask("topic"), options.amount(200_000, 20_000))  # type: ignore[misc]  # bound here
-        new = _each_ns(lambda number, ask=ask: ask(f"topic-{number}x"), options.amount(50_000, 5_000))  # type: ignore[misc]  # bound here
-        figures += [
-            Figure(name=f"a remembered decision, {count} ACLs", measured=known, unit="ns"),
-            Figure(name=f"a new decision, {count} ACLs", measured=new, unit="ns"),
-        ]
-    return figures
+    return [*_requests(options), *_decisions(options, _ACLS), *_decisions(options, 10 * _ACLS)]
 
 
 if __name__ == "__main__":

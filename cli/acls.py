@@ -49,7 +49,7 @@ _EXAMPLES: Final = (
 
 
 def principal_of(text: str) -> Principal:
-    """A user by name, or ``Type:name``; raises CommandError (usage)."""
+    """A user by name, or ``User:name``; raises CommandError (usage)."""
     if text.startswith(f"{USER}:"):
         text = text.removeprefix(f"{USER}:")
     if not text:

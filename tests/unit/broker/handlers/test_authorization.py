@@ -61,6 +61,7 @@ from tests.support.api_cases import (
 )
 from tests.support.authorizing import (
     ADMIN,
+    ALICE,
     GROUP,
     HOST,
     TOPIC,
@@ -372,6 +373,36 @@ def test_a_session_is_read_with_the_rights_of_who_asks(secured: SecuredServing) 
     more.session_epoch = 2
     (topic,) = secured.ask(more, [READ_T]).response.responses
     assert topic.partitions[0].error_code == 0
+
+
+@pytest.mark.parametrize("version", [None, 11])
+def test_a_connection_that_has_read_and_written_does_neither_after_a_revoke(
+    secured: SecuredServing, version: int | None
+) -> None:
+    alice, kafka_version = Session(HOST, ALICE), None if version is None else 9
+
+    def write() -> int:
+        body = produce_request(batch(b"a"), topic=TOPIC)
+        answer = secured.send(body, session=alice, version=kafka_version).response
+        return answer.responses[0].partition_responses[0].error_code
+
+    def read(epoch: int, session_id: int) -> tuple[int, int]:
+        body = fetch_request(0 if epoch == 0 else None, topic=TOPIC)
+        body.session_id, body.session_epoch = session_id, epoch
+        answer = secured.send(body, session=alice, version=version).response
+        (partition,) = answer.responses[0].partitions
+        assert (partition.error_code == 0) is (len(partition.records or b"") > 0)
+        return answer.session_id, partition.error_code
+
+    secured.acls.grant_only([READ_T, WRITE_T])
+    assert [write(), write()] == [0, 0]
+    session_id, code = read(0, 0)
+    assert (session_id > 0, code) == (True, 0)
+    codes = []
+    for epoch, rights in enumerate(([READ_T, WRITE_T], [WRITE_T], [READ_T], []), start=1):
+        secured.acls.grant_only(rights)
+        codes.append((write(), read(epoch, session_id)[1]))
+    assert codes == [(0, 0), (0, 29), (29, 0), (29, 29)]
 
 
 def test_a_fetch_that_waits_keeps_the_decision_of_its_beginning(secured: SecuredServing) -> None:
