@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Mapping
 from typing import Any, Final
 
+from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataCache
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.authorization import allows, authorized_operations, permitted
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import after_first_update
+from barnabas.broker.network.request import Lane
 from barnabas.common.security.acl import Operation, ResourceType
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_BROKER, NO_TOPIC_ID, BrokerId, TopicId
@@ -33,7 +35,18 @@ _WORTH_KEEPING: Final = 50
 
 
 def handle_metadata(services: Services, request: ApiRequest) -> None:
-    after_first_update(services, request, lambda: _answer_soon(services, request))
+    def begin() -> None:
+        after_first_update(services, request, lambda: _answer_soon(services, request))
+
+    if (
+        services.authorizer is not None
+        and _asks_for_all(request)
+        and len(services.metadata.current.topics) > MAX_ON_NETWORK_THREAD
+    ):
+        # Each topic is a decision, and a session does not remember that many.
+        request.raw.continue_in(Lane.GENERAL, begin)
+    else:
+        begin()
 
 
 def _answer_soon(services: Services, request: ApiRequest) -> None:

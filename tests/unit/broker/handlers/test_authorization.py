@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.handlers import metadata as metadata_handler
 from barnabas.broker.handlers.dispatcher import Dispatcher
 from barnabas.broker.handlers.registry import HANDLERS
+from barnabas.broker.network.request import Lane
 from barnabas.broker.security.api_operations import API_OPERATIONS, DENIED
 from barnabas.broker.security.authentication import Authenticator, Mechanism
 from barnabas.broker.security.inter_broker import BrokerPrincipals
@@ -359,6 +361,21 @@ def test_members_of_old_versions_get_no_null_protocol(secured: SecuredServing) -
     body = example(group_messages.JoinGroupRequest)
     assert secured.ask(body, version=6).response.protocol_name == ""
     assert secured.ask(body, version=7).response.protocol_name is None
+
+
+@pytest.mark.parametrize("version", [None, 0, 9])
+def test_decisions_about_very_many_topics_are_no_work_of_network_threads(
+    secured: SecuredServing, monkeypatch: pytest.MonkeyPatch, version: int | None
+) -> None:
+    everything = metadata.MetadataRequest(topics=[] if version == 0 else None)
+    few = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=TOPIC)])
+    topics = len(secured.managed.metadata.current.topics)
+    for most, lane in ((topics, Lane.NETWORK), (topics - 1, Lane.GENERAL)):
+        monkeypatch.setattr(metadata_handler, "MAX_ON_NETWORK_THREAD", most)
+        listing = secured.ask(copy(everything), [DESCRIBE_T], version=version)
+        assert [topic.name for topic in listing.response.topics] == [TOPIC]
+        assert listing.request.lane is lane
+        assert secured.ask(copy(few), [DESCRIBE_T], version=version).request.lane is Lane.NETWORK
 
 
 # ---- fetches
