@@ -245,7 +245,8 @@ def _trust(context: ssl.SSLContext, settings: TlsSettings, purpose: ssl.Purpose)
         return
     try:
         context.load_verify_locations(cadata=trusted)
-    except ssl.SSLError as error:
+    except (ssl.SSLError, TypeError) as error:
+        # A TypeError for letters that are not ASCII.
         origin = settings.truststore_location or "ssl.truststore.certificates"
         raise InvalidConfiguration(f"{origin}: the certificates cannot be used: {reason_of(error)}") from None
     # As in Java, every certificate of the trust store is an anchor, also one that another CA has signed.

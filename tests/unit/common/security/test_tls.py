@@ -2,6 +2,7 @@
 
 import ssl
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -324,3 +325,11 @@ class TestKeyStores:
     def test_secrets_are_not_shown(self) -> None:
         settings = TlsSettings(key_password=SECRET, keystore_password=SECRET, keystore_key=SECRET)
         assert SECRET not in repr(settings)
+
+
+def test_a_trust_store_with_odd_letters_is_refused(certificates: Certificates, tmp_path: Path) -> None:
+    store = tmp_path / "trusted.pem"
+    store.write_text("-----BEGIN CERTIFICATE-----\nMII\u00e4\n-----END CERTIFICATE-----\n", "utf-8")
+    settings = replace(certificates.settings(client_auth="required"), truststore_location=str(store))
+    with pytest.raises(InvalidConfiguration, match=r"trusted\.pem: the certificates cannot be used"):
+        server_context(settings)
