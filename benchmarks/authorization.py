@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from itertools import permutations
 
 import uvloop
 
@@ -95,9 +96,10 @@ async def _turns(clusters: Mapping[str, LocalCluster], turns: int, count: int) -
         await _prepare(cluster, list(_bindings(_ACLS)) if kind is _WITH else [])
     frame = encoded_request(_TOPIC, 0, encoded_batch(1_200), 1)
     found: dict[str, list[float]] = {kind: [] for kind in clusters}
+    orders = list(permutations(clusters))
     for turn in range(turns + 1):
-        # Each goes first as often as last, lest the order count.
-        for kind in clusters if turn % 2 else reversed(clusters):
+        # Each comes after each other one as often, lest the order count.
+        for kind in orders[turn % len(orders)]:
             each = await _turn(clusters[kind], frame, count)
             if turn:
                 found[kind].append(each)
