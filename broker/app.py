@@ -45,16 +45,19 @@ from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.authorizer import make_authorizer
-from barnabas.broker.security.client_quotas import ClientQuotas
-from barnabas.broker.security.inter_broker import (
+from barnabas.broker.security.broker_principals import (
     BrokerPrincipals,
-    make_inter_broker_security,
+    RegisteredPrincipals,
+    authenticates_brokers,
     own_principal,
 )
+from barnabas.broker.security.client_quotas import ClientQuotas
+from barnabas.broker.security.inter_broker import make_inter_broker_security
 from barnabas.broker.security.rates import Windows
 from barnabas.broker.security.sasl_listeners import SaslListeners
 from barnabas.broker.security.scram_credentials import ScramCredentials
 from barnabas.common.security.channel_security import ChannelSecurity
+from barnabas.common.security.principal import Principal
 from barnabas.common.security.tls import TlsSettings
 from barnabas.controller.controller import Controller
 from barnabas.controller.term import ControllerSettings
@@ -115,6 +118,7 @@ class Broker:
         self._features = FeatureChanges(self._store.features, supported=SUPPORTED, on_fatal=on_fatal)
         self._authorizer = make_authorizer(config)
         self._acls: AclChanges | None = None
+        self._principals: RegisteredPrincipals | None = None
         self._controller = Controller(
             config.broker_id,
             self._store,
@@ -186,7 +190,7 @@ class Broker:
             expire_offsets=coordination.groups.expire_offsets,
             expire_transactional_ids=coordination.transactions.expire_ids,
             producer_id_expiration_ms=lambda: self._producer_id_expiration_ms,
-            reload_certificates=self._server.tls.reload_changed_files,
+            reload_certificates=self._reload_certificates,
             are_loops_turning=self._server.are_turning,
             on_fatal=self._on_fatal,
         )
@@ -199,8 +203,7 @@ class Broker:
             Dispatcher(services), lane_of=lane_of, in_turn=in_turn, after_run=replicas.wake_followers
         )
         self._closers.append(("last requests", lambda: self._server.stop(_DRAIN_MS)))
-        membership.join(self._make_registration(logs.directory_ids))
-        self._start_part("registration", membership.start, membership.stop)
+        self._join(membership, logs.directory_ids)
         # From now on the other brokers rely on this one, and it relies on its session.
         session.is_starting = False
         self._controller.start(coordination.links.thread)
@@ -252,6 +255,9 @@ class Broker:
     def _start_security(self) -> None:
         """Fetch the keys of tokens. Read the ACLs before a request is served, and follow their changes."""
         self._start_part("keys of tokens", self._sasl.start, self._sasl.stop)
+        self._principals = self._make_principals()
+        if self._principals is not None:
+            self._principals.load()
         if self._authorizer is None:
             return
         acls = self._acls = AclChanges(
@@ -259,6 +265,31 @@ class Broker:
         )
         acls.load()
         self._start_part("ACLs", acls.start, acls.stop)
+
+    def _make_principals(self) -> RegisteredPrincipals | None:
+        """None if anybody may send what brokers send."""
+        config, name = self._config, self._config.inter_broker_listener_name
+        if not authenticates_brokers(config, self._layers.listener(name)):
+            return None
+
+        def publish(principal: Principal) -> None:
+            if self._membership is not None:
+                self._membership.update(principals=(str(principal),))
+
+        return RegisteredPrincipals(
+            config.super_users,
+            own=lambda: own_principal(
+                config, self._layers.listener(name), self._security, self._server.tls.own_name
+            ),
+            publish=publish,
+            read=lambda: {id: broker.principals for id, broker in self._store.brokers().items()},
+            on_fatal=self._on_fatal,
+        )
+
+    def _reload_certificates(self) -> None:
+        self._server.tls.reload_changed_files()
+        if self._principals is not None:
+            self._principals.check_own()
 
     def _share_secret(self) -> None:
         if self._sasl.offers_scram and not self._scram.has_secret:
@@ -464,10 +495,9 @@ class Broker:
             check_certificate=self._server.tls.check,
             cleaner=self._cleaner,
             quotas=self._quotas,
-            brokers=BrokerPrincipals(
-                own_principal(config, config.listener(config.inter_broker_listener_name)),
-                config.super_users,
-            ),
+            brokers=self._principals.brokers
+            if self._principals
+            else BrokerPrincipals(None, config.super_users),
             authorizer=self._authorizer,
             acls=self._acls,
         )
@@ -484,6 +514,8 @@ class Broker:
                     self._replicas.traffic.forget(name)
 
         self.metadata.on_update(functools.partial(wake_requests, self._topic_purgatory))
+        if (principals := self._principals) is not None:
+            self.metadata.on_update(lambda topics: principals.live_brokers(self.metadata.current.brokers))
         self.metadata.on_deletion(topics_deleted)
         coordination.call_when_loaded(self._topic_purgatory.check_and_complete)
 
@@ -521,6 +553,12 @@ class Broker:
         metrics = serve_metrics(measured, on_fatal=self._on_fatal)
         self._closers.append(("metrics", metrics.stop))
 
+    def _join(self, membership: Membership, directories: tuple[str, ...]) -> None:
+        membership.join(self._make_registration(directories))
+        self._start_part("registration", membership.start, membership.stop)
+        if self._principals is not None:
+            self._start_part("principals of brokers", self._principals.start, self._principals.stop)
+
     def _make_registration(self, directories: tuple[str, ...]) -> BrokerRegistration:
         return BrokerRegistration(
             broker_id=self._config.broker_id,
@@ -528,6 +566,7 @@ class Broker:
             timestamp_ms=wall_clock_ms(),
             rack=self._config.broker_rack,
             directories=directories,
+            principals=self._principals.own_texts if self._principals else (),
             features=SUPPORTED,
         )
 
@@ -561,7 +600,7 @@ class Broker:
             return
         self._advertised = addresses.advertised
         if self._membership is not None:
-            self._membership.update(self._advertised_listeners())
+            self._membership.update(listeners=self._advertised_listeners())
 
     def _session_changed(self, event: SessionEvent) -> None:
         if self._membership is not None:

@@ -56,7 +56,7 @@ class Membership:
         # The registration is gone, usually with its session; used by the session thread only.
         self._must_register = False
         self._ended_epoch = NO_BROKER_EPOCH
-        # New addresses could not be written; used by the session thread only.
+        # A change could not be written; used by the session thread only.
         self._must_update = False
         # The epoch of the present registration; written by `join`, then by the session thread only.
         self._epoch = NO_BROKER_EPOCH
@@ -72,20 +72,35 @@ class Membership:
         """Check the registration whenever its node changes."""
         self._check.start()
 
-    def update(self, listeners: tuple[AdvertisedListener, ...]) -> None:
-        """Register other addresses, in this registration and in all later ones. Any thread."""
-        self._store.session.call_soon(partial(self._update, listeners))
+    def update(
+        self,
+        *,
+        listeners: tuple[AdvertisedListener, ...] | None = None,
+        principals: tuple[str, ...] | None = None,
+    ) -> None:
+        """Register other addresses or principals, now and in all later registrations. Any thread."""
+        self._store.session.call_soon(partial(self._update, listeners, principals))
 
-    def _update(self, listeners: tuple[AdvertisedListener, ...]) -> None:
+    def _update(
+        self, listeners: tuple[AdvertisedListener, ...] | None, principals: tuple[str, ...] | None
+    ) -> None:
         """On the session's thread, which also registers again."""
-        if self._registration is None or self._registration.listeners == listeners:
+        former = self._registration
+        if former is None:
             return
-        registration = self._registration = replace(self._registration, listeners=listeners)
+        registration = replace(
+            former,
+            listeners=former.listeners if listeners is None else listeners,
+            principals=former.principals if principals is None else principals,
+        )
+        if registration == former:
+            return
+        self._registration = registration
         try:
             if not self._must_register and not self._store.update_registration(registration, self._epoch):
-                logger.info("the new addresses follow with the next registration")
+                logger.info("what has changed follows with the next registration")
         except (SessionLost, ZooKeeperUnavailable) as error:
-            logger.warning("the new addresses are not registered yet: %s", error)
+            logger.warning("what has changed is not registered yet: %s", error)
             self._must_update = True
 
     def stop(self) -> None:

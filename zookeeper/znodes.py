@@ -65,8 +65,9 @@ class AdvertisedListener(NamedTuple):
 class BrokerRegistration:
     """``/brokers/ids/<id>``. `broker_epoch` is the czxid of the node, unknown before the registration.
 
-    `directories` are the ids of the log dirs that the process has locked; Kafka ignores them. `features` are
-    the supported ones; a broker supports no level but 0 of any other.
+    `directories` are the ids of the log dirs that the process has locked, `principals` those as which the
+    broker logs in to others; Kafka ignores both. `features` are the supported ones; a broker supports no
+    level but 0 of any other.
     """
 
     broker_id: BrokerId
@@ -74,6 +75,7 @@ class BrokerRegistration:
     timestamp_ms: int
     rack: str | None = None
     directories: tuple[str, ...] = ()
+    principals: tuple[str, ...] = ()
     features: Mapping[str, LevelRange] = field(default_factory=dict)
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
 
@@ -235,6 +237,8 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         body["rack"] = broker.rack
     if broker.directories:
         body["directories"] = list(broker.directories)
+    if broker.principals:
+        body["principals"] = list(broker.principals)
     return dump(body)
 
 
@@ -252,6 +256,7 @@ def decode_broker(path: str, data: bytes, broker: BrokerId, czxid: int) -> Broke
             timestamp_ms=int(body.get("timestamp", -1)),
             rack=body.get("rack"),
             directories=tuple(str(directory) for directory in body.get("directories", ())),
+            principals=tuple(str(principal) for principal in body.get("principals", ())),
             features={
                 str(name): LevelRange(int16(levels["min_version"]), int16(levels["max_version"]))
                 for name, levels in body.get("features", {}).items()

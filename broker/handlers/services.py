@@ -25,8 +25,8 @@ from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
 from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.authorizer import Authorizer
+from barnabas.broker.security.broker_principals import BrokerPrincipals
 from barnabas.broker.security.client_quotas import ClientQuotas
-from barnabas.broker.security.inter_broker import BrokerPrincipals
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import (
     BrokerEpoch,

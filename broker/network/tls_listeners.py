@@ -78,6 +78,16 @@ class TlsListeners:
             raise InvalidConfiguration(f"listener {self._brokers}: its certificate is not read yet")
         return loaded.outgoing
 
+    def own_name(self) -> str:
+        """The name of the principal that the certificate of the brokers' listener has on it.
+
+        Raises InvalidConfiguration before `apply`.
+        """
+        loaded = self._loaded.get(self._brokers)
+        if loaded is None:
+            raise InvalidConfiguration(f"listener {self._brokers}: its certificate is not read yet")
+        return loaded.listener.mapping.name_of(loaded.names.subject) or ""
+
     def apply(self, configs: Mapping[str, ListenerConfig]) -> None:
         """Take the settings of all listeners that use TLS.
 

@@ -105,7 +105,11 @@ class TokenLogin(Login):
         return f"TokenLogin({type(self._source).__name__})"
 
     async def start(self) -> SaslClient:
-        return OAuthBearerClient(await self._source.token(), self._extensions)
+        return OAuthBearerClient(await self.token(), self._extensions)
+
+    async def token(self) -> str:
+        """A token that is valid now. Raises as `TokenSource.token`."""
+        return await self._source.token()
 
 
 @dataclass(frozen=True, slots=True)

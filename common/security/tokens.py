@@ -72,13 +72,20 @@ class TokenSource(ABC):
     async def _get(self) -> GivenToken: ...
 
 
-def _end_of(token: str) -> float | None:
-    """The claim ``exp`` of a JWT; None for another token, which is then not kept."""
+def claim_in(token: str, name: str) -> Any:
+    """What a JWT says of itself, unverified; None for a token without the claim, or of another kind."""
     try:
         payload = token.split(".")[1]
-        claims = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        return float(claims["exp"])
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))[name]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def _end_of(token: str) -> float | None:
+    """The claim ``exp``; None without it: such a token is not kept."""
+    try:
+        return float(claim_in(token, "exp"))
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

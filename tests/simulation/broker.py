@@ -17,7 +17,7 @@ from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.fence import RequestOrder
 from barnabas.broker.replication.partition import Partition
 from barnabas.broker.replication.replica_manager import ReplicaManager
-from barnabas.broker.security.inter_broker import BrokerPrincipals
+from barnabas.broker.security.broker_principals import BrokerPrincipals
 from barnabas.protocol.ids import BrokerId, TopicId, TopicPartition
 from tests.simulation.channels import HANDLERS
 from tests.simulation.disk import Disk, LogView

@@ -195,11 +195,11 @@ OTHER = (AdvertisedListener("CLIENTS", "host", 9),)
 
 
 def test_other_addresses_are_written_into_the_registration_or_the_next_one(joined: Joined) -> None:
-    joined.member.update(OTHER)
-    joined.member.update(OTHER)
+    joined.member.update(listeners=OTHER)
+    joined.member.update(listeners=OTHER)
     assert (joined.store.listeners, joined.store.epoch, joined.store.updates) == (OTHER, 1, 1)
     joined.member.session_changed(SessionEvent.EXPIRED)
-    joined.member.update(())
+    joined.member.update(listeners=())
     assert joined.store.listeners == OTHER
     joined.member.session_changed(SessionEvent.RENEWED)
     assert (joined.store.listeners, joined.store.epoch) == ((), 2)
@@ -207,7 +207,7 @@ def test_other_addresses_are_written_into_the_registration_or_the_next_one(joine
 
 def test_other_addresses_are_written_when_zookeeper_answers_again(joined: Joined) -> None:
     joined.store.due.append(ZooKeeperUnavailable("no answer"))
-    joined.member.update(OTHER)
+    joined.member.update(listeners=OTHER)
     assert joined.store.listeners == ()
     for _ in range(2):
         joined.member.session_changed(SessionEvent.RESUMED)

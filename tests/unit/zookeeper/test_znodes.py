@@ -36,6 +36,7 @@ def test_a_registration_reads_back_and_is_kafkas() -> None:
         timestamp_ms=1_700_000_000_000,
         rack="r1",
         directories=("tCu5n6hbRy-kVzs_Yp0Tuw",),
+        principals=("User:CN=broker-1,O=us",),
         features={"transaction.version": LevelRange(0, 2)},
         broker_epoch=BrokerEpoch(42),
     )
@@ -51,6 +52,7 @@ def test_a_registration_reads_back_and_is_kafkas() -> None:
         "timestamp": "1700000000000",
         "rack": "r1",
         "directories": ["tCu5n6hbRy-kVzs_Yp0Tuw"],
+        "principals": ["User:CN=broker-1,O=us"],
     }
     assert znodes.decode_broker("/brokers/ids/1", data, BrokerId(1), 42) == broker
 

@@ -19,7 +19,7 @@ from barnabas.broker.handlers.registry import HANDLERS
 from barnabas.broker.network.request import Lane
 from barnabas.broker.security.api_operations import API_OPERATIONS, DENIED
 from barnabas.broker.security.authentication import Authenticator, Mechanism
-from barnabas.broker.security.inter_broker import BrokerPrincipals
+from barnabas.broker.security.broker_principals import BrokerPrincipals
 from barnabas.broker.security.password_servers import PlainPasswords, PlainServer
 from barnabas.broker.security.session import Session
 from barnabas.common.security.acl import Operation
@@ -463,7 +463,7 @@ def test_what_brokers_send_is_refused_to_clients_in_both_protocols(secured: Secu
 
 def test_without_an_authorizer_only_brokers_send_what_brokers_send(secured: SecuredServing) -> None:
     broker = Principal.user("broker")
-    services = replace(secured.dispatch._services, authorizer=None, brokers=BrokerPrincipals(broker))
+    services = replace(secured.dispatch._services, authorizer=None, brokers=BrokerPrincipals([broker]))
     secured.dispatch = Dispatcher(services)
     for case in FROM_BROKERS:
         for version in versions(case):

@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.broker.handlers.dispatcher import Dispatcher, in_turn
 from barnabas.broker.network.request import Lane
-from barnabas.broker.security.inter_broker import BrokerPrincipals
+from barnabas.broker.security.broker_principals import BrokerPrincipals
 from barnabas.broker.security.session import Session
 from barnabas.common.security.principal import Principal
 from barnabas.protocol import codec_kafka
@@ -204,7 +204,7 @@ def test_requests_between_brokers_are_refused_on_other_listeners(serving: Servin
 
 def test_requests_of_brokers_need_their_principal_on_a_listener_that_authenticates(leading: Serving) -> None:
     broker, alice = (Session("127.0.0.1", Principal.user(name)) for name in ("broker", "alice"))
-    services = dataclasses.replace(leading.dispatch._services, brokers=BrokerPrincipals(broker.principal))
+    services = dataclasses.replace(leading.dispatch._services, brokers=BrokerPrincipals([broker.principal]))
     leading.dispatch = Dispatcher(services)
     order = StopReplicaRequest(topic_states=[], **ORDER)
     fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], replica_id=2)
@@ -218,14 +218,14 @@ def test_requests_of_brokers_need_their_principal_on_a_listener_that_authenticat
     assert leading.send(order, EXTERNAL, session=broker).closed is not None
 
 
-@pytest.mark.parametrize("own", [None, Principal.user("broker")], ids=["open", "authenticated"])
+@pytest.mark.parametrize("brokers", [None, [Principal.user("broker")]], ids=["open", "authenticated"])
 def test_requests_of_super_users_are_those_of_brokers_on_every_listener(
-    leading: Serving, own: Principal | None
+    leading: Serving, brokers: list[Principal] | None
 ) -> None:
     """While the inter-broker listener is changed broker by broker, others use the former one."""
     admin, alice = (Session("127.0.0.1", Principal.user(name)) for name in ("admin", "alice"))
     services = dataclasses.replace(
-        leading.dispatch._services, brokers=BrokerPrincipals(own, [admin.principal])
+        leading.dispatch._services, brokers=BrokerPrincipals(brokers, [admin.principal])
     )
     leading.dispatch = Dispatcher(services)
     order = StopReplicaRequest(topic_states=[], **ORDER)

@@ -19,7 +19,7 @@ from barnabas.broker.replication.delayed_fetch import FetchOutcome
 from barnabas.broker.replication.fetch_sessions import PartitionListeners, SessionPartition
 from barnabas.broker.replication.fetcher_state import FollowedPartition, FollowedPartitions, apply_answer
 from barnabas.broker.replication.partition import Partition
-from barnabas.broker.security.inter_broker import BrokerPrincipals
+from barnabas.broker.security.broker_principals import BrokerPrincipals
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FetchRequest, FetchResponse
