@@ -199,7 +199,8 @@ def _shown(name: str, value: str) -> str:
 
 def _announce_security(security: ClusterSecurity) -> None:
     configuration = security.configuration
-    parts = [configuration.protocol, configuration.mechanism or "no login"]
+    known_by = configuration.mechanism or ("certificates of clients" if configuration.acl else "no login")
+    parts = [configuration.protocol, known_by]
     print(f"  security   {', '.join([*parts, 'ACLs' if configuration.acl else 'no ACLs'])}")
     print(f"  clients    {security.clients_folder}")
     for name in security.client_users:
@@ -283,7 +284,13 @@ add_arguments = command(
         dest="mechanism",
     ),
     flag("--acl", f"users may do what `barnabas acls grant` lets them; {ADMIN} may do everything"),
-    repeated("--user", "NAME[:PASSWORD]", "without PASSWORD a random one", type=_user, dest="users"),
+    repeated(
+        "--user",
+        "NAME[:PASSWORD]",
+        "without PASSWORD a random one; with --tls alone a certificate",
+        type=_user,
+        dest="users",
+    ),
     repeated("--host", "NAME", "one more name for the brokers' certificates", type=_host, dest="hosts"),
     repeated("--set", "KEY=VALUE", "a setting for every broker, in Kafka's names", dest="overrides"),
     repeated("--unset", "KEY", "drop a setting that an earlier `up` was given"),

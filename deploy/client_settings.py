@@ -6,9 +6,10 @@
     DIR/clients/<user>/aiokafka_settings.py  aiokafka, which takes an SSLContext
     DIR/clients/<user>/spark.json            options of the Spark sources and sinks
     DIR/clients/<user>/barnabas.json         our own clients
+    DIR/clients/<user>/keystore.pem          the user's certificate and key, named by all of them
 
 The files have passwords and are readable by their owner alone. `client_settings` is pure but for `aiokafka`,
-whose SSLContext reads the authority's certificate. Any thread.
+whose SSLContext reads the certificates. Any thread.
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ from barnabas.deploy.private_files import make_private_folder, write_private
 from barnabas.deploy.state import SecurityConfiguration
 
 COMMAND_CONFIG_FILE: Final = "client.properties"
+KEYSTORE_FILE: Final = "keystore.pem"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientAccess:
-    """How one user reaches the brokers. `ca_file`: None without TLS; `mechanism`: None without SASL."""
+    """How one user reaches the brokers. `ca_file`: None without TLS; `mechanism`: None without SASL.
+
+    `keystore_file` has the certificate for brokers that ask for one (``ssl.client.auth``), with its key.
+    """
 
     bootstrap: str
     ca_file: Path | None = None
+    keystore_file: Path | None = None
     mechanism: str | None = None
     user: str = ""
     password: str = field(default="", repr=False)
@@ -62,6 +68,8 @@ def _java(access: ClientAccess) -> dict[str, str]:
     settings = _servers(access, ".")
     if access.ca_file is not None:
         settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(access.ca_file)}
+    if access.keystore_file is not None:
+        settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(access.keystore_file)}
     if access.mechanism is not None:
         settings |= {
             "sasl.mechanism": access.mechanism,
@@ -74,6 +82,9 @@ def _confluent(access: ClientAccess) -> dict[str, str]:
     settings = _servers(access, ".")
     if access.ca_file is not None:
         settings["ssl.ca.location"] = str(access.ca_file)
+    if access.keystore_file is not None:
+        both = str(access.keystore_file)
+        settings |= {"ssl.certificate.location": both, "ssl.key.location": both}
     if access.mechanism is not None:
         settings |= {
             "sasl.mechanism": access.mechanism,
@@ -87,13 +98,17 @@ def _kafka_python(access: ClientAccess) -> dict[str, str]:
     settings = _servers(access, "_")
     if access.ca_file is not None:
         settings["ssl_cafile"] = str(access.ca_file)
+    if access.keystore_file is not None:
+        settings["ssl_certfile"] = str(access.keystore_file)
     return settings | _plain_login(access)
 
 
 def _aiokafka(access: ClientAccess) -> dict[str, Any]:
     settings = _servers(access, "_")
     if access.ca_file is not None:
-        settings["ssl_context"] = ssl.create_default_context(cafile=access.ca_file)
+        context = settings["ssl_context"] = ssl.create_default_context(cafile=access.ca_file)
+        if access.keystore_file is not None:
+            context.load_cert_chain(access.keystore_file)
     return settings | _plain_login(access)
 
 
@@ -158,8 +173,10 @@ def _aiokafka_module(access: ClientAccess) -> str:
         **_plain_login(access),
     }
     lines = [f"    {name!r}: {value!r}," for name, value in plain.items()]
-    imports = []
+    context = []
     if access.ca_file is not None:
-        imports = ["import ssl", ""]
-        lines.append(f"    'ssl_context': ssl.create_default_context(cafile={str(access.ca_file)!r}),")
-    return "\n".join([*imports, "settings = {", *lines, "}", ""])
+        context = ["import ssl", "", f"context = ssl.create_default_context(cafile={str(access.ca_file)!r})"]
+        if access.keystore_file is not None:
+            context.append(f"context.load_cert_chain({str(access.keystore_file)!r})")
+        lines.append("    'ssl_context': context,")
+    return "\n".join([*context, "settings = {", *lines, "}", ""])

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from msgspec import Struct, json
 
@@ -38,7 +38,13 @@ from barnabas.common.security.scram import (
     salted_password,
 )
 from barnabas.deploy import certificates
-from barnabas.deploy.client_settings import ClientAccess, client_settings, login_text, write_client_files
+from barnabas.deploy.client_settings import (
+    KEYSTORE_FILE,
+    ClientAccess,
+    client_settings,
+    login_text,
+    write_client_files,
+)
 from barnabas.deploy.private_files import exclusively, make_private_folder, write_private
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.state import SecurityConfiguration
@@ -62,6 +68,9 @@ _PACKAGES: Final = ("trustme", "cryptography", "puresasl")
 """Packages of the extra ``secure``."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9._$-]+")
 
+_PRINCIPALS: Final = f"RULE:^CN=broker-[0-9]+,.*$/{BROKER}/,RULE:^CN=([^,]+),.*$/$1/,DEFAULT"
+"""Where certificates tell users apart: a user's principal is its name, and all brokers are one user."""
+
 UserPasswords = Mapping[str, str | None]
 """User → password; None to keep the former one, or to make one."""
 
@@ -84,13 +93,21 @@ def check_configuration(
     configuration: SecurityConfiguration | None, users: UserPasswords, settings: Mapping[str, str]
 ) -> None:
     """Raise DeployError for parts that do not fit together, with what to add."""
-    mechanism = configuration.mechanism if configuration else None
-    if configuration is None or mechanism is None:
-        has_acl = configuration is not None and configuration.acl
-        for named, option in ((users, "--user"), (has_acl, "--acl")):
-            if named:
+    chosen = configuration or SecurityConfiguration()
+    mechanism = chosen.mechanism
+    if mechanism is None:
+        for is_named, option in ((users, "--user"), (chosen.acl, "--acl")):
+            if is_named and not chosen.tls:
                 raise DeployError(
-                    f"{option} needs users who can be told apart: add --sasl {DEFAULT_MECHANISM}"
+                    f"{option} needs users who can be told apart: add --sasl {DEFAULT_MECHANISM}, or --tls"
+                )
+        for name, password in users.items():
+            if password is not None:
+                raise DeployError(f"user {name!r}: a password needs --sasl {DEFAULT_MECHANISM}")
+            if name == ADMIN or not certificates.is_client_name(name):
+                raise DeployError(
+                    f"user {name!r}: in a certificate expected at most 64 letters, digits, '.', '_', '$', "
+                    f"'@' and '-', and neither {ADMIN} nor the name of a broker"
                 )
         return
     if mechanism not in MECHANISMS:
@@ -157,6 +174,14 @@ class ClusterSecurity:
         made = _Passwords(users=passwords, zookeeper=kept.zookeeper or make_password())
         self._write_passwords(made)
         write_private(self.jaas_file, _zookeeper_jaas(made.zookeeper or ""))
+        for name in {*self.client_users, *users}:
+            self._prepare_certificate(name, now)
+
+    def _prepare_certificate(self, user: str, now: datetime.datetime) -> None:
+        if self.configuration.tls and certificates.is_client_name(user):
+            make_private_folder(self.clients_folder)
+            make_private_folder(self.clients_of(user))
+            certificates.prepare_client(self.folder, self._keystore_of(user), user, now)
 
     @property
     def users(self) -> dict[str, str]:
@@ -165,9 +190,13 @@ class ClusterSecurity:
 
     @property
     def client_users(self) -> list[str]:
-        """Admin and the users; without SASL there is admin's folder alone, for whoever connects."""
-        others = [name for name in self.users if name not in (ADMIN, BROKER)]
-        return [ADMIN] if self.login_mechanism is None else [ADMIN, *others]
+        """Admin and the users: those with a password, or without SASL those with a certificate."""
+        if self.login_mechanism is None:
+            found = self.clients_folder.glob(f"*/{KEYSTORE_FILE}") if self.configuration.tls else ()
+            names = sorted(unquote(path.parent.name) for path in found)
+        else:
+            names = list(self.users)
+        return [ADMIN, *(name for name in names if name not in (ADMIN, BROKER))]
 
     def keep_user(self, name: str, password: str, bootstrap: str) -> Path:
         """Remember a user, and write the settings of its clients; returns their folder."""
@@ -175,6 +204,7 @@ class ClusterSecurity:
             kept = self._passwords()
             kept.users[name] = password
             self._write_passwords(kept)
+            self._prepare_certificate(name, datetime.datetime.now(datetime.UTC))
         return self.write_clients(bootstrap, [name])[0]
 
     def forget_user(self, name: str) -> None:
@@ -188,17 +218,26 @@ class ClusterSecurity:
         """The folder with the settings of a user's clients."""
         return self.clients_folder / quote(user, safe="")
 
+    def _keystore_of(self, user: str) -> Path:
+        return self.clients_of(user) / KEYSTORE_FILE
+
     def access(self, bootstrap: str, user: str = ADMIN) -> ClientAccess:
-        """How this user reaches the brokers; raises DeployError if its password is not known here."""
+        """How this user reaches the brokers; raises DeployError if the user is not known here."""
         ca_file = self.folder / certificates.CA_FILE if self.configuration.tls else None
+        # Not in the directory of an earlier version.
+        has_certificate = ca_file is not None and self._keystore_of(user).exists()
+        keystore_file = self._keystore_of(user) if has_certificate else None
         if self.login_mechanism is None:
-            return ClientAccess(bootstrap=bootstrap, ca_file=ca_file)
+            if user not in self.client_users:
+                raise DeployError(f"user {user!r} has no certificate in {self.clients_folder}")
+            return ClientAccess(bootstrap=bootstrap, ca_file=ca_file, keystore_file=keystore_file)
         password = self.users.get(user)
         if password is None:
             raise DeployError(f"the password of {user!r} is not known in {self.folder}")
         return ClientAccess(
             bootstrap=bootstrap,
             ca_file=ca_file,
+            keystore_file=keystore_file,
             mechanism=self.login_mechanism,
             user=user,
             password=password,
@@ -244,7 +283,7 @@ class ClusterSecurity:
             "protocol": self.configuration.protocol,
             "mechanism": self.configuration.mechanism,
             "acl": self.configuration.acl,
-            "users": self.client_users if self.login_mechanism else [],
+            "users": self.client_users if self.login_mechanism or self.configuration.acl else [],
             "clients": str(self.clients_folder),
         }
 
@@ -275,6 +314,8 @@ class ClusterSecurity:
                 "sasl.mechanism.inter.broker.protocol": login,
                 **{f"listener.name.{name}.{login.lower()}.sasl.jaas.config": text for name in names},
             }
+        elif self.configuration.acl:
+            settings |= {"ssl.client.auth": "required", "ssl.principal.mapping.rules": _PRINCIPALS}
         if self.configuration.acl:
             settings |= {
                 "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",

@@ -8,20 +8,42 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
-from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
+from cryptography.x509 import (
+    DNSName,
+    ExtendedKeyUsage,
+    IPAddress,
+    SubjectAlternativeName,
+    load_pem_x509_certificate,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from barnabas.deploy import certificates
-from barnabas.deploy.certificates import CA_FILE, check_name, keystore_file, prepare, server_names
+from barnabas.deploy.certificates import (
+    CA_FILE,
+    check_name,
+    keystore_file,
+    prepare,
+    prepare_client,
+    server_names,
+)
+from barnabas.deploy.process import DeployError
 
 NOW = datetime.datetime.now(datetime.UTC)
 NAMES = ["127.0.0.1", "localhost", "::1"]
 
 
-def _handshake(server_file: Path, ca_file: Path, name: str) -> None:
-    """A handshake in memory; raises SSLError if the client does not trust the server by this name."""
+def _handshake(server_file: Path, ca_file: Path, name: str, client_file: Path | None = None) -> None:
+    """A handshake in memory; raises SSLError if the client does not trust the server by this name.
+
+    With the file of a client also if the server does not trust that.
+    """
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_context.load_cert_chain(server_file)
     client_context = ssl.create_default_context(cafile=ca_file)
+    if client_file is not None:
+        client_context.load_cert_chain(client_file)
+        server_context.load_verify_locations(ca_file)
+        server_context.verify_mode = ssl.CERT_REQUIRED
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = server_context.wrap_bio(to_server, to_client, server_side=True)
     client = client_context.wrap_bio(to_client, to_server, server_hostname=name)
@@ -101,3 +123,35 @@ def test_a_text_that_is_no_name_is_refused(name: str) -> None:
         check_name(name)
     assert check_name("a-1.example.com") == "a-1.example.com"
     assert check_name("::0001") == "::1"
+
+
+def test_a_users_certificate_is_good_for_a_client_and_for_no_server(tmp_path: Path) -> None:
+    folder, client = tmp_path / "security", tmp_path / "keystore.pem"
+    prepare(folder, [1], NAMES, NOW)
+    prepare_client(folder, client, "localhost", NOW)
+    _handshake(keystore_file(folder, 1), folder / CA_FILE, "localhost", client)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        _handshake(client, folder / CA_FILE, "localhost")
+    assert stat.S_IMODE(client.stat().st_mode) == 0o600
+    certificate = load_pem_x509_certificate(client.read_bytes())
+    assert certificate.subject.rfc4514_string() == "CN=localhost,OU=local cluster,O=Barnabas"
+    # Some clients believe the common name of a server without other names.
+    usage = certificate.extensions.get_extension_for_class(ExtendedKeyUsage).value
+    assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+
+
+def test_a_users_certificate_is_kept_while_it_is_good(tmp_path: Path) -> None:
+    folder, client = tmp_path / "security", tmp_path / "keystore.pem"
+    prepare(folder, [1], NAMES, NOW)
+    texts = []
+    for name, days in (("alice", 0), ("alice", 300), ("bob", 300), ("bob", 690)):
+        prepare_client(folder, client, name, NOW + datetime.timedelta(days=days))
+        texts.append(client.read_bytes())
+    assert texts[0] == texts[1]
+    assert len({*texts}) == 3
+    (folder / "ca-key.pem").write_text("secret")
+    with pytest.raises(
+        DeployError, match="has no authority that could sign the certificate of 'bob'"
+    ) as caught:
+        prepare_client(folder, client, "bob", NOW)
+    assert caught.value.__suppress_context__

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from barnabas.broker.config.load import parse_properties
+from barnabas.common.security.certificate_names import names_of_pem
 from barnabas.common.security.jaas import parse_jaas, parse_jaas_file
+from barnabas.common.security.keystores import read_keys
+from barnabas.common.security.principal_mapping import PrincipalMapping
 from barnabas.common.security.scram import ScramCredential, ScramMechanism, credential_of, salted_password
 from barnabas.deploy import private_files
 from barnabas.deploy import security as security_module
@@ -33,6 +36,7 @@ from barnabas.deploy.state import SecurityConfiguration
 
 NOW = datetime.datetime.now(datetime.UTC)
 SECURE = SecurityConfiguration(tls=True, mechanism="SCRAM-SHA-256", acl=True)
+CERTIFICATES = SecurityConfiguration(tls=True, acl=True)
 BOOTSTRAP = "127.0.0.1:9092,127.0.0.1:9093"
 
 
@@ -48,7 +52,12 @@ def prepared(
     ("configuration", "users", "settings", "complaint"),
     [
         (None, {"alice": None}, {}, "--user needs users.*--sasl SCRAM-SHA-256"),
-        (SecurityConfiguration(tls=True, acl=True), {}, {}, "--acl needs users.*--sasl SCRAM-SHA-256"),
+        (SecurityConfiguration(acl=True), {}, {}, "--acl needs users.*--sasl SCRAM-SHA-256, or --tls"),
+        (CERTIFICATES, {"alice": "x"}, {}, "'alice': a password needs --sasl SCRAM-SHA-256"),
+        (CERTIFICATES, {"admin": None}, {}, "'admin': in a certificate expected .* neither admin nor"),
+        (CERTIFICATES, {"broker-1": None}, {}, "'broker-1': in a certificate expected .* neither admin nor"),
+        (CERTIFICATES, {"a,CN=b": None}, {}, "'a,CN=b': in a certificate expected"),
+        (CERTIFICATES, {"x" * 65: None}, {}, "in a certificate expected at most 64"),
         (SecurityConfiguration(mechanism="GSSAPI"), {}, {}, "GSSAPI: expected one of PLAIN, SCRAM-SHA-256"),
         (SecurityConfiguration(mechanism="OAUTHBEARER"), {}, {}, "--set sasl.oauthbearer.jwks.endpoint.url="),
         (SECURE, {"admin": "x"}, {}, "'admin': the cluster makes this user itself"),
@@ -72,6 +81,7 @@ def test_parts_that_fit() -> None:
     check_configuration(None, {}, {})
     check_configuration(SECURE, {"alice@example.com": "secret"}, {})
     check_configuration(SecurityConfiguration(tls=True), {}, {})
+    check_configuration(CERTIFICATES, {"alice@example.com": None}, {})
     check_configuration(
         SecurityConfiguration(mechanism="OAUTHBEARER"),
         {},
@@ -166,9 +176,38 @@ def test_tls_alone_has_no_users(tmp_path: Path) -> None:
         "security.protocol": "SSL",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(tmp_path / "security" / CA_FILE),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(tmp_path / "clients" / "admin" / "keystore.pem"),
     }
     assert "sasl" not in (folder / "confluent.json").read_text()
     assert security.describe()["users"] == []
+
+
+def test_certificates_tell_users_apart(tmp_path: Path) -> None:
+    security = prepared(tmp_path, CERTIFICATES, {"alice": None})
+    settings = security.broker_settings(2)
+    assert settings["ssl.client.auth"] == "required"
+    assert settings["super.users"] == "User:admin;User:broker"
+    mapping = PrincipalMapping(settings["ssl.principal.mapping.rules"])
+
+    def principal(path: str) -> str | None:
+        return mapping.name_of(names_of_pem(read_keys(str(tmp_path / path), None, None).chain).subject)
+
+    assert principal("clients/alice/keystore.pem") == "alice"
+    assert principal("clients/admin/keystore.pem") == ADMIN
+    assert principal("security/broker-2.pem") == BROKER
+    assert security.describe()["users"] == ["admin", "alice"]
+    # The next start knows them by their certificates.
+    assert prepared(tmp_path, CERTIFICATES).client_users == ["admin", "alice"]
+    with pytest.raises(DeployError, match=r"user 'bob' has no certificate in .*clients"):
+        security.access(BOOTSTRAP, "bob")
+
+
+def test_users_with_odd_names_and_passwords_do_without_certificates(tmp_path: Path) -> None:
+    security = prepared(tmp_path, users={"a,b": None, "broker-1": None})
+    security.write_clients(BOOTSTRAP)
+    for user in ("a,b", "broker-1"):
+        assert "keystore" not in security.clients_of(user).joinpath("client.properties").read_text()
 
 
 def test_each_file_of_a_user_has_the_settings_of_its_client(tmp_path: Path) -> None:
@@ -192,6 +231,10 @@ def test_each_file_of_a_user_has_the_settings_of_its_client(tmp_path: Path) -> N
     assert (
         settings("confluent")["sasl.password"] == settings("kafka-python")["sasl_plain_password"] == password
     )
+    keystore = str(folder / "keystore.pem")
+    assert settings("java")["ssl.keystore.location"] == settings("kafka-python")["ssl_certfile"] == keystore
+    assert settings("confluent")["ssl.certificate.location"] == settings("barnabas")["ssl_key_location"]
+    assert settings("confluent")["ssl.key.location"] == keystore
     assert f"sasl.password={password}\n" in (folder / "librdkafka.properties").read_text()
 
     module = runpy.run_path(str(folder / "aiokafka_settings.py"))["settings"]
