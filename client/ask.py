@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -46,6 +48,8 @@ AskOne = Callable[[BrokerId, Sequence[TopicPartition], int], Awaitable[AnswerOfO
 
 _AT_ONCE: Final = 32
 """The number of parallel requests; enough to hide the round trips."""
+_UNMUTED_S: Final = 0.1
+"""After a deadline: until then a channel that is not muted has ended the attempt itself."""
 
 
 class Answered(NamedTuple, Generic[R]):
@@ -107,7 +111,7 @@ async def ask(route: Route, message: RequestOf[R], retries: Retries) -> Answered
     while True:
         codes: list[int] = []
         try:
-            node_id, response = await route.send(message, retries)
+            node_id, response = await _within(retries.deadline, route.send(message, retries))
             codes = codes_of(response)
             route.check(codes)
             return Answered(response, node_id, is_doubtful)
@@ -117,6 +121,16 @@ async def ask(route: Route, message: RequestOf[R], retries: Retries) -> Answered
         # It may have been the controller for the first of several topics.
         is_doubtful = is_doubtful or ErrorCode.NONE in codes or may_be_done(error)
         await route.before_next(error, retries)
+
+
+async def _within(deadline: float, attempt: Coroutine[Any, Any, R]) -> R:
+    """The channel ends an attempt at the deadline, unless the broker mutes it for longer, by a quota."""
+    left_s = deadline - time.monotonic() + _UNMUTED_S
+    try:
+        async with asyncio.timeout(left_s if left_s < math.inf else None):
+            return await attempt
+    except TimeoutError:
+        raise RequestTimedOutLocally("a broker throttles this client for longer than it waits") from None
 
 
 def may_be_done(error: BarnabasError) -> bool:

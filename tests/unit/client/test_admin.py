@@ -29,9 +29,24 @@ from barnabas.protocol.schema import ApiKey
 from barnabas.zookeeper.configs import Entity
 from tests.support.admins import quick_admin
 from tests.support.fake_broker import FakeBroker, FakeCluster
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 
 from .test_consumer import fill
+
+
+async def test_a_mute_by_a_quota_prolongs_no_call_of_the_user() -> None:
+    async with FakeCluster(1) as cluster, quick_admin(cluster) as admin:
+        throttled = CreateTopicsResponse(
+            topics=[CreatableTopicResult(name="t", error_code=0)], throttle_time_ms=60_000
+        )
+        cluster.brokers[1].script(ApiKey.CREATE_TOPICS, lambda _: throttled)
+        await admin.create_topics(NewTopic("t"))
+        cluster.brokers[1].gates[ApiKey.CREATE_TOPICS] = asyncio.Event()
+        async with asyncio.timeout(DEADLINE_S / 2):
+            with pytest.raises(RequestTimedOutLocally, match=r"throttles this client.* 200 ms"):
+                await admin.create_topics(NewTopic("u"), timeout_ms=200)
+        # The broker would not mute another connection.
+        assert len(cluster.brokers[1].connections) <= 2
 
 
 async def test_a_topic_is_made_listed_described_and_deleted() -> None:
