@@ -24,6 +24,8 @@ from typing import Any, Final, Self
 from barnabas.deploy.maven import FetchFailed, fetch, read_pinned
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import find_java
+from benchmarks.peers.apache_kafka import VERSION, archives
+from benchmarks.peers.processes import PeerError
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / "build" / "compat"
@@ -118,6 +120,10 @@ class Driver:
         return reply["answer"]
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def said(self) -> str:
         """The end of the driver's stderr."""
         return "".join(self._said[-40:])
@@ -148,7 +154,9 @@ class Client:
         """Start the driver; raises Unavailable."""
         environment = _environment(self)
         path = HERE / "drivers" / self.driver
-        if path.suffix == ".java":
+        if path.is_dir():
+            command = [environment[PROGRAM]]
+        elif path.suffix == ".java":
             command = [find_java(), *LIGHT, path.stem]
         else:
             command = ["node" if path.suffix == ".js" else sys.executable, str(path)]
@@ -253,7 +261,14 @@ def compiled(name: str, sources: Sequence[Path], libraries: Iterable[Path]) -> P
         if not classes.exists():
             partial = folder / "partial"
             shutil.rmtree(partial, ignore_errors=True)
-            command = [java, "-cp", f"{compiler}/*", "org.eclipse.jdt.internal.compiler.batch.Main", "-11"]
+            command = [
+                java,
+                "-cp",
+                f"{compiler}/*",
+                "org.eclipse.jdt.internal.compiler.batch.Main",
+                "-11",
+                "-nowarn",
+            ]
             subprocess.run([*command, "-cp", path, "-d", str(partial), *map(str, sources)], check=True)
             partial.rename(classes)
         return classes
@@ -261,9 +276,24 @@ def compiled(name: str, sources: Sequence[Path], libraries: Iterable[Path]) -> P
 
 def _java() -> Mapping[str, str]:
     """Kafka's clients, and the driver."""
-    archives = fetch_list("kafka-clients-4.4.0", _JAVA_ARCHIVES)
+    return java_environment(fetch_list("kafka-clients-4.4.0", _JAVA_ARCHIVES))
+
+
+def java_environment(archives: Path) -> Mapping[str, str]:
+    """The driver of Java with the clients in these archives. Raises Unavailable."""
     sources = sorted((HERE / "drivers" / "java").glob("*.java"))
     return {"CLASSPATH": f"{compiled('driver', sources, archives.glob('*.jar'))}:{archives}/*"}
+
+
+PROGRAM: Final = "DRIVER_PROGRAM"
+"""The variable that names the program of a driver which is compiled."""
+
+
+def _franz_go() -> Mapping[str, str]:
+    with alone("franz-go") as folder:
+        program = folder / "driver"
+        run_tool(["go", "build", "-o", str(program), "."], HERE / "drivers" / "franz_go")
+        return {PROGRAM: str(program)}
 
 
 _KCAT_PACKAGES = ("kcat", "librdkafka1", "libyajl2", "libsasl2-2", "liblz4-1")
@@ -293,6 +323,14 @@ def _kcat() -> Mapping[str, str]:
         return {"KCAT": str(root / "usr" / "bin" / "kcat"), "LD_LIBRARY_PATH": path}
 
 
+def _apache_kafka() -> Mapping[str, str]:
+    """The Java clients of the release that the tests compare with."""
+    try:
+        return java_environment(archives())
+    except PeerError as error:
+        raise Unavailable(str(error)) from error
+
+
 NEWEST_JAVA: Final = "Java 4.4"
 CLIENTS = {
     client.name: client
@@ -305,4 +343,12 @@ CLIENTS = {
         Client(NEWEST_JAVA, "java/Driver.java", _java),
     )
 }
-"""Every client by its name, in the order of the table."""
+"""Every client by its name, in the order of the table of features."""
+SECURED_CLIENTS = CLIENTS | {
+    client.name: client
+    for client in (
+        Client(f"Java {VERSION}", "java/Driver.java", _apache_kafka),
+        Client("franz-go", "franz_go", _franz_go),
+    )
+}
+"""Those of the table of security."""

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from benchmarks.peers.apache_kafka import VERSION
 from tests.support.names import fresh_name
 
 from ..cluster.tools import UNHARMED
-from .clients import CLIENTS, Driver, Unavailable
+from .clients import CLIENTS, SECURED_CLIENTS, Driver, Unavailable
 from .features import Bench
 from .java import Tool, java_tools
 from .wire import have_offsets_topic_made
@@ -40,7 +41,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | Exis
     """A cluster for several tests, which is not started yet: a context manager that ends it."""
 
     @contextmanager
-    def make(name: str, settings: Mapping[str, str] | None = None, **more: int) -> Iterator[LocalCluster]:
+    def make(name: str, settings: Mapping[str, str] | None = None, **more: Any) -> Iterator[LocalCluster]:
         if EXTERNAL:
             pytest.skip("needs a cluster of our own, and COMPAT_BOOTSTRAP names another")
         chroot = fresh_name(f"{zookeeper.connect}/{name}")
@@ -80,7 +81,7 @@ def make_driver_of(started: ExitStack) -> StartDriver:
             drivers.pop(name).__exit__()
         if name not in drivers:
             try:
-                drivers[name] = started.enter_context(CLIENTS[name].start())
+                drivers[name] = started.enter_context(SECURED_CLIENTS[name].start())
             except Unavailable as error:
                 pytest.skip(f"{name}: {error}")
         return drivers[name]

@@ -1,4 +1,5 @@
-"""The tables of clients in docs/compatibility.md: the features each can use, the API versions it chose.
+"""The tables of clients in docs/compatibility.md: the features each can use, the API versions it chose,
+and what it does on a secured cluster.
 
     python -m tests.compat.table       # run the suite, and write the tables from its outcome
 
@@ -20,7 +21,7 @@ RESULTS = "COMPAT_RESULTS"
 """The variable that names the folder where tests leave what came out, instead of comparing it."""
 NOT_THERE, FAILED = "-", "no"
 _BEGIN, _END = "<!-- {}: made by python -m tests.compat.table -->", "<!-- end of {} -->"
-FEATURES, VERSIONS = "features", "versions"
+FEATURES, VERSIONS, SECURITY = "features", "versions", "security"
 
 Table = Mapping[str, Mapping[str, str]]
 """Row → client → cell."""
@@ -73,7 +74,7 @@ def write(text: str, table: str, rows: Table, clients: Sequence[str], corner: st
 
 def collect(folder: Path, order: Sequence[str]) -> dict[str, dict[str, dict[str, str]]]:
     """Table → row → client → cell, from the files of the tests; rows in this order, others by number."""
-    found: dict[str, dict[str, dict[str, str]]] = {FEATURES: {}, VERSIONS: {}}
+    found: dict[str, dict[str, dict[str, str]]] = {FEATURES: {}, VERSIONS: {}, SECURITY: {}}
     left = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     known = {row: position for position, row in enumerate(order)}
     for entry in sorted(left, key=lambda entry: (known.get(entry["row"], 0), _number(entry["row"]))):
@@ -90,11 +91,12 @@ def _number(row: str) -> int:
 def main() -> int:
     import tests.compat.group_features
     import tests.compat.transaction_features  # noqa: F401 - they add their rows
-    from tests.compat.clients import CLIENTS
+    from tests.compat.clients import CLIENTS, SECURED_CLIENTS
     from tests.compat.features import FEATURES as ALL
     from tests.compat.java import NAME
     from tests.compat.test_failover import ROW
     from tests.compat.test_group_failover import ROW as GROUP_ROW
+    from tests.compat.test_secured_clients import ROWS
 
     with tempfile.TemporaryDirectory() as name:
         ran = subprocess.run(
@@ -103,10 +105,11 @@ def main() -> int:
             env={**os.environ, RESULTS: name},
             check=False,
         )
-        tables = collect(Path(name), [*ALL, ROW, GROUP_ROW])
+        tables = collect(Path(name), [*ALL, ROW, GROUP_ROW, *ROWS])
     text = PAGE.read_text(encoding="utf-8")
     text = write(text, FEATURES, tables[FEATURES], list(CLIENTS), "")
     text = write(text, VERSIONS, tables[VERSIONS], [*CLIENTS, NAME], "API")
+    text = write(text, SECURITY, tables[SECURITY], list(SECURED_CLIENTS), "")
     PAGE.write_text(text, encoding="utf-8")
     return ran.returncode
 

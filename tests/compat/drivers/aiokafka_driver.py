@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiokafka
+from access import current, reaching
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
@@ -34,6 +36,24 @@ STOP_TIMEOUT_S = 90.0
 describe = describing(KafkaError)
 
 
+class Token(AbstractTokenProvider):
+    """The provider of a token as aiokafka wants it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        return self._token
+
+
+def servers(bootstrap: str) -> dict[str, Any]:
+    """The settings with which aiokafka reaches the bootstrap servers."""
+    settings = reaching("aiokafka", bootstrap)
+    if token := current().token:
+        settings["sasl_oauth_token_provider"] = Token(token)
+    return settings
+
+
 def hello() -> dict[str, str]:
     return {"client": "aiokafka", "version": aiokafka.__version__}
 
@@ -42,7 +62,7 @@ def hello() -> dict[str, str]:
 
 
 async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
-    producer = AIOKafkaProducer(**producer_arguments(command))
+    producer = AIOKafkaProducer(**producer_arguments(servers(command.bootstrap), command))
     await producer.start()
     try:
         return await send_all(command.records, producer.send, lambda future: future, KafkaError)
@@ -55,7 +75,7 @@ async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def open_consumer(bootstrap: str, **config: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, **config)
+    consumer = AIOKafkaConsumer(**servers(bootstrap), **config)
     await consumer.start()
     try:
         yield consumer
@@ -74,7 +94,7 @@ def raise_for(code: int, message: str | None = None) -> None:
 @asynccontextmanager
 async def admin_of(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
     """An admin client for one command."""
-    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=45_000)
+    client = AIOKafkaAdminClient(**servers(bootstrap), request_timeout_ms=45_000)
     await client.start()
     try:
         yield client
@@ -175,7 +195,7 @@ class TaskLoad(Load):
     ) -> None:
         super().__init__()
         config = {} if idempotent is None else {"enable_idempotence": idempotent}
-        self._producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", **config)
+        self._producer = AIOKafkaProducer(**servers(bootstrap), acks="all", **config)
         self._topic, self._partitions, self._interval_s = topic, partitions, interval_ms / 1000
         self._is_stopping = False
 
@@ -227,7 +247,8 @@ class AiokafkaMember(RevocationNotes, ConsumerRebalanceListener):
         if settings.strategy != "range":
             raise Unsupported("aiokafka has no cooperative rebalancing")
         self._consumer = AIOKafkaConsumer(
-            **member_arguments(settings), partition_assignment_strategy=(RangePartitionAssignor,)
+            **member_arguments(servers(settings.bootstrap), settings),
+            partition_assignment_strategy=(RangePartitionAssignor,),
         )
         subscribe(self._consumer, settings, self)
         self._is_stopping = False
@@ -264,7 +285,9 @@ class AiokafkaTransactions(Transactions):
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
         self._is_started = False
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
+            **servers(bootstrap),
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
         )
 
     async def begin(self) -> None:

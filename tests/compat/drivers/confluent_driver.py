@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import confluent_kafka
+from access import Access, current, reaching
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -43,6 +44,18 @@ def describe(error: BaseException) -> ClientError | None:
     return None
 
 
+REFUSALS: dict[tuple[str, Access], KafkaError] = {}
+"""The error of a login, by the servers and the access."""
+
+
+def servers(bootstrap: str) -> dict[str, Any]:
+    """The settings with which librdkafka reaches the bootstrap servers."""
+    settings = reaching("confluent", bootstrap)
+    if token := current().token:
+        settings["oauth_cb"] = lambda _: (token, time.time() + 3_600)
+    return settings
+
+
 def hello() -> dict[str, str]:
     return {"client": "confluent-kafka", "version": confluent_kafka.__version__}
 
@@ -52,7 +65,7 @@ def hello() -> dict[str, str]:
 
 def produce(command: ProduceCommand) -> list[dict[str, Any]]:
     config = {
-        "bootstrap.servers": command.bootstrap,
+        **servers(command.bootstrap),
         "acks": command.acks,
         "compression.type": command.compression,
         "enable.idempotence": command.idempotent,
@@ -107,7 +120,7 @@ def send_all(
 def consumer_of(bootstrap: str, **config: Any) -> confluent_kafka.Consumer:
     return confluent_kafka.Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **servers(bootstrap),
             "group.id": "unused",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
@@ -178,10 +191,21 @@ def offsets(
 # -- admin -------------------------------------------------------------------------------------------------
 
 
-@functools.cache
 def admin_of(bootstrap: str) -> AbstractContextManager[AdminClient]:
+    return nullcontext(_kept_admin(bootstrap, current()))
+
+
+@functools.cache
+def _kept_admin(bootstrap: str, chosen: Access) -> AdminClient:
     """Kept: a client that is dropped while it is asked something cancels it."""
-    return nullcontext(AdminClient({"bootstrap.servers": bootstrap}))
+
+    def note_refusal(error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:
+            REFUSALS[bootstrap, chosen] = error
+
+    client = AdminClient({**servers(bootstrap), "error_cb": note_refusal})
+    client.poll(0)
+    return client
 
 
 def create_topic(admin: AdminClient, command: CreateTopicCommand) -> None:
@@ -199,8 +223,19 @@ def delete_topic(admin: AdminClient, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
 
 
-def list_topics(admin: AdminClient) -> list[str]:
-    return list(admin.list_topics(timeout=TIMEOUT_S).topics)
+def list_topics(bootstrap: str) -> list[str]:
+    """Raises the error of a login at once: librdkafka itself goes on trying, and only tells of it."""
+    with admin_of(bootstrap) as admin:
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                return list(admin.list_topics(timeout=1 if current().mechanism else TIMEOUT_S).topics)
+            except KafkaException:
+                admin.poll(0)
+                if (refusal := REFUSALS.get((bootstrap, current()))) is not None:
+                    raise KafkaException(refusal) from None
+                if time.monotonic() > deadline:
+                    raise
 
 
 def describe_topic(admin: AdminClient, topic: str) -> list[dict[str, Any]]:
@@ -292,7 +327,7 @@ class Load(ThreadedLoad):
     ) -> None:
         super().__init__(partitions, interval_ms)
         config = {} if idempotent is None else {"enable.idempotence": idempotent}
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, **config})
+        self._producer = confluent_kafka.Producer({**servers(bootstrap), **config})
         self._topic = topic
 
     def wait(self, seconds: float) -> None:
@@ -334,7 +369,7 @@ class ConfluentMember(PolledMember):
         self._committed: list[Any] = []
         config = {
             **settings.librdkafka,
-            "bootstrap.servers": settings.bootstrap,
+            **servers(settings.bootstrap),
             "group.id": settings.group,
             "on_commit": lambda error, partitions: self._committed.append(error),
             "log_level": 0,
@@ -378,7 +413,7 @@ class ConfluentTransactions(Transactions):
         self._is_started = False
         self._producer = confluent_kafka.Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **servers(bootstrap),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
                 "linger.ms": 5,

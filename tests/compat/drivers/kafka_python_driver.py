@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import kafka
+from access import current, reaching
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, for_code
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 from load import ThreadedLoad, load_value
 from lost_join import recall_lost_join
@@ -35,6 +37,24 @@ STRATEGIES = {"range": RangePartitionAssignor, "cooperative-sticky": Cooperative
 describe = describing(KafkaError)
 
 
+class Token(AbstractTokenProvider):
+    """The provider of a token as kafka-python wants it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def token(self) -> str:
+        return self._token
+
+
+def servers(bootstrap: str) -> dict[str, Any]:
+    """The settings with which kafka-python reaches the bootstrap servers."""
+    settings = reaching("kafka-python", bootstrap)
+    if token := current().token:
+        settings["sasl_oauth_token_provider"] = Token(token)
+    return settings
+
+
 def hello() -> dict[str, str]:
     return {"client": "kafka-python", "version": kafka.__version__}
 
@@ -44,7 +64,7 @@ def hello() -> dict[str, str]:
 
 async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
     producer = KafkaProducer(
-        **producer_arguments(command),
+        **producer_arguments(servers(command.bootstrap), command),
         max_block_ms=int(command.timeout_s * 1000),
         delivery_timeout_ms=int(command.timeout_s * 1000) + 100,
     )
@@ -64,7 +84,7 @@ async def produce(command: ProduceCommand) -> list[dict[str, Any]]:
 async def open_consumer(bootstrap: str, **config: Any) -> AsyncIterator[KafkaConsumer]:
     # A consumer that is closed waits for its last fetch, at the end of the log for 500 ms by default.
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, fetch_max_wait_ms=50, **config
+        **servers(bootstrap), group_id=None, enable_auto_commit=False, fetch_max_wait_ms=50, **config
     )
     try:
         yield consumer
@@ -76,7 +96,9 @@ async def open_consumer(bootstrap: str, **config: Any) -> AsyncIterator[KafkaCon
 
 
 def admin_of(bootstrap: str) -> KafkaAdminClient:
-    return KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=45_000)
+    # A login that is refused is tried until the end of this time.
+    bootstrap_ms = {"bootstrap_timeout_ms": 4_000} if current().mechanism else {}
+    return KafkaAdminClient(**servers(bootstrap), **bootstrap_ms, request_timeout_ms=45_000)
 
 
 def raise_any(outcomes: Iterable[Any]) -> None:
@@ -184,7 +206,7 @@ class Load(ThreadedLoad):
     ) -> None:
         super().__init__(partitions, interval_ms)
         config = {} if idempotent is None else {"enable_idempotence": idempotent}
-        self._producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", **config)
+        self._producer = KafkaProducer(**servers(bootstrap), acks="all", **config)
         self._topic = topic
 
     def finish(self, timeout_s: float) -> None:
@@ -212,7 +234,8 @@ class KafkaPythonMember(RevocationNotes, PolledMember, ConsumerRebalanceListener
     def __init__(self, settings: MemberSettings) -> None:
         super().__init__()
         self._consumer = KafkaConsumer(
-            **member_arguments(settings), partition_assignment_strategy=[STRATEGIES[settings.strategy]]
+            **member_arguments(servers(settings.bootstrap), settings),
+            partition_assignment_strategy=[STRATEGIES[settings.strategy]],
         )
         subscribe(self._consumer, settings, self)
 
@@ -248,7 +271,7 @@ class KafkaPythonTransactions(Transactions):
     def __init__(self, bootstrap: str, transactional_id: str, timeout_ms: int) -> None:
         self._is_started = False
         self._producer = KafkaProducer(
-            bootstrap_servers=bootstrap,
+            **servers(bootstrap),
             transactional_id=transactional_id,
             transaction_timeout_ms=timeout_ms,
             max_block_ms=int(TIMEOUT_S * 1000),

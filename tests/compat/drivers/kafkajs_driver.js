@@ -49,8 +49,21 @@ const CODECS = { none: 'None', gzip: 'GZIP', snappy: 'Snappy', lz4: 'LZ4', zstd:
 
 // -- connections -------------------------------------------------------------------------------------------
 
+let security = {}
+
 const client = (bootstrap, config = {}) =>
-  new Kafka({ brokers: bootstrap.split(','), clientId: 'kafkajs', logLevel: logLevel.NOTHING, ...config })
+  new Kafka({ brokers: bootstrap.split(','), clientId: 'kafkajs', logLevel: logLevel.NOTHING, ...security, ...config })
+
+// The command `access` of access.py.
+const access = ({ ca_file = null, mechanism = null, user, password, token = null, certificate = null }) => {
+  // By itself it authenticates again before each request of the last ten seconds; brokers refuse that within a second.
+  security = { reauthenticationThreshold: 300 }
+  if (ca_file) security.ssl = { ca: [fs.readFileSync(ca_file)] }
+  if (certificate) security.ssl.key = security.ssl.cert = fs.readFileSync(certificate)
+  if (token) security.sasl = { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: token }) }
+  else if (mechanism) security.sasl = { mechanism: mechanism.toLowerCase(), username: user, password }
+  return null
+}
 
 const withAdmin = async (bootstrap, work, config = {}) => {
   const admin = client(bootstrap, config).admin()
@@ -96,6 +109,8 @@ const offsetsUnder = async (bootstrap, topic, partitions, at, isolation) => {
 
 const commands = {
   hello: () => ({ client: 'kafkajs', version }),
+
+  access,
 
   async produce({
     bootstrap,

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from access import current, reaching
 from load import ThreadedLoad, load_value
 from member import Member, MemberSettings
 from serve import serve_client
@@ -40,9 +41,18 @@ def settings_of(settings: Mapping[str, Any]) -> list[str]:
     return [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
 
 
+def security() -> list[str]:
+    """The arguments with which kcat reaches a secured cluster."""
+    settings = reaching("confluent", "")
+    del settings["bootstrap.servers"]
+    if current().token:
+        raise Unsupported("kcat takes no token, but gets one from an OpenID provider")
+    return settings_of(settings)
+
+
 def run(*arguments: str, stdin: bytes = b"", timeout_s: float = 60) -> bytes:
     done = subprocess.run(
-        [KCAT, *arguments], input=stdin, capture_output=True, timeout=timeout_s, check=False
+        [KCAT, *security(), *arguments], input=stdin, capture_output=True, timeout=timeout_s, check=False
     )
     if done.returncode != 0:
         raise ClientError(-1, "kcat", done.stderr.decode("utf-8", "replace").strip())
@@ -214,7 +224,9 @@ class Load(ThreadedLoad):
         settings: dict[str, Any] = {"linger.ms": 5}
         if idempotent is not None:
             settings["enable.idempotence"] = str(idempotent).lower()
-        command = [KCAT, "-P", "-b", bootstrap, "-t", topic, *settings_of(settings)]
+        # Otherwise kcat ends when all its connections are closed, as sessions are at their end.
+        lasting = ["-E"] if current().mechanism else []
+        command = [KCAT, *security(), *lasting, "-P", "-b", bootstrap, "-t", topic, *settings_of(settings)]
         self._kcats = [
             subprocess.Popen([*command, "-p", str(partition)], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
             for partition in range(partitions)
@@ -245,6 +257,7 @@ class KcatMember(Member):
         subscribed = [settings.regex] if settings.regex else settings.topics or []
         command = [
             KCAT,
+            *security(),
             "-b",
             settings.bootstrap,
             *settings_of(settings.librdkafka),
@@ -349,7 +362,8 @@ class KcatTransactions(Transactions):
             self._process = None
 
     def _start(self, topic: str) -> subprocess.Popen[bytes]:
-        command = [KCAT, "-P", "-b", self._bootstrap, "-t", topic, "-K", KEY_MARK, "-vvv", *self._options]
+        of_topic = ["-P", "-b", self._bootstrap, "-t", topic, "-K", KEY_MARK]
+        command = [KCAT, *security(), *of_topic, "-vvv", *self._options]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def _end(self) -> str:

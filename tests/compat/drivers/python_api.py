@@ -39,10 +39,10 @@ def describing(kind: type[BaseException]) -> Describe:
     return describe
 
 
-def producer_arguments(command: ProduceCommand) -> dict[str, Any]:
+def producer_arguments(servers: dict[str, Any], command: ProduceCommand) -> dict[str, Any]:
     limit = command.max_request_bytes
     return {
-        "bootstrap_servers": command.bootstrap,
+        **servers,
         "acks": command.acks if command.acks == "all" else int(command.acks),
         "compression_type": None if command.compression == "none" else command.compression,
         "enable_idempotence": command.idempotent,
@@ -136,9 +136,9 @@ def _record_as_json(record: Any) -> dict[str, Any]:
     }
 
 
-def member_arguments(settings: MemberSettings) -> dict[str, Any]:
+def member_arguments(servers: dict[str, Any], settings: MemberSettings) -> dict[str, Any]:
     return {
-        "bootstrap_servers": settings.bootstrap.split(","),
+        **servers,
         "group_id": settings.group,
         "group_instance_id": settings.instance,
         "auto_offset_reset": "earliest",

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from access import access
 from load import Load, load_commands
 from member import KEPT, Member, MemberSettings, member_commands
-from stdio import Describe, commands_of, serve
+from stdio import Describe, by_name, commands_of, serve
 from transactions import Transactions, transaction_commands
 
 
@@ -18,6 +19,7 @@ def serve_client(
 ) -> None:
     serve(
         commands_of(module)
+        | by_name(access)
         | load_commands(load)
         | member_commands(member)
         | transaction_commands(transactions, lambda: KEPT[-1]),

@@ -8,7 +8,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.admin.AdminClientConfig;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.ConfigEntry;
@@ -52,8 +51,7 @@ final class Administration {
         works.put("delete_group_offsets", Administration::deleteGroupOffsets);
         works.forEach((name, work) -> commands.put(name, arguments -> {
             String bootstrap = arguments.get("bootstrap").asText();
-            Map<String, Object> settings = Map.of(AdminClientConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap);
-            try (Admin admin = Admin.create(settings)) {
+            try (Admin admin = Admin.create(Access.settings(bootstrap))) {
                 return work.run(admin, arguments);
             }
         }));
@@ -160,14 +158,14 @@ final class Administration {
 
     private static Object listGroups(Admin admin, JsonNode arguments) throws Exception {
         List<String> found = new ArrayList<>();
-        admin.listGroups().all().get().forEach(listing -> found.add(listing.groupId()));
+        admin.listConsumerGroups().all().get().forEach(listing -> found.add(listing.groupId()));
         return found;
     }
 
     private static Object describeGroup(Admin admin, JsonNode arguments) throws Exception {
         String group = group(arguments);
         ConsumerGroupDescription found = admin.describeConsumerGroups(List.of(group)).all().get().get(group);
-        return Map.of("state", found.groupState().toString(), "members", found.members().size());
+        return Map.of("state", found.state().toString(), "members", found.members().size());
     }
 
     private static Object groupOffsets(Admin admin, JsonNode arguments) throws Exception {

@@ -29,6 +29,7 @@ public final class Driver {
         System.setOut(System.err);
         Map<String, Command> commands = new HashMap<>();
         commands.put("hello", ignored -> Map.of("client", "Java 4.4", "version", version()));
+        Access.addTo(commands);
         Records.addTo(commands);
         Administration.addTo(commands);
         Load.addTo(commands);

@@ -38,7 +38,7 @@ final class Records {
 
     static Properties producerSettings(String bootstrap) {
         var settings = new Properties();
-        settings.put(ProducerConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap);
+        settings.putAll(Access.settings(bootstrap));
         settings.put(ProducerConfig.KEY_SERIALIZER_CLASS_CONFIG, ByteArraySerializer.class);
         settings.put(ProducerConfig.VALUE_SERIALIZER_CLASS_CONFIG, ByteArraySerializer.class);
         return settings;
@@ -46,7 +46,7 @@ final class Records {
 
     static Properties consumerSettings(String bootstrap) {
         var settings = new Properties();
-        settings.put(ConsumerConfig.BOOTSTRAP_SERVERS_CONFIG, bootstrap);
+        settings.putAll(Access.settings(bootstrap));
         settings.put(ConsumerConfig.KEY_DESERIALIZER_CLASS_CONFIG, ByteArrayDeserializer.class);
         settings.put(ConsumerConfig.VALUE_DESERIALIZER_CLASS_CONFIG, ByteArrayDeserializer.class);
         return settings;
