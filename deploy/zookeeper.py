@@ -255,13 +255,15 @@ class ZooKeeper(LocalServer):
         names = _JARS if self.log_level is None else _JARS + _LOGGING_JARS
         jars = find_jars(names if self.jaas_file is None else names + _SASL_JARS)
         java = find_java()
+        data = self.directory / "data"
         if self.jaas_file is not None:
-            # Its data has the credentials of SCRAM, which are good for guessing and for posing as a broker.
-            make_private_folder(self.directory)
-        (self.directory / "data").mkdir(parents=True, exist_ok=True)
+            # It has the credentials of SCRAM, which are good for guessing and for posing as a broker. The
+            # folder around it may be a volume that belongs to another user.
+            make_private_folder(data)
+        data.mkdir(parents=True, exist_ok=True)
         settings = {
             "tickTime": self.tick_time_ms,
-            "dataDir": self.directory / "data",
+            "dataDir": data,
             "clientPort": self.port,
             "clientPortAddress": self.host,
             "admin.enableServer": "false",

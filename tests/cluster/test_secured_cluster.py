@@ -226,8 +226,8 @@ def test_only_the_owner_can_read_files_with_secrets(cluster: LocalCluster, secur
             if path.stat().st_size < 1_000_000 and any(word in path.read_bytes() for word in passwords):
                 assert path.stat().st_mode & 0o077 == 0, path
     # Records, and the credentials of SCRAM, which have no password in them.
-    for server in cluster.servers:
-        assert server.directory.stat().st_mode & 0o077 == 0, server.directory
+    for folder in (*(broker.directory for broker in cluster.brokers), cluster.directory / "zookeeper/data"):
+        assert folder.stat().st_mode & 0o077 == 0, folder
 
 
 def test_a_stranger_does_not_reach_zookeeper(cluster: LocalCluster) -> None:
