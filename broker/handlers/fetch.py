@@ -179,6 +179,7 @@ class _Fetch:
             _items(services, body, uses_topic_ids),
             _forgotten(body, uses_topic_ids) if body.forgotten_topics_data else (),
             uses_topic_ids,
+            request.raw.peer.session.principal,
         )
         self._session: FetchSession | None = None
 

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from barnabas.broker.base.limits import MAX_PARTITIONS_OF_SESSION, MAX_SESSION_PARTITIONS
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.replication.delayed_fetch import FetchItem, FetchOutcome, FetchSource
+from barnabas.common.security.principal import ANONYMOUS, Principal
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import NO_BROKER, BrokerId, Offset, TopicId, TopicPartition
 from barnabas.protocol.messages.fetch import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
@@ -57,6 +58,7 @@ class SessionRequest(NamedTuple):
     items: Sequence[FetchItem]
     forgotten: Sequence[SessionKey]
     uses_topic_ids: bool = False
+    owner: Principal = ANONYMOUS
 
 
 class SessionPartition:
@@ -146,9 +148,11 @@ class FetchSession(FetchSource):
         *,
         uses_topic_ids: bool = False,
         follower: BrokerId = NO_BROKER,
+        owner: Principal = ANONYMOUS,
     ) -> None:
         """``outcomes`` are the answer to the full fetch that opens the session."""
         self.id = session_id
+        self.owner = owner
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.uses_topic_ids = uses_topic_ids
         self.follower = follower
@@ -348,7 +352,10 @@ class FetchSessions:
         Raises the errors of `FetchSession.update`.
         """
         session = self._sessions.get(request.session_id)
-        if session is not None and session.follower not in (NO_BROKER, request.replica_id):
+        if session is not None and (
+            session.owner != request.owner or session.follower not in (NO_BROKER, request.replica_id)
+        ):
+            # An id that was guessed: it would show names of topics, and end the session.
             session = None
         if request.epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session is not None:
@@ -382,7 +389,12 @@ class FetchSessions:
         if session_id == NO_SESSION:
             return NO_SESSION
         session = FetchSession(
-            session_id, outcomes, self.listeners, uses_topic_ids=request.uses_topic_ids, follower=follower
+            session_id,
+            outcomes,
+            self.listeners,
+            uses_topic_ids=request.uses_topic_ids,
+            follower=follower,
+            owner=request.owner,
         )
         session.created_ms = session.last_used_ms = now_ms
         with self._lock:

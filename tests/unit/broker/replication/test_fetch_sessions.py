@@ -19,6 +19,7 @@ from barnabas.broker.replication.fetch_sessions import (
 )
 from barnabas.broker.replication.partition import PartitionRead
 from barnabas.broker.replication.rules import EpochEnd
+from barnabas.common.security.principal import Principal
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from barnabas.protocol.messages.fetch import FINAL_EPOCH, NO_SESSION, next_epoch
@@ -166,6 +167,21 @@ def test_a_full_fetch_closes_the_session_that_it_names(rig: Rig) -> None:
         assert rig.sessions.begin(rig.request(session_id, epoch, item(A))) is None
         assert len(rig.sessions) == rig.listeners == 0
         assert rig.is_gone(session_id)
+
+
+def test_another_principal_finds_no_session_and_ends_none(rig: Rig) -> None:
+    session = rig.drained(A)
+    for epoch in (0, -1, 2):
+        request = rig.request(session.id, epoch, item(B), forget=[A])._replace(
+            owner=Principal.user("mallory")
+        )
+        if epoch == 2:
+            with refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
+                rig.sessions.begin(request)
+        else:
+            assert rig.sessions.begin(request) is None
+    assert rig.continue_session(session.id, 2) is session
+    assert (len(session), session.items()) == (1, [])
 
 
 def test_a_session_without_partitions_ends(rig: Rig) -> None:
