@@ -19,7 +19,7 @@ from benchmarks.peers.apache_kafka import VERSION
 from tests.support.names import fresh_name
 
 from ..cluster.tools import UNHARMED
-from .clients import CLIENTS, SECURED_CLIENTS, Driver, Unavailable
+from .clients import SECURED_CLIENTS, Driver, Unavailable
 from .features import Bench
 from .java import Tool, java_tools
 from .wire import have_offsets_topic_made
@@ -105,7 +105,7 @@ class Spare:
 
     def lend(self, name: str) -> Driver:
         idle = self._idle.get(name)
-        return idle.pop() if idle else self._started.enter_context(CLIENTS[name].start())
+        return idle.pop() if idle else self._started.enter_context(SECURED_CLIENTS[name].start())
 
     def give_back(self, driver: Driver) -> None:
         """Keep it for another test, or end it if it is no longer usable."""

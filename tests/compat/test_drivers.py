@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .clients import CLIENTS, Client, Driver
+from .clients import SECURED_CLIENTS, Client, Driver
 from .conftest import Spare, make_driver_of
 
 # It answers a command "hold" together with the next one.
@@ -30,7 +30,7 @@ for line in sys.stdin:
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     program = tmp_path / "driver.py"
     program.write_text(_DRIVER)
-    monkeypatch.setitem(CLIENTS, "fake", Client("fake", str(program), lambda: {}))
+    monkeypatch.setitem(SECURED_CLIENTS, "fake", Client("fake", str(program), lambda: {}))
     return "fake"
 
 
