@@ -1,4 +1,4 @@
-"""`barnabas acls grant|revoke|list`: who may do what, in words beside those of Kafka's own tool.
+"""`barnabas acls grant|revoke|list`: the rights of users, in fewer words than Kafka's own tool needs.
 
 A resource is written ``topic:orders``, or ``topic:orders*`` for all names with this beginning; ``topic:*``
 are all topics. ``cluster`` has no name.
@@ -99,7 +99,7 @@ def bindings_of(
     hosts: Iterable[str] = (ANY_HOST,),
     permission: Permission = Permission.ALLOW,
 ) -> list[AclBinding]:
-    """Each operation on each resource that has it. Raises CommandError (usage) for one that none has."""
+    """Each operation on each resource that has it. Raises CommandError (usage) if none has the operation."""
     bindings = []
     for operation in operations:
         fitting = [
@@ -256,7 +256,7 @@ add_arguments = actions(
         "list ACLs",
         _list,
         arg("user", "USER", "default: all", nargs="?"),
-        arg("resources", "RESOURCE", "only what applies to these", nargs="*"),
+        arg("resources", "RESOURCE", "only ACLs that apply to these", nargs="*"),
         check=_check_list,
         epilog="examples: `barnabas acls list`, `barnabas acls list alice topic:orders`",
     ),

@@ -51,7 +51,7 @@ class ClientAccess:
 
 
 def login_text(mechanism: str, user: str, password: str, users: Mapping[str, str] | None = None) -> str:
-    """The value of ``sasl.jaas.config``; `users`: whom a broker lets in by PLAIN, with their passwords."""
+    """The value of ``sasl.jaas.config``; `users`: a broker's users of PLAIN, with their passwords."""
     options = {"username": user, "password": password}
     options |= {f"user_{name}": secret for name, secret in (users or {}).items()}
     return jaas_text(LoginModule(LOGIN_MODULES[mechanism], options))

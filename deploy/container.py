@@ -77,7 +77,7 @@ def secured(environment: Mapping[str, str]) -> Secured | None:
 
 
 def users_of(environment: Mapping[str, str]) -> dict[str, str | None]:
-    """The users that ``USERS`` names, and those of ``USERS_FILE``, in lines NAME or NAME:PASSWORD."""
+    """The users in ``USERS`` and in ``USERS_FILE``, in lines NAME or NAME:PASSWORD."""
     users: dict[str, str | None] = dict.fromkeys(environment.get("USERS", "").split())
     file = environment.get("USERS_FILE")
     lines = Path(file).read_text(encoding="utf-8").splitlines() if file else []

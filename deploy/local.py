@@ -390,7 +390,7 @@ def _continued(
     replicates: bool,
     security: SecurityConfiguration | None,
 ) -> ClusterConfiguration:
-    """The configuration of the last start with what this one says."""
+    """The configuration of the last start with the changes of this one."""
     base = last or ClusterConfiguration(brokers=_BROKERS, replicates=replicates)
     kept = {name: base.settings[name] for name in base.settings if name not in dropped_settings}
     return ClusterConfiguration(

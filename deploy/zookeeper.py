@@ -39,7 +39,7 @@ MINIMUM_JAVA: Final = 11
 _JARS: Final = ("zookeeper-3", "zookeeper-jute-3", "slf4j-api-", "metrics-core-", "snappy-java-")
 _PINNED: Final = Path(__file__).with_name("zookeeper_jars.sha256")
 _SASL_JARS: Final = ("netty-handler-4",)
-"""The server's settings of TLS, which it reads together with those of SASL, refer to a class of Netty."""
+"""The server reads its settings of TLS together with its login, and they refer to a class of Netty."""
 _LOGGING_JARS: Final = ("log4j-api-2", "log4j-core-2", "log4j-slf4j2-impl-2")
 _DIAGNOSIS_TIMEOUT_S: Final = 20.0
 _PROBE_TIMEOUT_S: Final = 0.5

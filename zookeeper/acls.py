@@ -4,9 +4,9 @@ A node holds all ACLs of one resource pattern. `AclStore` changes it by compare-
 with a notification. `AclChanges` passes the present ACLs to ``apply``: all at start, then those that it
 changes itself or that a notification names. The calls block; any thread but the client library's.
 
-An error never opens what was closed. Without ZooKeeper, the ACLs that were read last stay in force, as do
-those of a node that becomes unreadable. If such a node was never read, it may hold denials: its resources are
-closed for all but super users.
+An error never grants a right. Without ZooKeeper, and for a node that becomes unreadable, the ACLs that were
+read last stay in force. If such a node was never read, it may hold denials: its resources are closed for all
+but super users.
 Source: `ZkAclStore`, `ZkAclChangeStore`, `AclEntry` and `AclAuthorizer` of Apache Kafka 3.9; KIP-290.
 """
 

@@ -267,7 +267,7 @@ class ConfigStore:
 
 
 class ConfigChanges(NotificationWatcher):
-    """``apply`` gets the present settings of what was read: all by `load`, then those that have changed."""
+    """``apply`` gets the settings that were read: by `load` all, then the changed entities'."""
 
     subject = "settings"
 

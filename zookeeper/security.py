@@ -3,7 +3,7 @@
 `SessionSecurity.make_client` makes the library's client with them. A session counts as connected only after
 its login. A login that a dying server cuts off is tried again; so is a refused one, unless the first session
 starts, which then fails at once. With ACLs every new znode belongs to the session's principal; all can read
-it, except those with secrets, as in Kafka.
+it unless it has secrets, as in Kafka.
 
 Threads as the library's: logins and TLS handshakes run on its connection thread.
 Source: `ZkData.defaultAcls` of Apache Kafka 3.9, `ZKClientConfig` of ZooKeeper 3.9.
@@ -62,7 +62,7 @@ class SessionSecurity:
     sets_acls: bool = False
 
     def check(self) -> None:
-        """Raises InvalidConfiguration for what cannot be used."""
+        """Raises InvalidConfiguration for a login or ACLs that cannot be used."""
         login = self.login
         if login is not None:
             if login.name != DIGEST_LOGIN:

@@ -1,7 +1,7 @@
 """The names in an X.509 certificate: the subject as Java writes it, and the alternative names. Pure.
 
 The subject is the text of `X500Principal.getName()` (RFC 2253), because ACLs and mapping rules are written
-for it. The certificate is one that OpenSSL has accepted: this reads just what the names need, and raises
+for it. OpenSSL has accepted the certificate: this reads just the parts that the names need, and raises
 ValueError for anything that is not DER.
 """
 

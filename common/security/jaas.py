@@ -2,7 +2,7 @@
 
 ``org.apache.kafka.common.security.plain.PlainLoginModule required username="admin" password="secret";``
 
-The words, quotes, escapes and comments are those of Java's `StreamTokenizer`, with which Kafka reads the
+Words, quotes, escapes and comments follow Java's `StreamTokenizer`, with which Kafka reads the
 text. One thing is stricter: a quoted value that does not end on its line is refused. No error shows a part of
 the text, and no repr shows the options: they are secrets.
 """
@@ -51,7 +51,7 @@ class LoginModule:
 
     @property
     def users(self) -> dict[str, str]:
-        """The names and passwords of the options ``user_<name>="password"``: who may come by PLAIN."""
+        """The names and passwords of the options ``user_<name>="password"``: users of PLAIN."""
         return {
             option.removeprefix(_USER_OPTION): password
             for option, password in self.options.items()
@@ -109,7 +109,7 @@ def _quoted(value: str) -> str:
 
 class _Kind(Enum):
     TEXT = auto()
-    """A word, or what is between quotes."""
+    """A word, or the text between quotes."""
     NUMBER = auto()
     """Java reads it as a number, which has no text: Kafka takes it neither as a value nor as a name."""
     SIGN = auto()

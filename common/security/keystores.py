@@ -1,4 +1,4 @@
-"""Key stores and trust stores: PEM texts and files, PKCS12 files; read into PEM, which is what OpenSSL takes.
+"""Key stores and trust stores: PEM texts and files, PKCS12 files; read into PEM, the form that OpenSSL takes.
 
 The content of a file decides how it is read, because a .jks file that Java 9 or later made is PKCS12. The
 older JKS format is refused with the command that converts it. PKCS12 needs the package `cryptography`.

@@ -1,8 +1,8 @@
 """`ssl.principal.mapping.rules`: how the name of a certificate becomes the name of a principal. Pure.
 
 A rule is DEFAULT, the whole name, or ``RULE:pattern/replacement/[LU]``; the first one whose pattern matches
-the whole name counts. Source: KIP-371 and `SslPrincipalMapper` of Apache Kafka 3.9. Patterns are those of
-Python's re, which has what such rules use of Java's; groups are ``$1`` in replacements, as in Java.
+the whole name counts. Source: KIP-371 and `SslPrincipalMapper` of Apache Kafka 3.9. Patterns have
+Python's syntax, which covers the part of Java's that such rules use; groups are ``$1`` in replacements.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Rule(NamedTuple):
 
 
 class PrincipalMapping:
-    """The rules of one listener; its text is what the setting had. Raises ValueError."""
+    """The rules of one listener; its text is the setting's value. Raises ValueError."""
 
     def __init__(self, text: str = DEFAULT) -> None:
         self._text = text
@@ -82,7 +82,7 @@ def _parse(text: str) -> _Rule:
     if match[1] is not None:
         return _Rule(None)
     try:
-        # Java's classes such as \\w are those of ASCII.
+        # Java's classes, such as \\w, match ASCII characters alone.
         pattern = re.compile(_JAVA_NAMED_GROUP.sub("(?P<", match[2]), re.ASCII)
     except re.error as error:
         raise Refused(f"a regular expression instead of {match[2]!r}: {error}") from error

@@ -94,7 +94,7 @@ class TlsSettings:
         )
 
     def trusted(self) -> str | None:
-        """The trusted certificates as PEM; None for those of the system. Raises InvalidConfiguration."""
+        """The trusted certificates as PEM; None for the system's own. Raises InvalidConfiguration."""
         if self.truststore_certificates is None:
             if self.truststore_location is not None:
                 return read_certificates(self.truststore_location, self.truststore_password)
@@ -144,7 +144,7 @@ def server_context(settings: TlsSettings) -> ssl.SSLContext:
     if context.verify_mode is not ssl.CERT_NONE:
         _trust(context, settings, ssl.Purpose.CLIENT_AUTH)
     # TLS 1.3 sends tickets after the handshake. A client that only writes, as a producer with acks=0 may,
-    # does not read them; then its close resets the stream, and what it wrote last is lost.
+    # does not read them; then its close resets the stream, and the data that it wrote last is lost.
     context.num_tickets = 0
     return context
 

@@ -72,7 +72,7 @@ class Options:
 
     @property
     def configuration(self) -> SecurityConfiguration | None:
-        """What of it is switched on: users who log in have no rights but those that they are given."""
+        """The parts that are switched on. Users have the rights that they are given and no others."""
         from barnabas.deploy.state import SecurityConfiguration
 
         if self.security == "off":
