@@ -17,6 +17,7 @@ import confluent_kafka
 import pytest
 
 from barnabas.cli import exit_codes
+from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin, Producer
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.deploy.local import LocalCluster
@@ -64,12 +65,19 @@ def barnabas(cluster: LocalCluster) -> Barnabas:
     return run
 
 
+@pytest.fixture(scope="module")
+def _rights(cluster: LocalCluster) -> None:
+    """Alice may write and read orders, in groups of her own."""
+    words = ("acls", "grant", "alice", "read,write", "topic:orders*", "group:alice*")
+    done = call_command(*words, BARNABAS_DIR=str(cluster.directory))
+    assert done.returncode == exit_codes.OK, done.stderr
+
+
 @pytest.fixture
-def topic(barnabas: Barnabas) -> str:
-    """A topic that alice may write and read, in groups of her own."""
+def topic(security: ClusterSecurity, _rights: None) -> str:
     name = fresh_name("orders")
-    barnabas("topics", "create", name, "--partitions", "1", "--replication-factor", "3")
-    barnabas("acls", "grant", "alice", "read,write", f"topic:{name}", "group:alice*")
+    with Admin(**settings_of(security, "barnabas.json", "admin")) as admin:
+        admin.create_topics(NewTopic(name, 1, 3))
     return name
 
 
