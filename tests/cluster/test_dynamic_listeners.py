@@ -4,7 +4,6 @@ import pytest
 
 from barnabas.client import ConfigResource
 from barnabas.client.blocking import Admin, Producer
-from barnabas.common.security.jaas import PLAIN_LOGIN, LoginModule, jaas_text
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.ports import ReservedPort
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -83,35 +82,3 @@ def test_impossible_listeners_are_refused(cluster: LocalCluster) -> None:
     with pytest.raises(ApiError, match="default cluster level: listeners") as refusal:
         alter(cluster, None, listeners="PLAINTEXT://127.0.0.1:1")
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
-
-
-@pytest.mark.brokers(brokers=1, settings={"password.encoder.secret": "encoder-secret"})
-def test_a_listener_is_added_with_its_mechanism_and_an_encrypted_password(cluster: LocalCluster) -> None:
-    port = ReservedPort.pick("127.0.0.1")
-    address = Endpoint("127.0.0.1", port.port)
-    port.close()
-    jaas = jaas_text(LoginModule(PLAIN_LOGIN, {"user_alice": "alice-secret"}))
-    changes = {
-        "listeners": f"PLAINTEXT://{cluster.broker(1).endpoint},CLIENTS://{address}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
-        "listener.name.clients.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.clients.plain.sasl.jaas.config": jaas,
-    }
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.alter_configs({ConfigResource.broker(1): changes})
-    wait_for(lambda: registered(cluster, 1).endpoint("CLIENTS") == address, "the registration")
-    login = {
-        "bootstrap_servers": str(address),
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_username": "alice",
-    }
-    with Admin(**login, sasl_password="alice-secret") as admin:
-        assert [node.node_id for node in admin.describe_cluster().nodes] == [1]
-    with ClusterView(cluster).zookeeper() as zookeeper:
-        assert b"alice-secret" not in zookeeper.get("/config/brokers/1")[0]
-    # It survives a restart.
-    cluster.kill(1)
-    cluster.start_broker(1)
-    with Admin(**login, sasl_password="alice-secret") as admin:
-        assert [node.node_id for node in admin.describe_cluster().nodes] == [1]

@@ -35,7 +35,7 @@ from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
 from .raw_client import RawClient, encoded, frame
-from .tools import UNHARMED, running
+from .tools import UNHARMED, ZooKeeperClient, running
 
 MECHANISM = "SCRAM-SHA-256"
 PASSWORD = "alice's password"
@@ -45,6 +45,7 @@ SETTINGS = UNHARMED | {
     "connections.max.reauth.ms": str(SESSION_MS),
     "connection.failed.authentication.delay.ms": "0",
     "group.initial.rebalance.delay.ms": "0",
+    "password.encoder.secret": "encoder-secret",
 }
 
 
@@ -55,11 +56,7 @@ def guarded(
     """Brokers whose sessions last two seconds, also those between them."""
     keys = tmp_path_factory.mktemp("keys") / "keys.json"
     keys.write_text(json.dumps({"keys": [{**OKPAlgorithm.to_jwk(KEY.public_key(), as_dict=True)}]}))
-    added = {
-        "listener.name.added.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
-        "listener.name.added.plain.sasl.jaas.config": f'{PLAIN_LOGIN} required user_carol="{PASSWORD}";',
-        "listener.name.added.sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
-    }
+    added = {"listener.name.added.sasl.oauthbearer.jwks.endpoint.url": keys.as_uri()}
     made = LocalCluster(
         tmp_path_factory.mktemp("sasl"),
         brokers=2,
@@ -182,7 +179,7 @@ def test_credentials_change_on_all_brokers(guarded: LocalCluster) -> None:
         wait_for(lambda: not is_let_in(guarded, "bob", "second"), "the end of the user")
 
 
-def test_a_listener_that_is_added_offers_its_own_mechanisms(guarded: LocalCluster) -> None:
+def test_a_listener_is_added_with_its_mechanisms_and_an_encrypted_password(guarded: LocalCluster) -> None:
     picked = ReservedPort.pick("127.0.0.1")
     address = str(Endpoint("127.0.0.1", picked.port))
     picked.close()
@@ -190,6 +187,8 @@ def test_a_listener_that_is_added_offers_its_own_mechanisms(guarded: LocalCluste
     values = {
         "listeners": f"SASL_PLAINTEXT://{broker.endpoint},ADDED://{address}",
         "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,ADDED:SASL_PLAINTEXT",
+        "listener.name.added.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+        "listener.name.added.plain.sasl.jaas.config": f'{PLAIN_LOGIN} required user_carol="carol-secret";',
     }
     with admin(guarded) as changing:
         changing.alter_configs({ConfigResource.broker(1): values})
@@ -202,7 +201,7 @@ def test_a_listener_that_is_added_offers_its_own_mechanisms(guarded: LocalCluste
     good, forged = (
         jwt.encode({"sub": "carol", "iat": end_s - 60, "exp": end_s}, key, "EdDSA") for key in (KEY, STRANGER)
     )
-    carol = {"sasl.username": "carol", "sasl.password": PASSWORD}
+    carol = {"sasl.username": "carol", "sasl.password": "carol-secret"}
     wait_for(lambda: _accepts(address), "the listener")
     for chosen in (settings("PLAIN", **carol), settings("OAUTHBEARER", oauth_cb=lambda _: (good, end_s))):
         client = AdminClient(chosen | {"log_level": 0})
@@ -217,6 +216,13 @@ def test_a_listener_that_is_added_offers_its_own_mechanisms(guarded: LocalCluste
             assert client_of_ours.describe_cluster().cluster_id
         with pytest.raises(SaslAuthenticationFailed), Admin(**ours, sasl_oauth_token=forged):
             pass
+    with ZooKeeperClient(guarded.zookeeper_connect) as znodes:
+        assert b"carol-secret" not in znodes.get("/config/brokers/1")[0]
+    guarded.kill(1)
+    guarded.start_broker(1)
+    wait_for(lambda: _accepts(address), "the listener after a restart")
+    again = AdminClient(settings("PLAIN", **carol) | {"log_level": 0})
+    wait_for(lambda: again.list_topics(timeout=5).brokers.keys() == {1}, "its metadata after a restart")
 
 
 def _accepts(address: str) -> bool:
