@@ -1,16 +1,17 @@
 """The connections whose peers are not known yet: in a TLS handshake, or before the end of SASL's exchange.
 
 Their number is bounded. If it is reached, a new one takes the place of another: of the connections that the
-broker waits for, the one that has made no progress for longest, of the address that has most of them. So a
-flood of half-open handshakes displaces itself, single bytes do not help it, and a client that answers within
-milliseconds gets through. A connection that waits for the broker is not displaced, because when thousands of
-clients come back together those would be next: if all wait for the broker, the new one is refused and tries
-again. Any thread.
+broker waits for, the one that has made no progress for longest, of the address that has most of them; one
+that sends bytes without progress is next. So a flood of half-open handshakes displaces itself, and a client
+that answers within milliseconds gets through. A connection that waits for the broker is not displaced,
+because when thousands of clients come back together those would be next: if all wait for the broker, the new
+one is refused and tries again. Any thread.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -23,10 +24,8 @@ class Unauthenticated(Generic[T]):
         self._max_connections = max_connections
         self._lock = threading.Lock()
         self._hosts: dict[T, str] = {}
-        # By host, in the order of the latest progress.
-        self._by_host: dict[str, dict[T, None]] = {}
-        # Those that wait for the broker.
-        self._served: set[T] = set()
+        # Those that the broker waits for: by host, in the order of the latest progress.
+        self._silent: dict[str, OrderedDict[T, None]] = {}
 
     def __len__(self) -> int:
         return len(self._hosts)
@@ -36,48 +35,44 @@ class Unauthenticated(Generic[T]):
         with self._lock:
             displaced: T | None = None
             if len(self._hosts) >= self._max_connections:
-                displaced = self._oldest_silent()
-                if displaced is None:
+                if not self._silent:
                     return connection
+                largest = max(self._silent.values(), key=len)
+                displaced = next(iter(largest))
                 self._remove(displaced)
             self._hosts[connection] = host
-            self._by_host.setdefault(host, {})[connection] = None
+            self._add_silent(connection, host)
             return displaced
 
     def serve(self, connection: T) -> None:
         """The peer has sent something: the connection waits for the broker."""
         with self._lock:
-            if connection in self._hosts:
-                self._served.add(connection)
+            if (host := self._hosts.get(connection)) is not None:
+                self._remove_silent(connection, host)
 
     def wait(self, connection: T, *, has_advanced: bool = True) -> None:
         """The broker waits for the peer again, which has sent a part of the exchange, or just bytes."""
         with self._lock:
-            self._served.discard(connection)
-            if has_advanced and (host := self._hosts.get(connection)) is not None:
-                of_host = self._by_host[host]
-                del of_host[connection]
-                of_host[connection] = None
+            if (host := self._hosts.get(connection)) is not None:
+                self._add_silent(connection, host)
+                self._silent[host].move_to_end(connection, last=has_advanced)
 
     def remove(self, connection: T) -> None:
         """The peer is known, or gone. Idempotent."""
         with self._lock:
             self._remove(connection)
 
-    def _oldest_silent(self) -> T | None:
-        if len(self._served) == len(self._hosts):
-            return None
-        for of_host in sorted(self._by_host.values(), key=len, reverse=True):
-            for connection in of_host:
-                if connection not in self._served:
-                    return connection
-        return None
+    def _add_silent(self, connection: T, host: str) -> None:
+        self._silent.setdefault(host, OrderedDict())[connection] = None
+
+    def _remove_silent(self, connection: T, host: str) -> None:
+        of_host = self._silent.get(host)
+        if of_host is not None and connection in of_host:
+            del of_host[connection]
+            if not of_host:
+                del self._silent[host]
 
     def _remove(self, connection: T) -> None:
         host = self._hosts.pop(connection, None)
         if host is not None:
-            self._served.discard(connection)
-            of_host = self._by_host[host]
-            del of_host[connection]
-            if not of_host:
-                del self._by_host[host]
+            self._remove_silent(connection, host)

@@ -63,4 +63,4 @@ def test_a_known_or_lost_one_makes_room_and_is_forgotten() -> None:
     pending.serve("known")
     assert pending.add("next", "a") is None
     pending.remove("next")
-    assert (len(pending), pending._by_host) == (0, {}), "addresses would fill the memory"
+    assert (len(pending), pending._silent) == (0, {}), "addresses would fill the memory"
