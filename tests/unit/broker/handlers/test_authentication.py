@@ -55,7 +55,7 @@ def test_a_peer_authenticates_in_either_protocol(
     welcome = serving.send(authenticate(), version=of_token, session=session).response
     assert (welcome.error_code, welcome.error_message, welcome.auth_bytes) == (0, None, b"")
     assert session.principal == Principal.user("alice")
-    assert serving.send(OTHER, version=versions and 3, session=session).response.error_code == 64
+    assert serving.send(OTHER, version=versions and 3, session=session).response.error_code == 61
     assert serving.authentication_outcomes.successes == 1
     # Nothing asked for a second time.
     again = serving.send(handshake(), version=versions, session=session).response
@@ -74,7 +74,7 @@ def test_after_an_old_handshake_frames_are_tokens(serving: Serving) -> None:
     assert serving.send(handshake(), version=0, session=session).response.error_code == 0
     assert serving.run(raw(RIGHT, session)).answers == [struct.pack(">i", 0)]
     assert session.principal == Principal.user("alice")
-    assert serving.send(OTHER, version=3, session=session).response.error_code == 64
+    assert serving.send(OTHER, version=3, session=session).response.error_code == 61
 
 
 def test_a_raw_token_that_is_refused_gets_no_answer(serving: Serving) -> None:
@@ -142,7 +142,7 @@ def test_an_expired_session_is_closed_at_its_next_request(serving: Serving) -> N
     # Authentication comes through, and gives it another life.
     assert serving.send(handshake(), version=1, session=session).response.error_code == 0
     assert serving.send(authenticate(), version=1, session=session).response.error_code == 0
-    assert serving.send(OTHER, version=3, session=session).response.error_code == 64
+    assert serving.send(OTHER, version=3, session=session).response.error_code == 61
 
 
 STATES = [State.INITIAL, State.VERSIONS_ANSWERED, State.TOKENS, State.RAW_TOKENS, State.FAILED]
