@@ -304,9 +304,11 @@ class Connection(asyncio.BufferedProtocol):
             authentication.pending.remove(self)
         if self._deadline is not None:
             self._deadline.cancel()
+            self._deadline = None
         if self._end_of_mute is not None:
             self._end_of_mute.cancel()
         self._memory.lose()
+        self.peer.session.end()
         self._thread.lost(self)
         self._on_lost()
 

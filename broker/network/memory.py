@@ -236,3 +236,9 @@ class MemoryShare:
         self._receiver.drop()
         self._memory.waiting.pop(self, None)
         self._memory.end(self)
+        # It refers to the connection, which refers to this.
+        self._on_room = _ignore
+
+
+def _ignore() -> None:
+    """The connection is lost."""

@@ -11,6 +11,7 @@ Source: Kafka's `SaslServerAuthenticator`, KIP-43, KIP-152, KIP-368.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -155,7 +156,8 @@ class Authenticator:
         self.state = State.INITIAL
         self.max_receive_bytes = max_receive_bytes
         """Of one frame before the first success."""
-        self._session = session
+        # The session owns it. With a cycle, the collector would free thousands of connections at once.
+        self._session = weakref.proxy(session)
         self._mechanisms = mechanisms
         self._mechanism = ""
         # Why the next message of the peer fails.

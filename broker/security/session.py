@@ -21,6 +21,7 @@ class Session:
     """Made with the connection; authentication sets the principal."""
 
     __slots__ = (
+        "__weakref__",
         "authenticator",
         "expires_at_ns",
         "grants",
@@ -45,6 +46,10 @@ class Session:
         """Called at each success, on the thread of the request: the peer may now cost more."""
         self.on_failed: Callable[[], None] | None = None
         """Called at a failure, on the thread of the request; the connection is closed after a pause."""
+
+    def end(self) -> None:
+        """The connection is lost: nothing is called any more."""
+        self.on_authenticated = self.on_failed = None
 
     @property
     def is_authenticated(self) -> bool:

@@ -1,6 +1,8 @@
 """The mechanisms that listeners offer, by their settings."""
 
+import gc
 import traceback
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,8 @@ def test_a_listener_offers_what_its_settings_say() -> None:
     }
     sasl = listeners(config("PLAIN,SCRAM-SHA-256,OAUTHBEARER", **PLAIN, **more))
     assert sasl.offers_scram
-    authenticator = session_at(sasl, "CLIENTS").authenticator
+    session = session_at(sasl, "CLIENTS")
+    authenticator = session.authenticator
     assert authenticator is not None
     assert authenticator.mechanisms == ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"]
     assert authenticator.max_receive_bytes == 1000
@@ -137,3 +140,15 @@ def test_keys_of_tokens_are_shared_by_listeners_with_the_same_source(tmp_path: P
     sasl.change([*sasl.listeners, Listener("MORE", "127.0.0.1", 0, "SASL_SSL")], more.listener)
     assert len(sasl._keys) == 1
     sasl.stop()
+
+
+def test_the_session_of_a_lost_connection_needs_no_collector() -> None:
+    """Thousands of them, freed by the collector at once, would hold up every thread."""
+    session = session_at(listeners(config("PLAIN", **PLAIN)), "CLIENTS")
+    gone = weakref.ref(session)
+    gc.disable()
+    try:
+        del session
+        assert gone() is None
+    finally:
+        gc.enable()
