@@ -1,4 +1,4 @@
-"""What ACLs cost: the broker's CPU of a produce request with 1,000 ACLs and without an authorizer.
+"""The cost of ACLs: the broker's CPU of a produce request with 1,000 ACLs and without an authorizer.
 
 Three clusters of one broker get the same requests over sockets, in turns: two without an authorizer and one
 with ACLs of many users on topics, prefixes of topics and all topics. Each turn has a request's CPU of every

@@ -95,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _security(options: argparse.Namespace) -> SecurityConfiguration | None:
-    """What the options say; None if they say nothing, so that the last `up` counts."""
+    """The security that the options choose; None if they choose none, so that the last `up` counts."""
     if options.secure is False:
         if options.tls or options.mechanism or options.acl or options.hosts or options.users:
             raise CommandError("--no-secure opens the cluster; leave out the other options", USAGE)

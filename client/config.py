@@ -176,7 +176,7 @@ class ClientConfig(SecurityConfig):
         return cast("tuple[Endpoint, ...]", self.bootstrap_servers)
 
     def make_security(self) -> ChannelSecurity:
-        """What secures the connections; it keeps tokens, so one for all connections of a client."""
+        """The security of connections; it keeps tokens, so one serves all connections of a client."""
         return make_security(self)
 
     def make_retry_backoff(self) -> Backoff:

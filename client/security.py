@@ -259,7 +259,7 @@ _CREDENTIALS: Final = (
 
 
 def make_security(config: SecurityConfig) -> ChannelSecurity:
-    """What secures the connections of a client. Raises InvalidConfiguration; reads no file yet."""
+    """The security of a client's connections. Raises InvalidConfiguration; reads no file yet."""
     _check_used(config)
     if config.security_protocol == "PLAINTEXT":
         return PLAINTEXT

@@ -66,7 +66,7 @@ _OTHER_PROTOCOLS: Final = {
     "SSL": "SASL_SSL",
     "SASL_PLAINTEXT": "SASL_SSL",
 }
-"""What a listener may need that closes the connection of another protocol without a word."""
+"""The protocols of a listener that closes a connection of another protocol without an answer."""
 
 
 class ChannelState(Enum):

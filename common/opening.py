@@ -1,4 +1,4 @@
-"""What a channel says on a new connection before any request of its owner: versions, then authentication.
+"""The exchange on a new connection before any request of its owner: versions, then authentication.
 
 `Opening` sends one request at a time and waits for its answer; the channel passes it the frames. `negotiate`
 asks for the peer's versions of Kafka's protocol. `authenticate` carries out a SASL exchange, as messages, in

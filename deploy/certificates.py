@@ -71,7 +71,7 @@ def is_client_name(name: str) -> bool:
 def prepare_client(folder: Path, path: Path, name: str, now: datetime.datetime) -> None:
     """Make a user's certificate if it is missing or no longer good. Raises DeployError.
 
-    It is for clients alone: no user passes as a broker, whatever the name.
+    It is for clients alone: a user of any name cannot pass as a broker.
     """
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
     from cryptography.hazmat.primitives.hashes import SHA256

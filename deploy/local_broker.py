@@ -175,7 +175,7 @@ class LocalBroker(LocalServer):
 
     def write_settings(self, settings: Mapping[str, str]) -> None:
         if self._protocol != PLAINTEXT:
-            # Whoever could read its files would need no rights on topics.
+            # A reader of its files would need no rights on topics.
             make_private_folder(self.directory)
         for folder in self.log_dirs:
             folder.mkdir(parents=True, exist_ok=True)

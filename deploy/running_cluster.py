@@ -99,7 +99,7 @@ class RunningCluster:
         return ",".join(str(broker.endpoint) for broker in self.brokers)
 
     def channel_security(self) -> ChannelSecurity:
-        """What secures a connection of admin to a broker."""
+        """The security of a connection of admin to a broker."""
         return PLAINTEXT if self.security is None else self.security.channel_security(self.bootstrap)
 
     @property

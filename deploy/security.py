@@ -244,7 +244,7 @@ class ClusterSecurity:
         )
 
     def channel_security(self, bootstrap: str, user: str = ADMIN) -> ChannelSecurity:
-        """What secures a connection of a user to a broker."""
+        """The security of a connection of a user to a broker."""
         # Imported here: commands on open clusters need no client.
         from barnabas.client.config import ClientConfig
 

@@ -44,7 +44,7 @@ class BrokerRecord(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SecurityConfiguration(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """What of security is switched on; without secrets. `hosts`: more names for the certificates."""
+    """The parts that are switched on; without secrets. `hosts`: more names for the certificates."""
 
     tls: bool = False
     mechanism: str | None = None

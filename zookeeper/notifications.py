@@ -61,7 +61,7 @@ class NotificationWatcher(ABC):
     """`load` is called once before `start`; then the thread calls it and `read_changes`, never at once."""
 
     subject: ClassVar[str]
-    """What the notifications are about, for logs."""
+    """The subject of the notifications, for logs."""
 
     def __init__(
         self,

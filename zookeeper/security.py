@@ -54,7 +54,7 @@ def acl_of(path: str) -> list[ACL]:
 
 @dataclass(frozen=True, slots=True)
 class SessionSecurity:
-    """What secures a session; nothing by default."""
+    """The security of a session; nothing by default."""
 
     login: LoginModule | None = None
     """The section ``Client`` of a JAAS file."""

@@ -55,7 +55,7 @@ class ApiRequest:
     body: Any
     api_version: int | None
     quotas: ClientQuotas | None = None
-    """What its answer is charged to; None without quotas, and for requests of brokers."""
+    """The quotas that its answer is charged to; None without quotas, and for requests of brokers."""
     is_charged_for_time: bool = False
     """Whether it was charged for the time of threads, or is exempt from that."""
     mutes_until_ms: float = 0.0

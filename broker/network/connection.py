@@ -43,7 +43,7 @@ A client that must wait for longer is muted again after its next request."""
 
 
 class Authentication(NamedTuple):
-    """What holds for a connection until its peer is known."""
+    """The rules for a connection until its peer is known."""
 
     pending: Unauthenticated[Connection]
     needs_sasl: bool

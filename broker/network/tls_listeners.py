@@ -41,7 +41,7 @@ class TlsListener(NamedTuple):
 
 
 class _Loaded(NamedTuple):
-    """What was read for a listener, and from which state of the files."""
+    """The context of a listener, and the state of the files that it was read from."""
 
     listener: TlsListener
     config: ListenerConfig

@@ -114,7 +114,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         received = self._handshakes.receive_buffer[:nbytes]
         if self._phase is _OPEN:
-            # What comes after close_notify is never read.
+            # Bytes after close_notify are never read.
             if not self._peer_ended:
                 self._incoming.write(received)
                 self._decrypt()

@@ -184,8 +184,9 @@ def _is_denied_whole(pattern: ResourcePattern, denied: Collection[ResourcePatter
 class _Prefixes:
     """The prefixes of one resource type.
 
-    All prefixes of a name are prefixes of the greatest one that is not above the name: whatever sorts between
-    a prefix and the name begins with the prefix too. So each prefix knows the longest shorter one.
+    Take the greatest prefix in the list that does not sort above the name: all prefixes of the name are its
+    prefixes too, because each text between a prefix and the name begins with that prefix. So each prefix
+    knows the longest shorter one.
     """
 
     __slots__ = ("_parents", "_sorted")

@@ -170,12 +170,12 @@ class Authenticator:
 
     @property
     def mechanisms(self) -> list[str]:
-        """What the listener offers."""
+        """The mechanisms that the listener offers."""
         return list(self._mechanisms)
 
     @property
     def name(self) -> str:
-        """What the exchange is called in logs and answers."""
+        """The name of the exchange in logs and answers."""
         return "re-authentication" if self._reauthenticates else "authentication"
 
     def check(self, api_key: ApiKey, now_ns: int) -> None:

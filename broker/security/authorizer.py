@@ -41,7 +41,7 @@ _MAX_NAME_LENGTH: Final = 256
 
 
 class _Grants:
-    """What the peer of one session may do on the resources that it named last."""
+    """The operations that the peer of one session may do on the resources that it named last."""
 
     __slots__ = ("are_logged", "by_resource", "principal", "topics", "version", "who")
 

@@ -34,7 +34,7 @@ from barnabas.protocol.ids import BrokerId
 logger = logging.getLogger(__name__)
 
 _INTERVAL_MS: Final = 1_000
-"""Between two reads, whatever peers send."""
+"""Between two reads, independent of requests."""
 _RETRY_S: Final = 5.0
 _GRACE_MS: Final = 60_000
 """A principal stays accepted for this time after its registration: a lost session is soon replaced."""
@@ -159,7 +159,7 @@ class RegisteredPrincipals:
 
     @property
     def own_texts(self) -> tuple[str, ...]:
-        """What this broker registers: nothing while it does not know its own principal."""
+        """The principals that this broker registers; none while it does not know its own."""
         return () if self.own is None else (str(self.own),)
 
     def check_own(self) -> None:

@@ -43,7 +43,7 @@ class Mutation(NamedTuple):
 
 
 class QuotaUse(NamedTuple):
-    """What one client uses of a quota, for metrics."""
+    """The use that one client makes of a quota, for metrics."""
 
     quota: str
     user: str

@@ -29,7 +29,7 @@ _MAPPED: Final = "::ffff:"
 
 
 class Wait(NamedTuple):
-    """What to do about an accepted connection; both 0 mostly."""
+    """The delays of an accepted connection; both are mostly 0."""
 
     pause_ms: int
     """For how long the listener accepts no other one."""

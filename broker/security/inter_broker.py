@@ -1,4 +1,4 @@
-"""What secures this broker's own connections to other brokers.
+"""The security of this broker's own connections to other brokers.
 
 Outgoing connections use the settings of the inter-broker listener: its trust store, its own certificate as
 that of a client, and the user of the login module of ``sasl.mechanism.inter.broker.protocol``. A changed
@@ -28,7 +28,7 @@ Tls = Callable[[], ssl.SSLContext]
 
 
 def make_inter_broker_security(config: BrokerConfig, outgoing: Tls) -> ChannelSecurity:
-    """What secures connections to other brokers; ``outgoing`` returns the context of the next connection.
+    """The security of connections to other brokers; ``outgoing`` returns the context of the next connection.
 
     Raises InvalidConfiguration.
     """

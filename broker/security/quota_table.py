@@ -34,7 +34,7 @@ class QuotaEntity(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """What an entity of the level names: "name", `DEFAULT_NAME` or None."""
+    """The kind of name that an entity of the level has: "name", `DEFAULT_NAME` or None."""
 
     user: str | None
     client: str | None

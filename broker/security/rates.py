@@ -107,7 +107,7 @@ class TokenBucket:
     def __init__(self, windows: Windows) -> None:
         self._span_s = windows.span_ms / 1000
         self._updated_ms = 0.0
-        # Of a bucket that was never used; it is full whatever the bound.
+        # Of a bucket that was never used; it is full with any bound.
         self._tokens: float | None = None
 
     def take(self, tokens: float, bound: float, now_ms: float) -> None:

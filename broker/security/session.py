@@ -36,7 +36,7 @@ class Session:
         """The peer's address, which ACLs may name."""
         self.principal = principal
         self.grants: Any = None
-        """What the authorizer remembers of its decisions; nothing else reads it."""
+        """The decisions that the authorizer remembers; nothing else reads it."""
         self.authenticator: Authenticator | None = None
         """None on a listener without SASL."""
         self.expires_at_ns = NEVER_NS

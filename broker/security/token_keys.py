@@ -34,9 +34,9 @@ _MAX_ID_CHARACTERS: Final = 1_000
 _TIMEOUT_S: Final = 10.0
 _STOP_S: Final = 1.0
 _NO_KEYS: Final = (OSError, ValueError, LookupError, TypeError, RecursionError, http.client.HTTPException)
-"""What a server or a file may cause that has no usable keys."""
+"""The errors of a server or a file without usable keys."""
 _SOONEST_S: Final = 10.0
-"""A token with an unknown key makes the keys be fetched at most so often, whoever sends it."""
+"""Tokens with unknown keys make the broker fetch the keys at most so often."""
 
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _ALGORITHMS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {

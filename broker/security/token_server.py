@@ -118,7 +118,7 @@ def _parse(message: bytes) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What a token must say."""
+    """The claims that a token must have."""
 
     audience: tuple[str, ...] | None = None
     """It names one of them. Without any, a token that names its audience is refused, as by Kafka."""

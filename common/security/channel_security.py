@@ -1,4 +1,4 @@
-"""What secures the connections of a channel: TLS, SASL, both, or nothing.
+"""The security of a channel's connections: TLS, SASL, both, or nothing.
 
 One object serves any number of channels, on any thread. Contexts and tokens are asked for at each new
 connection, so changed certificates and renewed tokens need no new channel.

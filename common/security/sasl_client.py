@@ -39,7 +39,7 @@ class IllegalSaslStep(LocalError):
 
 
 class Step(Enum):
-    """What a client has done; `_NEXT` has the transitions."""
+    """The last step that a client has taken; `_NEXT` has the transitions."""
 
     CREATED = "created"
     FIRST_SENT = "sent its first token"

@@ -56,7 +56,7 @@ class ScramMechanism(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server keeps of a password: it checks a proof, and cannot make one."""
+    """A server's record of a password: it checks a proof, and cannot make one."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -102,7 +102,7 @@ def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterati
 
 
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """What both sides compute of a password. It takes milliseconds, without the interpreter lock."""
+    """The hash of a password that both sides compute. It takes milliseconds, without the interpreter lock."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
 
 
@@ -152,7 +152,7 @@ def _xor(left: bytes, right: bytes) -> bytes:
 
 
 def auth_message(client_first: ClientFirst, server_first: ServerFirst, client_final: ClientFinal) -> bytes:
-    """What both proofs are made of: the three messages, without the header and the proof."""
+    """The input of both proofs: the three messages, without the header and the proof."""
     return f"{client_first.bare},{server_first.text},{client_final.without_proof}".encode()
 
 

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 HIDDEN: Final = "[hidden]"
-"""What is shown instead of a secret, as in Apache Kafka."""
+"""The text that stands for a secret, as in Apache Kafka."""
 
 _MAY_BE_SECRET: Final = re.compile(r"pas|pwd|secret|jaas|ssl|sasl|cred|cert|key|token", re.IGNORECASE)
 

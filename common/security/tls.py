@@ -64,7 +64,7 @@ class TlsSettings:
         return tuple(each for each in (self.keystore_location, self.truststore_location) if each)
 
     def stamps(self) -> tuple[tuple[int, ...], ...]:
-        """What changes with the content of the files; empty for a file that is missing."""
+        """A stamp that changes with the content of the files; empty for a file that is missing."""
         return tuple(_stamp(path) for path in self.files)
 
     def keys(self) -> Keys | None:

@@ -73,7 +73,7 @@ class TokenSource(ABC):
 
 
 def claim_in(token: str, name: str) -> Any:
-    """What a JWT says of itself, unverified; None for a token without the claim, or of another kind."""
+    """A claim of a JWT, unverified; None for a token without the claim, or of another kind."""
     try:
         payload = token.split(".")[1]
         return json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))[name]
@@ -186,7 +186,7 @@ def _part(value: Mapping[str, Any]) -> str:
 
 @dataclass
 class ClientCredentials:
-    """What a token endpoint wants to know."""
+    """The settings of a token endpoint."""
 
     url: str
     client_id: str

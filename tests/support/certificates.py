@@ -58,7 +58,7 @@ class Certificates:
             keystore_location=str(self.key_store(name)),
             truststore_type="PEM",
             truststore_location=str(self.trusted),
-            **others,  # type: ignore[arg-type]  # of any setting
+            **others,  # type: ignore[arg-type]  # values are of any type
         )
 
     def listener_settings(self, name: str = "server", **others: object) -> dict[str, object]:

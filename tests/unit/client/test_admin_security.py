@@ -153,7 +153,7 @@ async def test_a_password_is_sent_as_a_salted_key_to_the_controller() -> None:
         async with quick_admin(cluster) as admin:
             await admin.alter_user_scram_credentials([change, ScramDeletion("bob", ScramMechanism.SHA_512)])
             with pytest.raises(TypeError, match="expected ScramUpsertion"):
-                await admin.alter_user_scram_credentials(["alice"])  # type: ignore[list-item]  # a mistake
+                await admin.alter_user_scram_credentials(["alice"])  # type: ignore[list-item]  # the test makes this mistake
         (body,) = [body for api, body in cluster.brokers[2].received if api == 51]
         (upsertion,), (deletion,) = body.upsertions, body.deletions
         assert (upsertion.name, upsertion.mechanism, upsertion.iterations) == ("alice", 1, 5_000)
@@ -218,7 +218,7 @@ async def test_quotas_are_set_and_listed() -> None:
                 both: {"producer_byte_rate": 1e6}
             }
             with pytest.raises(TypeError, match="entities to quotas"):
-                await admin.alter_client_quotas([both])  # type: ignore[arg-type]  # a mistake
+                await admin.alter_client_quotas([both])  # type: ignore[arg-type]  # the test makes this mistake
         (body,) = cluster.requests(ApiKey.DESCRIBE_CLIENT_QUOTAS)
         (component,) = body.components
         assert (component.entity_type, component.match_type, component.match) == (

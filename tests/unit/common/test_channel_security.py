@@ -268,7 +268,7 @@ async def test_a_oneway_request_that_waited_for_its_peer_to_read_does_not_enter_
     oneway = asyncio.create_task(channel.send_oneway(ProduceRequest(acks=0, timeout_ms=1, topic_data=[])))
     await asyncio.sleep(0)
     server.answers = False
-    channel._authenticate_later(plain().login)  # type: ignore[arg-type] - it has one
+    channel._authenticate_later(plain().login)  # type: ignore[arg-type] - it has a login
     await until(lambda: len(server.requests) == 3)
     connection.resume_writing()
     for answered in (2, 3):

@@ -75,7 +75,7 @@ class Served(Serving):
         return [(result.error_code, result.error_message) for result in results]
 
     def delete(self, *filters: DeleteAclsFilter) -> list[Any]:
-        return self.call(DeleteAclsRequest(filters=list(filters))).filter_results  # type: ignore[no-any-return]  # any answer
+        return self.call(DeleteAclsRequest(filters=list(filters))).filter_results  # type: ignore[no-any-return]  # `call` returns Any
 
     def described(self, **fields: Any) -> set[tuple[Any, ...]]:
         """Resource type, name, pattern, principal, host, operation and permission of each ACL."""

@@ -1,4 +1,4 @@
-"""What requests are charged, and the throttle times in their answers."""
+"""The charges of requests, and the throttle times in their answers."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_a_consumer_above_its_rate_gets_no_records_and_asks_again(
     throttled = fetch(leading, 0, version=version, listener=EXTERNAL)
     assert throttled.response.responses == []
     assert throttled.response.throttle_time_ms == throttled.request.throttle_ms > 10_000
-    # What was not sent is not charged.
+    # Bytes that were not sent are not charged.
     limit(leading, consumer_byte_rate="200")
     again = fetch(leading, 0, version=version, listener=EXTERNAL)
     assert len(fetched(again).records) > 600

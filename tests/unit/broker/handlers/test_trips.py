@@ -50,10 +50,10 @@ def test_acls_make_the_ways_of_records_two_calls_longer(tmp_path: Path, is_super
         serving.managed.tell(state())
         for _ in range(3):
             produces = Connection.of(produce_request(batch(b"one"), acks=1), version=9, session=session)
-            produce = trip_of(lambda: produces.run(serving.dispatch))  # noqa: B023 - called at once
+            produce = trip_of(lambda: produces.run(serving.dispatch))  # noqa: B023 - it is called at once
             assert produced(produces).error_code == ErrorCode.NONE
             fetches = Connection.of(fetch_request(0, version=11), version=11, session=session)
-            fetch = trip_of(lambda: fetches.run(serving.dispatch))  # noqa: B023 - called at once
+            fetch = trip_of(lambda: fetches.run(serving.dispatch))  # noqa: B023 - it is called at once
             assert fetched(fetches).error_code == ErrorCode.NONE
         calls.append((len(produce.calls), len(fetch.calls)))
         serving.close()

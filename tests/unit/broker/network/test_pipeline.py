@@ -390,7 +390,7 @@ def test_a_muted_connection_reads_nothing_and_begins_nothing(pipeline: Driven) -
     pipeline.is_muted = True
     assert not pipeline.may_read
     assert pipeline.run_all() == []
-    # What has run is answered.
+    # A request that has run is answered.
     first.respond((b"a",))
     assert pipeline.sent() == [b"a", b"b"]
     assert pipeline.held() is None

@@ -15,7 +15,7 @@ from barnabas.protocol.schema import APIS, ApiKey, wire_fields
 Rows = set[tuple[str, str]]
 
 NOT_ASKED: dict[ApiKey, Rows] = {
-    # Whoever may write to the topic may write idempotently (KIP-679); `KafkaApis` does not ask.
+    # The right to write to the topic is enough for idempotent writes (KIP-679).
     ApiKey.PRODUCE: {("IdempotentWrite", "Cluster")},
     # `KafkaApis` asks for Alter.
     ApiKey.ELECT_LEADERS: {("ClusterAction", "Cluster")},

@@ -185,7 +185,7 @@ def test_a_mechanism_that_refuses_ends_it() -> None:
 
 @each(
     [
-        # connections.max.reauth.ms, the token's own end, the lifetime that the peer is told
+        # connections.max.reauth.ms, the token's own end, the lifetime in the answer
         (0, "", 0),
         (600, "", 600),
         (0, " 1500", 500),

@@ -1,4 +1,4 @@
-"""What a failed authentication costs its address."""
+"""The pauses after failed authentications of an address."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What brokers show to each other."""
+"""The certificates that brokers show to each other."""
 
 import asyncio
 import ssl

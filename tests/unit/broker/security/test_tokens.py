@@ -296,7 +296,7 @@ def test_an_unknown_key_has_the_keys_fetched_soon_but_not_for_each_token(issuer:
     now_s = 100.0
     keys = TokenKeys(source(f"http://127.0.0.1:{issuer.server_port}/"), on_fatal=fatal, now_s=lambda: now_s)
     woken: list[float] = []
-    keys._task.wake = lambda: woken.append(now_s)  # type: ignore[method-assign] - instead of a thread
+    keys._task.wake = lambda: woken.append(now_s)  # type: ignore[method-assign] - no thread runs here
     for _ in range(3):
         keys.find("rotated", "ES256")
     keys.find("x" * 1_001, "ES256")

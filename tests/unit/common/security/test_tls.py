@@ -213,7 +213,7 @@ def pkcs12_store(certificates: Certificates, tmp_path_factory: pytest.TempPathFa
     path.write_bytes(
         pkcs12.serialize_key_and_certificates(
             b"server",
-            key,  # type: ignore[arg-type]  # one of the kinds that it takes
+            key,  # type: ignore[arg-type]  # it takes this kind
             chain[0],
             chain[1:] or None,
             serialization.BestAvailableEncryption(SECRET.encode()),
@@ -224,12 +224,12 @@ def pkcs12_store(certificates: Certificates, tmp_path_factory: pytest.TempPathFa
 
 class TestKeyStores:
     def serves(self, certificates: Certificates, **settings: object) -> None:
-        server = server_context(TlsSettings(**settings))  # type: ignore[arg-type]  # of any setting
+        server = server_context(TlsSettings(**settings))  # type: ignore[arg-type]  # values are of any type
         handshake(server, client_context(certificates.settings()))
 
     def refusal(self, **settings: object) -> str:
         with pytest.raises(InvalidConfiguration) as refused:
-            server_context(TlsSettings(**settings))  # type: ignore[arg-type]  # of any setting
+            server_context(TlsSettings(**settings))  # type: ignore[arg-type]  # values are of any type
         assert SECRET not in str(refused.value)
         assert "PRIVATE" not in str(refused.value)
         return str(refused.value)
