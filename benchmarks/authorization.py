@@ -50,7 +50,7 @@ _SETTINGS: Mapping[str, Mapping[str, str]] = {
     _AGAIN: {},
     _WITH: {
         "authorizer_class_name": "kafka.security.authorizer.AclAuthorizer",
-        # For the broker's own requests, and for what makes the topic and the ACLs.
+        # For the broker's own requests, and for the client that makes the topic and the ACLs.
         "allow_everyone_if_no_acl_found": "true",
     },
 }

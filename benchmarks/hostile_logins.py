@@ -4,8 +4,8 @@
 
 One broker with SASL_SSL; a producer sends 200 records/s with acks=1, alone and beside each storm. A storm has
 a process of its own with the lowest priority and another address, opens at most 500 connections/s and holds
-what the broker leaves open. Meanwhile good clients log in, one at a time: how long the slowest takes. On a
-busy machine the figures say nothing, because broker, producer and storm wait for each other's processor.
+those that the broker leaves open. Meanwhile good clients log in, one at a time, and the slowest is measured.
+On a busy machine the figures say nothing, because broker, producer and storm wait for each other's processor.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Attacker:
         )
 
     async def keep(self, count: int, one: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Keep so many connections busy with what `one` does on each, for ever."""
+        """Keep so many connections busy with calls of `one`, for ever."""
 
         async def again() -> None:
             while True:

@@ -267,7 +267,7 @@ class Broker:
         self._start_part("ACLs", acls.start, acls.stop)
 
     def _make_principals(self) -> RegisteredPrincipals | None:
-        """None if anybody may send what brokers send."""
+        """None if anybody may send requests of brokers."""
         config, name = self._config, self._config.inter_broker_listener_name
         if not authenticates_brokers(config, self._layers.listener(name)):
             return None

@@ -98,9 +98,9 @@ class Membership:
         self._registration = registration
         try:
             if not self._must_register and not self._store.update_registration(registration, self._epoch):
-                logger.info("what has changed follows with the next registration")
+                logger.info("the change follows with the next registration")
         except (SessionLost, ZooKeeperUnavailable) as error:
-            logger.warning("what has changed is not registered yet: %s", error)
+            logger.warning("the change is not registered yet: %s", error)
             self._must_update = True
 
     def stop(self) -> None:

@@ -76,7 +76,7 @@ def set_up_logging(logs_dir: Path | None) -> None:
     """Write to files in ``logs_dir`` (created if missing), or to standard error if it is None.
 
     ``controller.log`` has the controller's decisions and their reasons, ``state-change.log`` each change of a
-    partition's or replica's state, ``kafka-authorizer.log`` what peers were denied, and ``server.log``
+    partition's or replica's state, ``kafka-authorizer.log`` the denials of peers, and ``server.log``
     everything else. Files are rotated, so their size is bounded. Warnings and errors also go to standard
     error, so that a user who starts a broker sees them.
     """

@@ -101,7 +101,7 @@ DIR_OPTION: Final = arg(
 
 
 def bootstrap_option(otherwise: str = "") -> Argument:
-    """``--bootstrap-server`` and ``--command-config``; `otherwise`: in the help, what replaces the first."""
+    """``--bootstrap-server`` and ``--command-config``; `otherwise`: in the help, instead of the first."""
 
     def add(parser: argparse._ActionsContainer) -> None:
         for argument in (

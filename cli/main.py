@@ -41,7 +41,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "drain": ("reassign", "move all replicas away from a broker"),
     "configs": ("configs", "show and change the settings of topics and brokers"),
     "users": ("users", "create, change, delete and list users, their passwords and quotas"),
-    "acls": ("acls", "grant users what they may do, revoke it, list it"),
+    "acls": ("acls", "grant rights to users, revoke and list them"),
     "features": ("features", "show and change the features that all brokers of the cluster use"),
     "produce": ("produce", "write lines from stdin or a file as records"),
     "consume": ("consume", "print the records of a topic"),

@@ -283,7 +283,7 @@ add_arguments = command(
         type=str.upper,
         dest="mechanism",
     ),
-    flag("--acl", f"users may do what `barnabas acls grant` lets them; {ADMIN} may do everything"),
+    flag("--acl", f"users have the rights of `barnabas acls grant` alone; {ADMIN} may do everything"),
     repeated(
         "--user",
         "NAME[:PASSWORD]",

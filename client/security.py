@@ -1,8 +1,8 @@
 """The settings of TLS and SASL that all clients have, and the `ChannelSecurity` that they make.
 
 Names are Kafka's with underscores, and those of librdkafka where it has shorter ones (`ssl_ca_location`,
-`sasl_username`). Secrets are never shown. What contradicts itself, such as a password that the protocol would
-not use, is refused. Files are read at the first connection, and again when they change.
+`sasl_username`). Secrets are never shown. Contradictions, such as a password that the protocol would
+not use, are refused. Files are read at the first connection, and again when they change.
 
 Source: `SslConfigs` and `SaslConfigs` of Apache Kafka 3.9; CONFIGURATION.md of librdkafka.
 """
@@ -177,7 +177,7 @@ class SecurityConfig:
     sasl_jaas_config: SecretText | None = setting(
         _secret,
         None,
-        "User and password, or what a token needs, in Kafka's form: a login module with options.",
+        "User and password, or the source of tokens, in Kafka's form: a login module with options.",
     )
     sasl_oauth_token: SecretText | None = setting(_secret, None, "A bearer token, for OAUTHBEARER.")
     sasl_oauth_token_provider: Any = setting(

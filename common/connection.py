@@ -148,7 +148,7 @@ async def open_connection(
 ) -> Connection:
     """Connect to the first address of a host that can be reached, and carry out the TLS handshake.
 
-    The certificate is verified for the endpoint's host, which may be an address, not for what it resolves to.
+    The certificate is verified for the endpoint's host, which may be an address, not for a resolved one.
     Raises OSError: an `ssl.SSLError` if one address was reached and the handshake failed there, else
     ConnectionRefusedError if no address was reached and one refused, so that a name with two addresses, such
     as localhost, shows a dead broker as clearly as a number does.

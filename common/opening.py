@@ -171,7 +171,7 @@ def _ranges(response: ApiVersionsResponse) -> Versions:
 async def authenticate(endpoint: Endpoint, client: SaslClient, ask: Ask) -> int:
     """Authenticate to the peer; returns how long the session lasts in ms, 0 without a limit.
 
-    Raises SaslAuthenticationFailed with the peer's text, and what `ask` raises.
+    Raises SaslAuthenticationFailed with the peer's text, and the errors of `ask`.
     """
     try:
         await _agree_on_mechanism(endpoint, client.mechanism, ask)

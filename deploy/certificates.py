@@ -1,12 +1,13 @@
 """The certificate authority of a local cluster, and the certificates of its brokers and users, as PEM files.
 
-    DIR/security/ca.pem                  what clients trust
+    DIR/security/ca.pem                  the certificate that clients trust
     DIR/security/ca-key.pem              0600
     DIR/security/broker-<id>.pem         0600: private key, certificate
     DIR/clients/<user>/keystore.pem      0600: the same of a user
 
-Guarantees. Every file that is still good is kept, so that clients need no new settings; those are made again
-that expire soon, that lack a name, or that another authority signed. Needs the extra ``secure``. Any thread.
+Guarantees. Every file that is still good is kept, so that clients need no new settings; files are made
+again that expire soon, that lack a name, or that another authority signed. Needs the extra ``secure``. Any
+thread.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def prepare_client(folder: Path, path: Path, name: str, now: datetime.datetime) 
 
 
 def _subject_of(name: str) -> Name:
-    """As those of brokers, so that one rule maps both to principals."""
+    """As the subjects of brokers, so that one rule maps both to principals."""
     from cryptography.x509 import Name, NameAttribute
     from cryptography.x509.oid import NameOID
 

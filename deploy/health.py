@@ -59,7 +59,7 @@ def why_not_ready(metadata: MetadataResponse, expected: Collection[BrokerId]) ->
 
 
 class _Question(NamedTuple):
-    """What each broker is asked, and the reason why its answer is not the one that is waited for, or None."""
+    """A request to each broker, and the reason why an answer is not the awaited one, or None."""
 
     request: RequestOf[Any]
     problem: Callable[[Any], str | None]

@@ -194,7 +194,7 @@ class LocalBroker(LocalServer):
         return {**LOCAL_SETTINGS, **settings, **own}
 
     def preload(self) -> None:
-        """Begin what takes most of the time of a start, without waiting for it."""
+        """Begin the longest part of a start, without waiting for it."""
         if self.die_with_parent and self._command is broker_command:
             preload()
 

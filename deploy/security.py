@@ -1,12 +1,13 @@
-"""The security of a local cluster: its certificates, users and passwords, and what its brokers are told.
+"""The security of a local cluster: its certificates, users and passwords, and the settings of its brokers.
 
     DIR/security/                        certificates (certificates.py)
     DIR/security/passwords.json          0600: of admin, of the brokers' own user, and of each user
-    DIR/security/zookeeper.jaas          0600: who may use the cluster's own ZooKeeper
+    DIR/security/zookeeper.jaas          0600: the logins of the cluster's own ZooKeeper
     DIR/clients/<user>/                  ready settings (client_settings.py)
 
-`SecurityConfiguration` (state.py) says what is switched on; it has no secret. Passwords are random unless
-they were given, and are kept: the next start has the same. Nothing here prints or logs a password.
+`SecurityConfiguration` (state.py) names the parts that are switched on; it has no secret. Passwords are
+random unless they were given, and are kept: the next start has the same. Nothing here prints or logs a
+password.
 
 Any one thread at a time; calls block.
 """
@@ -92,7 +93,7 @@ def check_user(name: str, mechanism: str) -> None:
 def check_configuration(
     configuration: SecurityConfiguration | None, users: UserPasswords, settings: Mapping[str, str]
 ) -> None:
-    """Raise DeployError for parts that do not fit together, with what to add."""
+    """Raise DeployError for parts that do not fit together, with the missing part."""
     chosen = configuration or SecurityConfiguration()
     mechanism = chosen.mechanism
     if mechanism is None:

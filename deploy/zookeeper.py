@@ -274,7 +274,7 @@ class ZooKeeper(LocalServer):
             "autopurge.purgeInterval": 1,
         }
         if self.jaas_file is not None:
-            # Without the last two a stranger could still connect, and read what has no ACL of its own.
+            # Without the last two a stranger could still connect, and read nodes without an ACL of their own.
             settings |= {
                 "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
                 "enforce.auth.enabled": "true",

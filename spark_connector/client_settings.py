@@ -2,7 +2,7 @@
 
 Spark passes every such option on to Kafka's client, which warns of unknown names. Here a setting that our
 client has is checked and used. Another one of Kafka's and an unknown name have no effect, which is logged as
-a warning, once in a process. A setting that would change what is read or written is refused with the reason.
+a warning, once in a process. A setting that would change the records is refused with the reason.
 An unknown one of security is refused, too: a secured cluster must never be used in the clear by accident.
 Values of security settings are never shown.
 

@@ -297,10 +297,10 @@ class AclChanges(NotificationWatcher):
         )
 
     def change(self, pattern: ResourcePattern, edit: Edit) -> None:
-        """Write what ``edit`` makes of the ACLs of a pattern, and put it in force.
+        """Write the ACLs that ``edit`` makes of those of a pattern, and put them in force.
 
         It is called again if others write meanwhile. Raises REQUEST_TIMED_OUT, INVALID_REQUEST for a name
-        that cannot be stored, and what ``edit`` raises.
+        that cannot be stored, and the errors of ``edit``.
         """
         check_name(pattern.name)
 

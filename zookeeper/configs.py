@@ -253,7 +253,7 @@ class ConfigStore:
         return transaction.create(entity.path, data)
 
     def _delete_empty_parents(self, entity: Entity, transaction: Transaction) -> None:
-        """Those of the last pair of a user; a child that is created meanwhile fails the transaction."""
+        """The parents of the last pair of a user; a child that is created meanwhile fails the transaction."""
         if entity.client is None:
             return
         user = Entity(entity.kind, entity.name)

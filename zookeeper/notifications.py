@@ -1,7 +1,7 @@
-"""Notifications of changes: sequential nodes in a folder, each of which names what has changed.
+"""Notifications of changes: sequential nodes in a folder, each of which names a changed entity.
 
 A broker that changes shared state also creates a notification. `NotificationWatcher` watches the folders on
-a thread of its own, and reads what new notifications name. After a lost session it reads everything again,
+a thread of its own, and reads the entities in new notifications. After a lost session it reads everything,
 because notifications may have come and gone meanwhile. Any broker removes notifications that are older than a
 quarter of an hour. While ZooKeeper is unreachable the read is retried, so no change is lost.
 
@@ -89,7 +89,7 @@ class NotificationWatcher(ABC):
 
     @abstractmethod
     def _read_changed(self, notices: Mapping[str, Notice]) -> None:
-        """Read and apply what these notifications name."""
+        """Read and apply the entities that these notifications name."""
 
     def load(self) -> None:
         """Read everything and begin to watch. Raises ZooKeeperUnavailable or SessionLost."""
@@ -106,7 +106,7 @@ class NotificationWatcher(ABC):
         self._task.stop(_STOP_S)
 
     def read_changes(self) -> None:
-        """Apply what new notifications name; remove old notifications."""
+        """Apply the entities that new notifications name; remove old notifications."""
         notices = self._read_notices()
         if notices:
             self._read_changed(notices)
@@ -148,7 +148,7 @@ class NotificationWatcher(ABC):
             self._must_reload = self._must_reload or reload
             return _RETRY_S
         except Exception:
-            # An error in what others have written must not end the broker.
+            # Data that others have written must not end the broker.
             self._pause_s = min(max(self._pause_s * 2, _RETRY_S), _LONGEST_PAUSE_S)
             log.critical(
                 "changed %s were not applied; retry in %.0f s", self.subject, self._pause_s, exc_info=True

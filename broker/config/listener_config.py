@@ -312,7 +312,7 @@ class ListenerConfig:
         return next((jaas_text(module) for module in self.jaas_file if module.name == name), None)
 
     def reloaded(self, other: ListenerConfig) -> ListenerConfig:
-        """With those values of another config that can change while the listener is open."""
+        """With the values of another config for the settings that change while the listener is open."""
         return self.overridden({name: other.value(name) for name in RELOADABLE | LIMITS})
 
     def overridden(self, values: Mapping[str, Any]) -> ListenerConfig:

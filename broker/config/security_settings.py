@@ -207,7 +207,7 @@ class SecuritySettings:
     zookeeper_set_acl: bool = setting(
         Boolean(),
         False,
-        "Whether new znodes can be changed by this broker's ZooKeeper principal alone, and those with "
+        "Whether new znodes can be changed by this broker's ZooKeeper principal alone, and znodes with "
         "secrets be read by it alone.",
     )
     zookeeper_max_in_flight_requests: int = setting(

@@ -199,7 +199,7 @@ class _Deletion:
                 self.errors[number] = self._kept.kept(error)
 
     def patterns(self, table: AclTable) -> Iterable[ResourcePattern]:
-        """Those of this broker's table, and those that a filter names, which it may not have heard of."""
+        """The patterns of this broker's table, and patterns in filters, which it may not have heard of."""
         patterns = dict.fromkeys(table.patterns)
         for chosen in self.filters.values():
             if chosen.type is ResourceType.ANY or chosen.name is None:

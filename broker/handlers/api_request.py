@@ -61,7 +61,7 @@ class ApiRequest:
     mutes_until_ms: float = 0.0
     """Until when its changes of topics mute the connection; the answer may wait for a part of that."""
     amendments: tuple[Callable[[Any], None], ...] = ()
-    """Change the answer before it is encoded, for what the principal may not do or see."""
+    """Change the answer before it is encoded: entries that the principal may not change or see."""
 
     def take_body(self) -> Any:
         """The body, which has no records. Neither it nor its frame stays with the request any longer.

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate, and what a peer may send before it is authenticated.
+"""SaslHandshake and SaslAuthenticate, and the requests of peers that are not authenticated.
 
 The rules are the `Authenticator`'s. `admit` is asked before a request is decoded: a peer that is not known
 gets nothing decoded but ApiVersions, SaslHandshake and SaslAuthenticate, each at its time.

@@ -1,9 +1,9 @@
-"""Asks the authorizer what a request may do, by the table `api_operations`.
+"""Asks the authorizer about the operations of a request, by the table `api_operations`.
 
 `authorize` runs before the handler. It refuses the whole request; or it takes refused entries out of it and
-adds their refusals to the handler's answer; or it leaves out of the answer what the principal may not see. So
-a handler never meets a name that it would have to hide. What needs more than that, handlers ask themselves,
-by `allows` and `check`.
+adds their refusals to the handler's answer; or it leaves entries out of the answer that the principal may not
+see. So a handler never meets a name that it would have to hide. Handlers ask other questions themselves, by
+`allows` and `check`.
 
 Without an authorizer everything is allowed, and `authorize` is not called. A request that waits keeps the
 decisions that were made when it came. On the request's thread; nothing waits.
@@ -52,7 +52,7 @@ def allows(
 ) -> bool:
     """Whether the request's principal may do this.
 
-    ``logs_denied`` is False for what the request does not name, or may do by another permission.
+    ``logs_denied`` is False for a name that is not in the request, and if another permission may allow it.
     """
     authorizer = services.authorizer
     return authorizer is None or authorizer.allows(
@@ -66,7 +66,7 @@ def allows(
 
 
 def may_act_as_broker(services: Services, request: ApiRequest) -> bool:
-    """Whether the request's principal may send what only brokers send."""
+    """Whether the request's principal may send requests of brokers."""
     if services.authorizer is None:
         return services.brokers.is_broker(request.raw.peer.session)
     return allows(services, request, Operation.CLUSTER_ACTION, _CLUSTER)
@@ -101,7 +101,7 @@ def permitted(
     *,
     logs_denied: bool = True,
 ) -> Container[str]:
-    """Those of the names for which the principal may do this; without an authorizer any name."""
+    """The names for which the principal may do this; without an authorizer any name."""
     authorizer = services.authorizer
     if authorizer is None:
         return _ANY

@@ -97,7 +97,7 @@ def _answer_when_settled(services: Services, request: ApiRequest) -> None:
 def _moving(services: Services, request: ApiRequest) -> list[str]:
     """The requested topics that have a partition whose leader is gone and not yet replaced.
 
-    Without those that the principal may not describe: the wait would tell that they exist.
+    Without topics that the principal may not describe: the wait would tell that they exist.
     """
     moving = services.metadata.moving_topics()
     if not moving:

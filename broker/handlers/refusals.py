@@ -1,6 +1,6 @@
-"""The answers to what a principal may not do: of a whole request, or of entries of its list.
+"""The answers that refuse a principal: a whole request, or entries of its list.
 
-They have what the request named and the error code, and nothing else.
+They have the names in the request and the error code, and nothing else.
 """
 
 from __future__ import annotations

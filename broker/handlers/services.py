@@ -117,7 +117,7 @@ class Services:
     cleaner: LogCleaner | None = None
     """None if ``log.cleaner.enable`` is false."""
     brokers: BrokerPrincipals = field(default_factory=BrokerPrincipals)
-    """Who may send requests of brokers, if there is no authorizer."""
+    """The principals that may send requests of brokers, if there is no authorizer."""
     authorizer: Authorizer | None = None
     """None if ``authorizer.class.name`` is empty: everybody may do everything."""
     acls: AclChanges | None = None

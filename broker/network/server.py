@@ -326,7 +326,7 @@ class SocketServer:
                 configs[name] = self._config_of(name)
             own = self._config.listener_overrides.get(name.lower(), {})
             if protocol == SASL_SSL and CLIENT_AUTH not in own:
-                # KIP-684: the setting of all listeners is not for those where SASL tells who the peer is.
+                # KIP-684: the setting of all listeners is not for listeners where SASL names the peer.
                 configs[name] = replace(configs[name], ssl_client_auth="none")
         self.tls.apply(configs)
 

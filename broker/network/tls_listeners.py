@@ -122,9 +122,10 @@ class TlsListeners:
                     self._try_reload(name, self._configs[name])
 
     def _while_open(self, name: str, config: ListenerConfig) -> ListenerConfig:
-        """What counts of these settings: all for a listener that is new, else the stores, and their checks.
+        """The settings that count: all of a listener that is new, else the stores, and their checks.
 
-        Other programs may write into ZooKeeper what the broker would refuse, as `ssl.client.auth=none`.
+        Other programs may write a setting into ZooKeeper that the broker would refuse, as
+        `ssl.client.auth=none`.
         """
         loaded = self._loaded.get(name)
         if loaded is None:

@@ -1,8 +1,8 @@
-"""TLS between a connection and its socket: what the connection sees is a transport of plain bytes.
+"""TLS between a connection and its socket; to the connection it is a transport of plain bytes.
 
 It decrypts straight into the connection's buffers. It encrypts no more than the socket takes at a time, so an
-answer that waits for a slow peer stays what it is, a view of a log. What has come and was not decrypted,
-because the connection pauses, is at most one receive buffer. A peer that ends its side (close_notify, or the
+answer that waits for a slow peer stays a view of a log. Received bytes that are not decrypted, because
+the connection pauses, are at most one receive buffer. A peer that ends its side (close_notify, or the
 end of the stream) may still receive, as without TLS. After a failed handshake the alert is sent and the
 peer's end awaited for a moment: a close at once would reset the stream, and the peer would not see why.
 
@@ -39,7 +39,7 @@ _ENCRYPTED_AT_ONCE_BYTES: Final = 64 * 1024
 _RECORD_BYTES: Final = 16 * 1024
 """The largest record of TLS. Smaller answers are joined, because each record costs the same."""
 _MOST_UNREAD_BYTES: Final = 64 * 1024
-"""Answers to changes of keys that may wait, beside what waits for the socket."""
+"""Answers to changes of keys that may wait, beside bytes that wait for the socket."""
 _LINGER_S: Final = 1.0
 _HANDSHAKE_RECORD: Final = 0x16
 
@@ -124,7 +124,7 @@ class TlsTransport(asyncio.BufferedProtocol):
                 return
             self._received_bytes += nbytes
             self._incoming.write(received)
-            # The handshake takes its turn; until then, what comes stays in the socket.
+            # The handshake takes its turn; until then, further bytes stay in the socket.
             self._socket.pause_reading()
             self._handshakes.queue(self.step, self.connection.peer.host)
             self.connection.handshake_has_bytes()
@@ -158,7 +158,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     # ---- the handshake
 
     def step(self) -> None:
-        """Continue the handshake with what has come. The thread's `Handshakes` calls it in turn."""
+        """Continue the handshake with the received bytes. The thread's `Handshakes` calls it in turn."""
         if self._phase is not _Phase.HANDSHAKE or self._socket is None:
             return
         try:
@@ -272,7 +272,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     # ---- both ways
 
     def _decrypt(self) -> None:
-        """Give the connection what has come, until it pauses or closes."""
+        """Give the connection the received bytes, until it pauses or closes."""
         connection, incoming = self.connection, self._incoming
         # With a buffer it returns the number of bytes, which its annotations leave out.
         read = cast(Callable[[int, memoryview], int], self._tls.read)
@@ -311,7 +311,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             self.connection.close("it changes keys again and again, and does not read the answers")
 
     def _encrypt(self) -> None:
-        """Send what waits until the socket is full, and let the connection know how much remains."""
+        """Send waiting bytes until the socket is full, and let the connection know how many remain."""
         socket, backlog = self._socket, self._backlog
         while backlog and not self._socket_is_full and socket is not None:
             try:

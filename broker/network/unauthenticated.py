@@ -4,7 +4,7 @@ Their number is bounded. If it is reached, a new one takes the place of another:
 broker waits for, the one that has made no progress for longest, of the address that has most of them; one
 that sends bytes without progress is next. So a flood of half-open handshakes displaces itself, and a client
 that answers within milliseconds gets through. A connection that waits for the broker is not displaced,
-because when thousands of clients come back together those would be next: if all wait for the broker, the new
+because it would be next when thousands of clients come back together: if all wait for the broker, the new
 one is refused and tries again. Any thread.
 """
 
@@ -24,7 +24,7 @@ class Unauthenticated(Generic[T]):
         self._max_connections = max_connections
         self._lock = threading.Lock()
         self._hosts: dict[T, str] = {}
-        # Those that the broker waits for: by host, in the order of the latest progress.
+        # The connections that the broker waits for: by host, in the order of the latest progress.
         self._silent: dict[str, OrderedDict[T, None]] = {}
 
     def __len__(self) -> int:

@@ -1,11 +1,11 @@
-"""The one table of what each API asks for: operations on resources, as Apache Kafka 3.9 asks. Pure data.
+"""The one table of the operations on resources that each API asks for, as Apache Kafka 3.9. Pure data.
 
 A request without an entry here is not served if the broker has an authorizer. An entry has its questions in
-the order in which they are asked. Those that need more than a name in a list, such as Fetch with its
-sessions, are asked by the handlers, which may ask for nothing else than their entry.
+the order in which they are asked. Questions that need more than a name in a list, such as those of Fetch with
+its sessions, are asked by the handlers, which may ask for nothing else than their entry.
 
 Source: `KafkaApis.scala`, and "Operations and resources on protocols" in Kafka's documentation. Where the two
-differ, this is what `KafkaApis` does; the test that compares this table with the documentation names each.
+differ, the table follows `KafkaApis`; the test that compares this table with the documentation names each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 
 
 class Where(Enum):
-    """Where the names of a question's resources are, and what a refusal answers."""
+    """Where the names of a question's resources are, and the answer to a refusal."""
 
     REQUEST = "request"
     """In a field of the request, or it is the cluster; a refusal answers the whole request."""

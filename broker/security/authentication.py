@@ -1,4 +1,4 @@
-"""The authentication of one connection by SASL: which messages may come next, and who the peer then is.
+"""The authentication of one connection by SASL: which messages may come next, and the peer's principal.
 
 `Authenticator` is a state machine without I/O: tokens in, tokens out, time as an argument. A message that
 the state does not allow raises `AuthenticationFailed`, and the connection must be closed. A session may end
@@ -29,7 +29,7 @@ _MIN_REAUTHENTICATION_NS: Final = 1_000_000_000
 class AuthenticationFailed(Exception):
     """The peer is refused. The text goes to the peer and into the log: it has no secret.
 
-    ``code`` is what an answer says, if the request can be answered.
+    ``code`` is that of an answer, if the request can be answered.
     """
 
     def __init__(self, text: str, code: ErrorCode = ErrorCode.SASL_AUTHENTICATION_FAILED) -> None:
@@ -268,7 +268,7 @@ class Authenticator:
     def failure(
         self, text: str, code: ErrorCode = ErrorCode.SASL_AUTHENTICATION_FAILED
     ) -> AuthenticationFailed:
-        """The peer is refused for this reason; the caller raises what this returns."""
+        """The peer is refused for this reason; the caller raises the returned error."""
         self._move(Event.FAILURE)
         self._server = None
         return AuthenticationFailed(text, code)

@@ -87,7 +87,7 @@ class AuthenticationOutcomes:
     ) -> Callable[[], object]:
         """Call ``end`` after the pause; returns a function that cancels it.
 
-        The line is Kafka's. It has nothing that the peer has sent but what the reason says.
+        The line is Kafka's. Of the peer's bytes it has those in the reason alone.
         """
         if session.on_failed is not None:
             session.on_failed()

@@ -4,8 +4,8 @@ Super users may do everything. For other peers the ACLs decide: a denial before 
 without ACLs is closed, or open to all by ``allow.everyone.if.no.acl.found``. Answers are the same as those of
 Apache Kafka's `AclAuthorizer`, and so are the lines of the log `kafka.authorizer.logger`.
 
-Any thread asks; one thread at a time replaces ACLs. What a session may do is remembered with the session, for
-a bounded number of resources, until an ACL changes or the session gets another principal.
+Any thread asks; one thread at a time replaces ACLs. The operations that a session may do are remembered with
+it, for a bounded number of resources, until an ACL changes or the session gets another principal.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from barnabas.protocol.schema import ApiKey
 AUTHORIZER_LOG: Final = "kafka.authorizer.logger"
 _audit: Final = logging.getLogger(AUTHORIZER_LOG)
 _TRACE: Final = 5
-"""Below DEBUG: decisions that neither grant nor refuse what a request asks for."""
+"""Below DEBUG: decisions that neither grant nor refuse a request."""
 _OF_RECORDS: Final = (Operation.READ, Operation.WRITE)
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _MAX_REMEMBERED: Final = 256

@@ -107,7 +107,7 @@ class BrokerPrincipals:
 
 
 class RegisteredPrincipals:
-    """`load` is called once, before `start`; then `brokers` accepts what is registered."""
+    """`load` is called once, before `start`; then `brokers` accepts the registered principals."""
 
     def __init__(
         self,

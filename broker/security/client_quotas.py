@@ -1,8 +1,9 @@
 """The quotas of users and client ids: how long the answer to a request must hold up its connection.
 
 `ClientQuotas.take` gets the stored quotas at start and after each change, on the thread that watches for
-changes; the other calls may come from any thread. Times are of `monotonic_ms`. A handler charges what a
-request took, and gets the time for which its connection is muted after the answer (KIP-219); 0 mostly.
+changes; the other calls may come from any thread. Times are of `monotonic_ms`. A handler charges the
+bytes or the time of a request, and gets the time for which its connection is muted after the answer
+(KIP-219); 0 mostly.
 
 Sources: KIP-13 (bytes), KIP-124 (time of threads), KIP-599 (changes of topics), KIP-546 (names and storage).
 """

@@ -27,7 +27,7 @@ _CHECK_MS: Final = 60_000
 
 
 class QuotaEntity(NamedTuple):
-    """A user, a client id or both, sanitized or `DEFAULT_NAME`; None for what the quota does not name."""
+    """A user, a client id or both, sanitized or `DEFAULT_NAME`; None for a part that is not named."""
 
     user: str | None
     client: str | None
@@ -98,7 +98,7 @@ class Client(Generic[M]):
 
 
 class QuotaTable(Generic[M]):
-    """The bounds of one kind of quota, and what clients have used of them. Any thread.
+    """The bounds of one kind of quota, and the use that clients make of them. Any thread.
 
     Client ids are free to choose, so their number is bounded: a client whose measure says nothing any more is
     forgotten to make room for another one; while there are `MAX_CLIENTS` others, further ones count together.
@@ -111,7 +111,7 @@ class QuotaTable(Generic[M]):
         self._bounds: Mapping[QuotaEntity, float] = {}
         # By the names that the quota distinguishes.
         self._clients: dict[tuple[str, str], Client[M]] = {}
-        # Those that count together, by their bound.
+        # The clients that count together, by their bound.
         self._others: dict[float, Client[M]] = {}
         # The client of a user with a client id, None for one without a quota. Replaced when a bound changes.
         self._resolved: dict[tuple[str, str], Client[M] | None] = {}
@@ -120,7 +120,7 @@ class QuotaTable(Generic[M]):
         """Whether there is a quota at all."""
 
     def set_bounds(self, bounds: Mapping[QuotaEntity, float]) -> None:
-        """Replace all bounds; what was used stays counted."""
+        """Replace all bounds; past use stays counted."""
         with self._lock:
             self._bounds = dict(bounds)
             self._resolved = {}

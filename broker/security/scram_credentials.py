@@ -28,7 +28,7 @@ _MAX_SALT_BYTES: Final = 64
 
 
 class _Shape(NamedTuple):
-    """What a peer sees of a credential before it has proved anything, apart from the salt itself."""
+    """The form of a credential, which a peer sees with the salt before it has proved anything."""
 
     iterations: int
     salt_bytes: int

@@ -118,7 +118,7 @@ class TokenKeys:
                 )
         parts = urlsplit(source.url)
         scheme = parts.scheme
-        # Without what may be secret.
+        # Without the parts that may be secret.
         self._name = f"{scheme}://{parts.hostname or ''}{parts.path}"
         if scheme not in ("file", "http", "https"):
             raise InvalidConfiguration(

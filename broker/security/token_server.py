@@ -157,7 +157,7 @@ class SignedTokens:
                 options={"require": ["exp", "iat"], "verify_sub": False, "verify_jti": False},
             )
         except (jwt.PyJWTError, ArithmeticError, RecursionError, TypeError, ValueError) as error:
-            # Before 2.15 PyJWT passes on what deeply nested JSON and absurd times raise. The texts of some
+            # Before 2.15 PyJWT passes on errors of deeply nested JSON and absurd times. The texts of some
             # errors show parts of the token.
             raise TokenRefused(f"{type(error).__name__}") from None
         _check_scopes(content.get(claims.scope_claim))
@@ -198,7 +198,7 @@ def _check_scopes(value: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsecuredTokens:
-    """Accepts what a peer says of itself, by the options of Kafka's validator; for tests alone."""
+    """Believes a peer, by the options of Kafka's validator; for tests alone."""
 
     subject_claim: str = "sub"
     scope_claim: str = "scope"

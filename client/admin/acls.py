@@ -93,8 +93,8 @@ class AclAdmin(AdminBase):
     ) -> list[AclBinding]:
         """Remove all ACLs that fit one of the filters; returns them.
 
-        If the answer to a request is lost, it is repeated, and ACLs that the first one removed are not among
-        those returned. Raises as `create_acls`.
+        If the answer to a request is lost, it is repeated, and ACLs that the first one removed are not
+        returned. Raises as `create_acls`.
         """
         chosen = several("filters", filters, AclFilter)
         request = wire.DeleteAclsRequest(

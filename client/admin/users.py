@@ -81,7 +81,7 @@ class UserAdmin(AdminBase):
     ) -> None:
         """Add, replace or remove passwords; all changes of one user are made together or not at all.
 
-        Raises as `describe_user_scram_credentials`; RESOURCE_NOT_FOUND for a deletion of what is not there.
+        Raises as `describe_user_scram_credentials`; RESOURCE_NOT_FOUND if a deleted password is missing.
         """
         given = [changes] if isinstance(changes, ScramUpsertion | ScramDeletion) else list(changes)
         upsertions = [each for each in given if isinstance(each, ScramUpsertion)]

@@ -35,7 +35,7 @@ _VERIFY_MODES: Final = {
 _TLS13_SUITES: Final = frozenset(
     {"TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256"}
 )
-"""Those that OpenSSL offers by default. Python's ssl has no call that chooses among them before 3.15."""
+"""The suites that OpenSSL offers by default. Python's ssl has no call that chooses among them before 3.15."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ class LenientZooKeeper(ZooKeeper):
 
 
 class Change:
-    """The cluster, and what is added to the settings of each broker at its next start."""
+    """The cluster, and settings that are added to those of each broker at its next start."""
 
     def __init__(self, start_cluster: StartCluster, folder: Path) -> None:
         self.security = ClusterSecurity(folder / "secured", SECURED)
@@ -121,7 +121,7 @@ class Change:
         return ZooKeeperClient(self.zookeeper.connect, login)
 
     def refusals(self) -> list[str]:
-        """What brokers said of peers that they refused."""
+        """The lines of brokers about peers that they refused."""
         return [
             line
             for broker in self.cluster.brokers
@@ -181,7 +181,7 @@ def secure(change: Change) -> None:
 
 
 def grant(change: Change) -> None:
-    """What Alice does already. The first ACL of a topic closes it to all others, so all come at once."""
+    """The rights that Alice uses already. The first ACL of a topic closes it to others: all come at once."""
     topic = ResourcePattern(ResourceType.TOPIC, "secured")
     alice = Principal.user(ALICE)
     with change.view.admin() as admin:

@@ -1,6 +1,6 @@
 """Two brokers whose one listener takes logins, with an authorizer: peers without an account, one with rights.
 
-What each API asks for, tests/unit/broker/handlers/test_authorization.py shows; here the same over sockets.
+tests/unit/broker/handlers/test_authorization.py shows the questions of each API; here the same over sockets.
 """
 
 import contextlib
@@ -170,7 +170,7 @@ def znodes(zookeeper: KazooClient, path: str) -> dict[str, bytes]:
 
 
 def state_of(cluster: LocalCluster, admin: Admin) -> tuple[Any, ...]:
-    """What a stranger must not change: all znodes (topics, settings, users, ACLs, quotas), and all logs."""
+    """The znodes (topics, settings, users, ACLs, quotas) and the logs, which a stranger must not change."""
     hosts, _, chroot = cluster.zookeeper_connect.partition("/")
     zookeeper = KazooClient(hosts, timeout=30.0)
     zookeeper.start()

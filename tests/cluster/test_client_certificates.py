@@ -33,7 +33,7 @@ def settings(cluster: LocalCluster, user: str = "admin") -> dict[str, Any]:
 
 
 async def order_is_refused(cluster: LocalCluster, user: str) -> bool:
-    """Whether a broker refuses a user who orders what a controller orders."""
+    """Whether a broker refuses a user who sends an order of controllers."""
     security = security_of(cluster).channel_security(cluster.bootstrap, user)
     channel = Channel(cluster.broker(1).endpoint, client_id="mallory", security=security)
     try:
@@ -46,7 +46,7 @@ async def order_is_refused(cluster: LocalCluster, user: str) -> bool:
 
 
 def write(cluster: LocalCluster, topic: str, user: str = "admin") -> confluent_kafka.KafkaError | None:
-    """Write a record to all replicas; returns what librdkafka reports of it."""
+    """Write a record to all replicas; returns librdkafka's error, or None."""
     reports: list[confluent_kafka.KafkaError | None] = []
     producer = confluent_kafka.Producer(settings(cluster, user) | {"acks": "all", "log_level": 0})
     producer.produce(topic, b"x", on_delivery=lambda error, _: reports.append(error))

@@ -91,7 +91,7 @@ def admin(cluster: LocalCluster, user: str = "admin", password: str | None = Non
 
 
 def refusal(settings: dict[str, Any]) -> str:
-    """What librdkafka is told by the brokers that it asks."""
+    """The error that librdkafka gets from the brokers that it asks."""
     errors: list[confluent_kafka.KafkaError] = []
     client = AdminClient(settings | {"error_cb": errors.append, "log_level": 0, "reconnect.backoff.ms": 500})
     wait_for(lambda: client.poll(0.05) is not None and bool(errors), "an error")
@@ -147,7 +147,7 @@ def test_producers_and_the_brokers_live_through_many_sessions(
     while time.monotonic() - started < 2.2 * SESSION_MS / 1000:
         producer.produce(
             "sessions",
-            # The first is larger than what a peer may send before it is known.
+            # The first is larger than a request may be before the peer is known.
             b"x" * (100 if count else 100_000),
             partition=count % 2,
             on_delivery=lambda error, _: lost.append(error) if error else None,

@@ -351,4 +351,4 @@ SECURED_CLIENTS = CLIENTS | {
         Client("franz-go", "franz_go", _franz_go),
     )
 }
-"""Those of the table of security."""
+"""The clients in the table of security."""

@@ -1,5 +1,5 @@
 """The tables of clients in docs/compatibility.md: the features each can use, the API versions it chose,
-and what it does on a secured cluster.
+and its behaviour on a secured cluster.
 
     python -m tests.compat.table       # run the suite, and write the tables from its outcome
 

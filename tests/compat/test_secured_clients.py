@@ -49,7 +49,7 @@ pytestmark = pytest.mark.timeout(300)
 SCRAM_256, SCRAM_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 USER, PASSWORD = "alice", "alice's own"
 OPEN, CLOSED = fresh_name("open-"), fresh_name("closed-")
-"""The prefix of what the user may use, and a topic that it may not."""
+"""The prefix of the names that the user may use, and a topic that it may not."""
 TOPIC_REFUSED, LOGIN_REFUSED = 29, 58
 SESSION_MS: Final = 4_000
 SECURITY: Final = SecurityConfiguration(tls=True, mechanism=SCRAM_256, acl=True)
@@ -256,7 +256,7 @@ def test_clients_authenticate_again_on_their_connections(
 
 
 def local_ports(pid: int, remote_ports: Collection[str]) -> set[str]:
-    """The ports of a process that are connected to one of the others, in hexadecimal digits as those are."""
+    """The ports of a process that are connected to one of the others, all in hexadecimal digits."""
     opened = set()
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):

@@ -159,7 +159,7 @@ def test_an_unreadable_node_never_opens_what_was_closed(
     broker.add(PREFIX, READ)
     broker.write(path_of(T), data)
     broker.changes.load()
-    assert broker.in_force == {T: {READ}, PREFIX: {READ}}, "what was read before stays"
+    assert broker.in_force == {T: {READ}, PREFIX: {READ}}, "ACLs that were read before stay"
     started = Broker(open_store())
     assert started.in_force == {T: CLOSED, PREFIX: {READ}}
     assert "/kafka-acl/Topic/t is closed for all but super users" in caplog.text

@@ -1,7 +1,7 @@
-"""A request of every API for the tests of what principals may do, and the rights that it needs.
+"""A request of every API for the tests of the rights of principals, and the rights that it needs.
 
-`CASES` come from the registry and the table of operations; those of APIs whose handlers ask themselves are
-written out. `example` fills in a request by the names of its fields.
+`CASES` come from the registry and the table of operations; the cases of APIs whose handlers ask are written
+out. `example` fills in a request by the names of its fields.
 """
 
 from typing import Any, NamedTuple
@@ -84,7 +84,7 @@ class Case(NamedTuple):
     is_kafka: bool = True
     listener: str = EXTERNAL
     shown: str = ""
-    """A name that the answer has only for who may see it; a refusal is no error then."""
+    """A name that the answer has only for a principal that may see it; a refusal is no error then."""
 
     def __str__(self) -> str:
         return f"{self.key.name}{self.label and '-'}{self.label}"
@@ -307,7 +307,7 @@ def automatic(key: ApiKey) -> Case:
 
 WITHOUT_QUESTIONS = {key for key, questions in API_OPERATIONS.items() if not questions}
 OPERATIONS_ALONE = {ApiKey.DESCRIBE_CLUSTER}
-"""Served to everybody; what is asked decides the authorized operations in the answer."""
+"""Served to everybody; the right decides the authorized operations in the answer."""
 CASES = BY_HAND + [
     automatic(key)
     for key in HANDLERS

@@ -1,4 +1,4 @@
-"""A broker with an authorizer for the tests of what principals may do.
+"""A broker with an authorizer for the tests of the rights of principals.
 
 `SecuredServing` has the topic, the group and the transactional id called `TOPIC`, `GROUP` and
 `TRANSACTIONAL_ID`, or none of them. `ask` sends a request as alice, with these rights alone.
@@ -46,7 +46,7 @@ NamedRight = tuple[Operation, ResourceType, str]
 
 
 class RecordingAuthorizer(Authorizer):
-    """Remembers what it was asked."""
+    """Remembers its questions."""
 
     def __init__(self) -> None:
         super().__init__(super_users=[ADMIN])

@@ -1,4 +1,4 @@
-"""The file with client settings that commands connect with: which one counts, and what of it."""
+"""The file with client settings that commands connect with: which file counts, and which of its settings."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The settings of TLS and SASL: what they make, what they refuse, and what they hide."""
+"""The settings of TLS and SASL: the security that they make, refusals, and secrets that they hide."""
 
 import pickle
 import ssl

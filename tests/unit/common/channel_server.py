@@ -97,7 +97,7 @@ class Server:
         self.hangs_up = False
         self.reads = True
         self.bodies: dict[int, Any] = {}
-        """The answers by API key, or what makes them of a request; the others are `Peer.answer`'s echo."""
+        """The answers by API key, or functions of the request; the others are `Peer.answer`'s echo."""
         self.tls: ssl.SSLContext | None = None
         self.versions: dict[ApiKey, tuple[int, int]] = dict(VERSIONS)
         self.api_versions = (0, 5)

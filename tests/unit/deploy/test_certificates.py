@@ -1,4 +1,4 @@
-"""The certificates of a local cluster: what they are good for, what is kept, what is made again."""
+"""The certificates of a local cluster: their uses, the files that are kept, and those that are made again."""
 
 import contextlib
 import datetime

@@ -1,4 +1,4 @@
-"""The security of a local cluster: what fits together, kept passwords, settings of brokers and clients."""
+"""The security of a local cluster: parts that fit, kept passwords, settings of brokers and clients."""
 
 import datetime
 import json

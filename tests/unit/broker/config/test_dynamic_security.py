@@ -1,4 +1,4 @@
-"""Dynamic settings of listeners: encrypted passwords, and what an open listener may change."""
+"""Dynamic settings of listeners: encrypted passwords, and the changes of an open listener."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Settings of listeners: whose value counts, and what of security is refused by name."""
+"""Settings of listeners: whose value counts, and the refused ones of security."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Every API in both protocols: without rights, with each right but one, with exactly the rights.
 
 The cases come from the registry and the table of operations. A new API has a case of its own, or makes a test
-fail that says what is missing.
+fail that names the missing one.
 """
 
 import logging
@@ -79,7 +79,7 @@ from tests.support.serving import INTERNAL, Connection, batch
 
 
 def is_allowed(case: Case, connection: Connection) -> bool:
-    """What the answer says; a request that waits was let through."""
+    """Whether the answer is no refusal; a request that waits was let through."""
     if not connection.is_answered:
         return True
     assert connection.closed is None
@@ -160,7 +160,7 @@ def test_no_api_is_served_to_a_peer_that_has_not_authenticated(
     assert secured.acls.asked == set()
 
 
-# ---- what is not told
+# ---- names that answers hide
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def test_a_request_takes_no_longer_way(leading: Serving, name: str) -> None:
 
 @pytest.mark.parametrize("is_super_user", [False, True])
 def test_acls_make_the_ways_of_records_two_calls_longer(tmp_path: Path, is_super_user: bool) -> None:
-    """A client that uses a topic again asks what its session remembers."""
+    """A client that uses a topic again asks for decisions that its session remembers."""
     authorizer = Authorizer(super_users=[ANONYMOUS] if is_super_user else [])
     entries = [
         AclEntry(ANONYMOUS, "*", operation, Permission.ALLOW)

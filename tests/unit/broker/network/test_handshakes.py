@@ -30,7 +30,7 @@ class Steps:
         self.handshakes.queue(step, host)
 
     def run(self) -> list[list[int]]:
-        """What each turn of the loop has done."""
+        """The steps of each turn of the loop."""
         turns = []
         while self._soon:
             assert len(self._soon) == 1

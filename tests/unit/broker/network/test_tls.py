@@ -115,7 +115,7 @@ class TestBytes:
         assert [client.receive(), client.receive()] == [payload, payload]
 
     def test_a_slow_reader_is_not_served_ahead(self, serve: Serve, tls: ssl.SSLContext) -> None:
-        """What it does not read is not encrypted, and no further request runs."""
+        """Answers that it does not read are not encrypted, and no further request runs."""
         size, ran = 1 << 20, [0]
         payload = frame(bytes(size))
 

@@ -14,7 +14,7 @@ from tests.support.certificates import Certificates
 
 
 class Rig:
-    """An open connection: the peer's TLS, and a socket that keeps what is written."""
+    """An open connection: the peer's TLS, and a socket that keeps written bytes."""
 
     def __init__(self, certificates: Certificates) -> None:
         soon: list[Callable[[], None]] = []

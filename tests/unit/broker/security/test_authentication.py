@@ -1,4 +1,4 @@
-"""The machine of one authentication: the table of its states, sessions that end, and what peers are told."""
+"""The machine of one authentication: the table of its states, sessions that end, and the texts for peers."""
 
 from itertools import product
 
@@ -26,7 +26,7 @@ MS = 1_000_000
 
 
 class Talk:
-    """A mechanism whose peer says who it is: ``name``, or ``name until-ms``; and fails on other words."""
+    """A mechanism whose peer says its name: ``name``, or ``name until-ms``; and fails on other words."""
 
     def __init__(self) -> None:
         self.identity: Identity | None = None

@@ -1,4 +1,4 @@
-"""The authorizer: super users, resources without ACLs, what a session remembers, and the audit log."""
+"""The authorizer: super users, resources without ACLs, the memory of a session, and the audit log."""
 
 import logging
 

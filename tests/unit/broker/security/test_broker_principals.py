@@ -1,4 +1,4 @@
-"""Which principals may send requests of brokers: those that brokers have registered."""
+"""The principals that may send requests of brokers, because brokers have registered them."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Which quota holds for a client, what clients are charged, and how many of them are remembered."""
+"""Which quota holds for a client, the charges of clients, and how many clients are remembered."""
 
 import itertools
 from collections.abc import Mapping
@@ -165,7 +165,7 @@ def test_a_million_client_ids_take_bounded_memory(monkeypatch: pytest.MonkeyPatc
         assert table.find("u", str(number), 0) is not None
     assert len(table.clients()) == 10
     assert len(table._resolved) <= 20
-    # Those for which there is no room count together.
+    # Clients for which there is no room count together.
     assert table.find("u", "98", 0) is table.find("u", "99", 0) is not first
     # A client whose rate is nothing again makes room.
     table.find("u", "0", 11_000)

@@ -48,7 +48,7 @@ def test_above_the_rate_of_a_listener_that_listener_pauses(rates: ConnectionRate
     assert connect(rates, 11, listener="SSL").pause_ms == 0
     assert connect(rates, 20, listener="INTERNAL").pause_ms == 0
     assert connect(rates, 1, listener="INTERNAL").pause_ms == 500
-    # Other limits are obeyed at once, and what came before is not forgotten.
+    # Other limits are obeyed at once, and earlier connections are not forgotten.
     rates.set_limits(UNLIMITED, {"PLAINTEXT": 2})
     assert connect(rates, 1).pause_ms == 0
 

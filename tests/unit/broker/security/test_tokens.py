@@ -233,7 +233,7 @@ def test_a_broken_file_or_url_stops_the_broker_at_its_start(tmp_path: Path) -> N
 
 
 class _Issuer(ThreadingHTTPServer):
-    """Answers with what the test puts into `answers`, else with the keys. Code 0 is for a raw answer."""
+    """Answers with the entries of `answers`, else with the keys. Code 0 is for a raw answer."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

@@ -1,4 +1,4 @@
-"""Names in certificates. The expected subjects are what Java 17's X500Principal.getName() returned."""
+"""Names in certificates. Java 17's X500Principal.getName() returned the expected subjects."""
 
 from datetime import UTC, datetime
 
