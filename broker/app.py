@@ -98,10 +98,12 @@ class Broker:
         self._topic_settings = TopicConfigs(config.topics)
         self._scram = ScramCredentials()
         self._sasl = SaslListeners(config.listeners, config.listener, self._scram, on_fatal=on_fatal)
-        self._server = SocketServer(config, on_fatal=on_fatal, protect=self._sasl.protect)
         self._reaper = Reaper(on_fatal=on_fatal)
         self._authentication_outcomes = AuthenticationOutcomes(
             config.connection_failed_authentication_delay_ms, Purgatory("authentication", self._reaper)
+        )
+        self._server = SocketServer(
+            config, on_fatal=on_fatal, protect=self._sasl.protect, outcomes=self._authentication_outcomes
         )
         self._slow_work = SlowWork(on_fatal=on_fatal)
         self._topic_creation = SlowWork(name="topic-creation", on_fatal=on_fatal)

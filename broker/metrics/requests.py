@@ -66,7 +66,7 @@ def request_metrics(threads: Iterable[RequestMetrics]) -> Iterator[Metric]:
 
 
 def authentication_metrics(outcomes: AuthenticationOutcomes) -> Iterator[Metric]:
-    """Of SASL."""
+    """Of TLS and SASL; a broker sees no failure of a peer that just goes away."""
     for name, text, value in (
         ("successful_authentication", "Authentications that succeeded.", outcomes.successes),
         ("failed_authentication", "Authentications that failed.", outcomes.failures),

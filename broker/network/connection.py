@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from barnabas.broker.base.limited_log import LimitedLogByKey
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.memory import MemoryShare
 from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, Pipeline
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.broker.network.unauthenticated import Unauthenticated
+from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.protocol.errors import MalformedFrame
 from barnabas.protocol.frames import BufferPool, FrameReceiver
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from barnabas.broker.network.tls_transport import TlsTransport
 
 logger = logging.getLogger(__name__)
-failures: Final = LimitedLogByKey(logger, logging.INFO)
-"""Failed authentications: one line in an interval for each address and reason."""
 
 STOPPING: Final = "the broker is stopping"
 DISPLACED: Final = "others came, and too many peers are not authenticated"
@@ -46,6 +44,7 @@ class Authentication(NamedTuple):
     """The rules for a connection until its peer is known."""
 
     pending: Unauthenticated[Connection]
+    outcomes: AuthenticationOutcomes
     needs_sasl: bool
     """TLS alone does not end it."""
 
@@ -107,6 +106,7 @@ class Connection(asyncio.BufferedProtocol):
             if authentication.needs_sasl:
                 authentication.pending.wait(self)
             else:
+                authentication.outcomes.succeeded()
                 self.authenticated()
         self._thread.opened(self)
         self._set_deadline()
@@ -230,15 +230,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _report_failure(self, reason: str) -> None:
         self._is_reported = True
-        peer = self.peer
-        failures(
-            f"{peer.host} {reason}",
-            "Failed authentication with /%s (channelId=%s) on %s (%s)",
-            peer.host,
-            peer.connection_id,
-            peer.listener_name,
-            reason,
-        )
+        if (authentication := self._authentication) is not None:
+            authentication.outcomes.refused(self.peer.host, self.peer.connection_id, reason)
 
     def _set_deadline(self) -> None:
         if self.is_refused:

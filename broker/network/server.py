@@ -23,6 +23,7 @@ from barnabas.broker.base.limits import (
     RECORDS_WORKERS,
     ConnectionLimits,
 )
+from barnabas.broker.base.purgatory import Purgatory, Reaper
 from barnabas.broker.config.listener_config import CLIENT_AUTH, ListenerConfig
 from barnabas.broker.config.listeners import (
     PLAINTEXT,
@@ -42,6 +43,7 @@ from barnabas.broker.network.request_metrics import BusyTime
 from barnabas.broker.network.request_queue import RequestQueue
 from barnabas.broker.network.tls_listeners import TlsListeners
 from barnabas.broker.network.unauthenticated import Unauthenticated
+from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.connection_rates import ConnectionRates
 from barnabas.broker.security.rates import Windows
 from barnabas.broker.security.session import Session
@@ -75,9 +77,13 @@ class SocketServer:
         on_fatal: Callable[[BaseException], None],
         limits: ConnectionLimits | None = None,
         protect: Callable[[Session, str], None] = lambda session, listener_name: None,
+        outcomes: AuthenticationOutcomes | None = None,
     ) -> None:
         self._config = config
         self._protect = protect
+        self._outcomes = outcomes or AuthenticationOutcomes(
+            0, Purgatory("authentication", Reaper(on_fatal=on_fatal))
+        )
         self._on_fatal = on_fatal
         self._limits = limits or ConnectionLimits()
         self._config_of: Callable[[str], ListenerConfig] = config.listener
@@ -283,7 +289,7 @@ class SocketServer:
         if listener.security_protocol == PLAINTEXT:
             return None
         return Authentication(
-            self.unauthenticated[is_protected], listener.security_protocol in SASL_PROTOCOLS
+            self.unauthenticated[is_protected], self._outcomes, listener.security_protocol in SASL_PROTOCOLS
         )
 
     def set_listener_configs(self, config_of: Callable[[str], ListenerConfig]) -> None:

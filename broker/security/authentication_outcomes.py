@@ -1,8 +1,8 @@
-"""How authentications end: counts, and after a failure a line of the log and a pause before the answer.
+"""How authentications end, by TLS and by SASL: counts, a line of the log for a failure, and a pause.
 
-The answer and the end of the connection are held back for `connection.failed.authentication.delay.ms`, as in
-Kafka, and for longer if more than a few attempts of the same address have failed lately: guessing passwords
-becomes slow, also with many connections. Any thread.
+After a failure of SASL the answer and the end of the connection are held back for
+`connection.failed.authentication.delay.ms`, as in Kafka, and for longer if more than a few attempts of the
+same address have failed lately: guessing passwords becomes slow, also with many connections. Any thread.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AuthenticationOutcomes:
         """Connections that were closed because their session had ended."""
         self._pauses = FailurePauses(delay_ms)
         self._purgatory = purgatory
-        # One line in an interval for each address and reason.
+        # One line in an interval for each address and kind of reason.
         self._report = LimitedLogByKey(logger, logging.INFO)
         self._now_ms = now_ms
         self._lock = threading.Lock()
@@ -82,26 +82,32 @@ class AuthenticationOutcomes:
         with self._lock:
             self.expired += 1
 
-    def failed(
-        self, session: Session, connection_id: str, reason: str, end: Callable[[], None]
-    ) -> Callable[[], object]:
-        """Call ``end`` after the pause; returns a function that cancels it.
+    def refused(self, host: str, connection_id: str, reason: str, *, again: bool = False) -> None:
+        """Count and report a failure.
 
         The line is Kafka's. Of the peer's bytes it has those in the reason alone.
         """
-        if session.on_failed is not None:
-            session.on_failed()
-        again = session.authenticator is not None and session.authenticator.has_succeeded
+        with self._lock:
+            self.failures += 1
+        # By the kind of the reason: what follows may be any number of texts, as lengths of frames.
         self._report(
-            f"{session.host} {reason}",
+            f"{host} {reason.partition(':')[0]}",
             "Failed %sauthentication with /%s (channelId=%s) (%s)",
             "re-" if again else "",
-            session.host,
+            host,
             connection_id,
             _CONTROL.sub("?", reason),
         )
+
+    def failed(
+        self, session: Session, connection_id: str, reason: str, end: Callable[[], None]
+    ) -> Callable[[], object]:
+        """Call ``end`` after the pause; returns a function that cancels it."""
+        if session.on_failed is not None:
+            session.on_failed()
+        again = session.authenticator is not None and session.authenticator.has_succeeded
+        self.refused(session.host, connection_id, reason, again=again)
         with self._lock:
-            self.failures += 1
             now_ms = self._now_ms()
             pause_ms = self._pauses.failed(session.host, now_ms)
         wait = DelayedCall(now_ms + pause_ms, lambda: pause_ms == 0, end)

@@ -3,6 +3,7 @@
 import logging
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,6 @@ import pytest
 
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.config.listeners import Listener
-from barnabas.broker.network import connection as connection_module
 from barnabas.broker.network import server as server_module
 from barnabas.broker.network import tls_transport
 from barnabas.broker.network.request import Request
@@ -31,10 +31,9 @@ PLAIN = {"sasl_enabled_mechanisms": "PLAIN", "sasl_mechanism_inter_broker_protoc
 
 
 @pytest.fixture
-def serve(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+def serve(certificates: Certificates) -> Iterator[Serve]:
     """``serve(process, setting=value, …)``: a server on a TLS listener, stopped after the test."""
     running: list[Served] = []
-    monkeypatch.setattr(connection_module.failures, "_logs", {})
 
     def start(process: Callable[[Request], None] = echo, **settings: Any) -> Served:
         fatal: list[BaseException] = []
@@ -253,7 +252,7 @@ class TestHandshakes:
         wait_empty(served)
         [line] = [record.getMessage() for record in caplog.records]
         assert line.startswith("Failed authentication with /127.0.0.1 (channelId=127.0.0.1:")
-        assert "on SECURE (SSL handshake failed: peer did not return a certificate)" in line
+        assert "(SSL handshake failed: peer did not return a certificate)" in line
         assert "Traceback" not in caplog.text
 
     def test_a_certificate_of_an_unknown_authority(
@@ -335,6 +334,20 @@ class TestHandshakes:
             assert client.is_closed_by_server()
         wait_empty(served)
         assert caplog.text.count("Failed authentication") == 1
+        assert (served.server._outcomes.failures, served.server._outcomes.successes) == (3, 0)
+
+    def test_one_line_in_the_log_for_lengths_of_all_sorts(
+        self, serve: Serve, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A stranger must not fill the log."""
+        served = serve(protocol="SASL_PLAINTEXT", **PLAIN)
+        for length in (-1, -2, -3):
+            client = served.client()
+            client.socket.sendall(struct.pack(">i", length))
+            assert client.is_closed_by_server()
+        wait_empty(served)
+        assert caplog.text.count("malformed frame: frame length -1") == 1
+        assert "frame length -2" not in caplog.text
 
 
 class TestPrincipals:
