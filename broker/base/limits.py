@@ -29,7 +29,10 @@ MAX_PRODUCED_BATCHES: Final = 1_000
 # Before a peer is known
 MAX_UNAUTHENTICATED: Final = 1_000
 """Connections in a TLS handshake or before the end of SASL's exchange; as many again on the brokers' own
-listener. One takes up to some 100 KB."""
+listener. One takes up to some 200 KB."""
+MAX_UNAUTHENTICATED_REQUESTS: Final = 10
+"""Unanswered requests of such a connection, with at most the bytes of two of the longest. Clients send one at
+a time; those that wait for the pause after a failure would add up."""
 
 ADOPTIONS_RUN_NS: Final = 500_000
 HANDSHAKES_RUN_NS: Final = 1_000_000

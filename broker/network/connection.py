@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from barnabas.broker.base.limits import ConnectionLimits
+from barnabas.broker.base.limits import MAX_UNAUTHENTICATED_REQUESTS, ConnectionLimits
 from barnabas.broker.network.memory import MemoryShare
 from barnabas.broker.network.pipeline import CLOSING, ENDED, HALF_CLOSED, OPEN, Pipeline
 from barnabas.broker.network.request import Buffers, Lane, Peer, Request
@@ -124,12 +124,17 @@ class Connection(asyncio.BufferedProtocol):
         pipeline, memory = self._pipeline, self._memory
         if pipeline.phase is CLOSING:
             return
+        if (authentication := self._authentication) is not None and pipeline.exceeds(
+            frames, MAX_UNAUTHENTICATED_REQUESTS, 2 * self._receiver.max_frame_bytes
+        ):
+            self.close("too many requests before it is authenticated")
+            return
         is_short = memory.received(frames, now_ns)
         if not frames:
             if is_short:
                 self._set_reading()
             return
-        if (authentication := self._authentication) is not None and not self._is_reported:
+        if authentication is not None and not self._is_reported:
             authentication.pending.serve(self)
         peer, lane_of, answer = self.peer, self._handlers.lane_of, self.answer
         resume, give_back = self.resume, memory.give_back

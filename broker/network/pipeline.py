@@ -29,6 +29,7 @@ from typing import Final
 
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.request import Buffers, Lane, Request
+from barnabas.protocol.frames import Frame
 from barnabas.protocol.invariants import InvariantViolation, invariant
 
 ENDED: Final = "closed by the peer"
@@ -124,6 +125,11 @@ class Pipeline:
             and len(self._unsent) < limits.max_in_flight
             and self.in_flight_bytes < limits.max_in_flight_bytes
         )
+
+    def exceeds(self, frames: Sequence[Frame], most: int, most_bytes: int) -> bool:
+        """Whether more requests, or more bytes of them, would be unanswered with these frames."""
+        size = sum(len(frame.view) for frame in frames)
+        return len(self._unsent) + len(frames) > most or self.in_flight_bytes + size > most_bytes
 
     def receive(self, requests: Sequence[Request]) -> None:
         self._unsent.extend(requests)

@@ -515,3 +515,21 @@ class TestUnknownPeers:
         late = served.client(tls=tls)
         late.send(b"x")
         assert late.receive() == b"x"
+
+    @pytest.mark.parametrize("frames", [(b"x",) * 11, (b"x" * 100, b"x" * 100, b"x")])
+    def test_requests_without_waiting_for_answers(
+        self, serve: Serve, frames: tuple[bytes, ...], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """They would hold memory until the pauses after their failures have ended."""
+
+        def protect(session: Session, listener_name: str) -> None:
+            session.authenticator = cast(Authenticator, SimpleNamespace(max_receive_bytes=100))
+
+        parked: list[Request] = []
+        served = serve(parked.append, protocol="SASL_PLAINTEXT", protect=protect, **PLAIN)
+        client = served.client()
+        client.send(*frames[:-1])
+        wait_for(lambda: len(parked) == len(frames) - 1, "the requests to run")
+        client.send(frames[-1])
+        assert client.is_closed_by_server()
+        wait_logged(caplog, "too many requests before it is authenticated")
