@@ -45,6 +45,14 @@ _USUAL: Final = _Shape(MIN_ITERATIONS, 24, is_text=False)
 MECHANISMS: Final = {mechanism.value: mechanism for mechanism in ScramMechanism}
 
 
+def _usable(text: str) -> ScramCredential:
+    """Raises ScramError, also for fewer iterations than Kafka allows: a proof would tell the password."""
+    credential = ScramCredential.parse(text)
+    if credential.iterations < MIN_ITERATIONS:
+        raise ScramError(f"it has {credential.iterations} iterations; expected at least {MIN_ITERATIONS}")
+    return credential
+
+
 class ScramCredentials:
     def __init__(self) -> None:
         self._secret = b""
@@ -68,7 +76,7 @@ class ScramCredentials:
             credential = None
             if (text := settings.get(name)) is not None:
                 try:
-                    credential = ScramCredential.parse(text)
+                    credential = _usable(text)
                 except ScramError as error:
                     # A broken credential must not let anybody in, nor the one before it.
                     logger.error("the credential of user %r for %s is not usable: %s", user, name, error)

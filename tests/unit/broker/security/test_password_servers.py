@@ -192,8 +192,10 @@ def test_credentials_follow_the_settings_of_users() -> None:
     credentials.update("alice", only)
     assert not credentials.find(ScramMechanism.SHA_512, "alice")[1]
     assert credentials.find(ScramMechanism.SHA_256, "alice")[0].text == only["SCRAM-SHA-256"]
-    credentials.update("alice", {"SCRAM-SHA-256": "salt=broken"})
-    assert not credentials.find(ScramMechanism.SHA_256, "alice")[1], "a broken credential lets nobody in"
+    weak = scram.make_credential(ScramMechanism.SHA_256, "x", 4095).text
+    for broken in ("salt=broken", weak):
+        credentials.update("alice", {"SCRAM-SHA-256": broken})
+        assert not credentials.find(ScramMechanism.SHA_256, "alice")[1], "it lets nobody in"
     credentials.update("alice", {})
     assert not credentials.find(ScramMechanism.SHA_256, "alice")[1]
 
