@@ -24,7 +24,7 @@ from typing import Final
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.limited_log import LimitedLog
-from barnabas.broker.security.connection_rates import ConnectionRates
+from barnabas.broker.security.connection_rates import MAPPED, ConnectionRates
 from barnabas.broker.security.rates import DEFAULT_WINDOWS
 from barnabas.common.threads import make_thread
 
@@ -35,7 +35,8 @@ _PAUSE_S: Final = 0.1
 _RESERVE: Final = 128
 _UNLIMITED: Final = 2**31 - 1
 _MOST_DELAYED: Final = 1_000
-"""Connections above the rate of their address that wait to be closed; further ones are closed at once."""
+"""Connections above the rate of their address that wait to be closed; further ones are closed at once, and so
+are the first of them when others need their descriptors."""
 
 
 def connections_within(limit: int) -> int:
@@ -114,6 +115,10 @@ class ConnectionQuota:
             self._by_host[host] += 1
             return ""
 
+    def lacks_descriptors(self, others: int) -> bool:
+        """Whether the connections and so many other sockets take all the descriptors that they may."""
+        return self.total + others >= self._descriptors
+
     def leave(self, host: str, listener_name: str = "") -> None:
         with self._lock:
             self.total -= 1
@@ -131,7 +136,7 @@ def _by_address(of_hosts: Mapping[str, int]) -> dict[str, int]:
         except (OSError, UnicodeError) as error:
             logger.warning("max.connections.per.ip.overrides: %s is unknown: %s", host, error)
             continue
-        of_addresses.update({str(address[0]): limit for *_, address in found})
+        of_addresses.update({str(address[0]).removeprefix(MAPPED): limit for *_, address in found})
     return of_addresses
 
 
@@ -273,7 +278,10 @@ class Acceptor:
         except OSError as error:
             logger.error("cannot accept on %s: %s; the next try is in %g s", listener_name, error, _PAUSE_S)
             return False
-        host, port = address[0], address[1]
+        # As in Java, so that limits and ACLs of an IPv4 address hold on a socket for both kinds.
+        host, port = address[0].removeprefix(MAPPED), address[1]
+        while self._delayed and self._quota.lacks_descriptors(len(self._delayed)):
+            heapq.heappop(self._delayed)[2].close()
         if not self._is_within_rates(sock, host, listening, listener_name):
             return True
         refusal = self._quota.enter(

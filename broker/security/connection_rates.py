@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 UNLIMITED: Final = 2**31 - 1
-_MAPPED: Final = "::ffff:"
+MAPPED: Final = "::ffff:"
 """The prefix of an IPv4 address on a socket for both kinds."""
 
 
@@ -108,7 +108,7 @@ class ConnectionRates:
         return Wait(min(pause_ms, self._windows.size_ms), 0)
 
     def _close_after_ms(self, host: str, now_ms: float) -> int:
-        client = self._of_addresses.find("", host.removeprefix(_MAPPED), now_ms)
+        client = self._of_addresses.find("", host, now_ms)
         if client is None:
             return 0
         with client.lock:
@@ -145,4 +145,4 @@ def _addresses(name: str) -> Iterator[str]:
         logger.error("%s of %s holds for no connection: %s", CONNECTION_CREATION_RATE, host, error)
         return
     for address in found:
-        yield sanitize(address.removeprefix(_MAPPED))
+        yield sanitize(address.removeprefix(MAPPED))

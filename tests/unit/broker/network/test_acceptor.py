@@ -262,3 +262,36 @@ def test_above_the_rate_of_its_address_a_connection_is_closed_after_a_while(
         assert time.monotonic() - began >= 0.1
     assert accepting.accepted == []
     assert "127.0.0.1 connects more often than its connection_creation_rate" in caplog.text
+
+
+def test_connections_that_wait_to_be_closed_leave_descriptors_for_the_logs() -> None:
+    accepting = Accepting(ConnectionQuota(99, 99, 2), CLIENTS=Listening())
+    accepting.rates = accepting.acceptor._rates = ConnectionRates(Windows(2, int(4 * DEADLINE_S * 1_000)))
+    accepting.rates.take({Entity.ip("127.0.0.1"): StoredConfig({"connection_creation_rate": "0"}, 1, 1)})
+    with accepting:
+        clients = [socket.create_connection(accepting.listening["CLIENTS"].getsockname()) for _ in range(3)]
+        clients[0].settimeout(DEADLINE_S)
+        assert clients[0].recv(1) == b"", "closed before its time"
+        wait_for(lambda: len(accepting.acceptor._delayed) == 2, "the last one to wait")
+    for client in clients:
+        client.close()
+
+
+def test_an_ipv4_address_is_the_same_on_a_socket_for_both_kinds() -> None:
+    both = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    quota, hosts = ConnectionQuota(99, 99), list[str]()
+    quota.set_limits(99, 99, of_hosts={"::ffff:127.0.0.1": 1})
+    acceptor = Acceptor(
+        [("BOTH", both)],
+        quota=quota,
+        hand_over=lambda sock, host, port, name: (hosts.append(host), sock.close())[0],
+        on_fatal=pytest.fail,
+    )
+    clients = [socket.create_connection(("127.0.0.1", both.getsockname()[1])) for _ in range(2)]
+    acceptor.start()
+    for client in clients:
+        with client:
+            client.settimeout(DEADLINE_S)
+            assert client.recv(1) == b""
+    assert acceptor.stop(DEADLINE_S)
+    assert hosts == ["127.0.0.1"], "the second one is above the limit of its address"
