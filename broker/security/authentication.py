@@ -155,7 +155,7 @@ class Authenticator:
     ) -> None:
         self.state = State.INITIAL
         self.max_receive_bytes = max_receive_bytes
-        """Of one frame before the first success."""
+        """Of one frame before the first success, and of one token later."""
         # The session owns it. With a cycle, the collector would free thousands of connections at once.
         self._session = weakref.proxy(session)
         self._mechanisms = mechanisms
@@ -229,6 +229,8 @@ class Authenticator:
         server = self._server
         if server is None:
             raise IllegalTransition(f"a token in state {self.state.name} of an authentication")
+        if len(token) > self.max_receive_bytes:
+            raise self.failure(f"a token of {len(token)} bytes; at most {self.max_receive_bytes} are allowed")
         try:
             answer = server.evaluate(token)
         except InvalidCredentials:

@@ -244,6 +244,15 @@ def test_a_peer_stays_who_it_was() -> None:
     assert peer.authenticator.state is State.FAILED
 
 
+def test_a_later_token_is_not_longer_than_the_first_may_be() -> None:
+    """Before the first success the frame is bounded, and later by `socket.request.max.bytes` alone."""
+    peer = Peer(60_000).into(State.COMPLETE)
+    peer.handshake()
+    with pytest.raises(AuthenticationFailed, match="65537 bytes; at most 65536"):
+        peer.token(b"a" * 65_537)
+    assert peer.authenticator.state is State.FAILED
+
+
 def test_credentials_of_a_second_authentication_are_called_so() -> None:
     peer = Peer(60_000).into(State.COMPLETE)
     peer.handshake()
