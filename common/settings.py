@@ -160,6 +160,11 @@ class Password(Kind):
             return value
         if not isinstance(value, str):
             raise ValueError
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            # Bytes of the environment that are not UTF-8 become such text. The error has the text.
+            raise Refused("Unicode text") from None
         return Secret(value)
 
 

@@ -227,6 +227,13 @@ def test_a_later_source_wins_by_each_name_of_a_setting(
     assert config.value(name) == expected
 
 
+def test_a_secret_that_is_no_text_is_refused_and_not_shown() -> None:
+    name = "listener.name.plaintext.plain.sasl.jaas.config"
+    variable = "BARNABAS_LISTENER_NAME_PLAINTEXT_PLAIN_SASL_JAAS_CONFIG"
+    with pytest.raises(InvalidConfiguration, match=rf"{name}=\[hidden\]: expected Unicode text"):
+        load_config(environment={variable: "sec\udcffret"}, defaults=REQUIRED)
+
+
 def test_problems_of_all_sources_come_in_one_refusal(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfiguration) as caught:
         load_config(
