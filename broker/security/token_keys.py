@@ -75,7 +75,7 @@ def parse_keys(data: bytes) -> list[TokenKey]:
         if algorithms and (key_id is None or isinstance(key_id, str)):
             try:
                 keys.append(TokenKey(key_id, jwt.PyJWK(one, algorithms[0]).key, algorithms))
-            except jwt.PyJWTError as error:
+            except (jwt.PyJWTError, LookupError, TypeError, ValueError) as error:
                 logger.warning("a key of a key set is not usable: %s", type(error).__name__)
     if not keys:
         raise ValueError("it has no public key that can verify tokens")

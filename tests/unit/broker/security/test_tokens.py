@@ -209,6 +209,20 @@ def test_only_public_keys_that_verify_are_used() -> None:
             parse_keys(broken)
 
 
+def test_a_key_that_the_library_cannot_read_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyJWT 2.10 passes on the errors of the library of ciphers."""
+
+    def read(key: dict[str, Any], algorithm: str) -> Any:
+        if key["kid"] == "broken":
+            raise ValueError("Point is not on the curve")
+        return make(key, algorithm)
+
+    make = jwt.PyJWK
+    monkeypatch.setattr(jwt, "PyJWK", read)
+    usable = parse_keys(json.dumps({"keys": [{**KEYS[1], "kid": "broken"}, *KEYS]}).encode())
+    assert [key.key_id for key in usable] == ["rsa", "ec", "ed"]
+
+
 def test_a_file_is_read_again_and_a_broken_one_keeps_the_former_keys(
     keys_file: Path, keys: TokenKeys
 ) -> None:
