@@ -54,6 +54,23 @@ def test_another_address_gives_way_if_all_of_the_largest_wait_for_the_broker() -
     assert pending.add("next", "a") == "b1"
 
 
+def test_a_flood_that_waits_for_the_broker_gives_way_to_other_addresses() -> None:
+    """It sends real handshakes faster than the broker answers them."""
+    pending = Unauthenticated[str](6)
+    for name in ("a1", "a2", "a3", "a4", "a5"):
+        pending.add(name, "a")
+        pending.serve(name)
+    assert pending.add("b1", "b") is None
+    assert pending.add("a6", "a") == "a6", "it does not displace another address"
+    assert pending.add("c1", "c") == "a5"
+    pending.wait("a2")
+    assert pending.add("b2", "b") == "a2", "one that does not wait for the broker comes first"
+    pending.serve("b1")
+    pending.serve("c1")
+    pending.serve("b2")
+    assert pending.add("b3", "b") == "b3", "as many as of any other address"
+
+
 def test_a_known_or_lost_one_makes_room_and_is_forgotten() -> None:
     pending = Unauthenticated[str](1)
     pending.add("known", "a")
@@ -63,4 +80,4 @@ def test_a_known_or_lost_one_makes_room_and_is_forgotten() -> None:
     pending.serve("known")
     assert pending.add("next", "a") is None
     pending.remove("next")
-    assert (len(pending), pending._silent) == (0, {}), "addresses would fill the memory"
+    assert (len(pending), pending._silent, pending._counts) == (0, {}, {}), "addresses would fill the memory"
