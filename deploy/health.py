@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from barnabas.common.channel import Channel
-from barnabas.common.security.acl import Operation, PatternType, Permission, ResourceType
+from barnabas.common.security.acl import PatternType
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import is_serving
@@ -113,15 +113,7 @@ def wait_for_acls(
     security: ChannelSecurity,
 ) -> None:
     """Wait until each of these brokers obeys so many ACLs of a principal. Raises as `wait_ready`."""
-    request = DescribeAclsRequest(
-        resource_type_filter=ResourceType.ANY,
-        resource_name_filter=None,
-        pattern_type_filter=PatternType.ANY,
-        principal_filter=principal,
-        host_filter=None,
-        operation=Operation.ANY,
-        permission_type=Permission.ANY,
-    )
+    request = DescribeAclsRequest(pattern_type_filter=PatternType.ANY, principal_filter=principal)
 
     def problem(answer: DescribeAclsResponse) -> str | None:
         found = sum(len(resource.acls) for resource in answer.resources)

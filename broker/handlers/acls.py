@@ -43,8 +43,8 @@ _DISABLED: Final = api_error(ErrorCode.SECURITY_DISABLED, "No Authorizer is conf
 
 def _member(kind: type[N], number: int) -> N:
     """The number of a request; raises INVALID_REQUEST for one without a meaning."""
-    if number in kind._value2member_map_ and number != 0:
-        return kind(number)
+    if member := kind(number):
+        return member
     raise api_error(ErrorCode.INVALID_REQUEST, f"{number} is no {kind.__name__} of an ACL")
 
 

@@ -102,20 +102,18 @@ class Authorizer:
         api: ApiKey,
         *,
         references: int = 1,
-        logs_allowed: bool = True,
         logs_denied: bool = True,
     ) -> bool:
         """Whether the peer may do the operation on the resource; the decision is logged.
 
         ``references`` is how often the request refers to the resource. ``logs_denied`` is False where the
-        request did not name the resource, such as in a list of all topics; ``logs_allowed`` where nothing is
-        granted by the answer.
+        request did not name the resource, such as in a list of all topics.
         """
         is_allowed = self._operations(session, resource_type, name) >> operation & 1 == 1
         if is_allowed:
             if not session.grants.are_logged:
                 return True
-            level = logging.DEBUG if logs_allowed else _TRACE
+            level = logging.DEBUG
         else:
             level = logging.INFO if logs_denied else _TRACE
         if _audit.isEnabledFor(level):

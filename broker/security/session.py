@@ -51,11 +51,6 @@ class Session:
         """The connection is lost: nothing is called any more."""
         self.on_authenticated = self.on_failed = None
 
-    @property
-    def is_authenticated(self) -> bool:
-        """Whether the listener asks for no SASL, or the peer has been authenticated once."""
-        return self.authenticator is None or self.authenticator.has_succeeded
-
     def must_authenticate(self, authenticator: Authenticator) -> None:
         """The peer has to authenticate before anything else."""
         self.authenticator = authenticator

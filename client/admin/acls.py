@@ -38,23 +38,11 @@ class AclAdmin(AdminBase):
         ``AclFilter(ResourceType.TOPIC, "t", PatternType.MATCH)`` finds all that apply to the topic ``t``.
         """
         (chosen,) = several("acl_filter", acl_filter or AclFilter(), AclFilter)
-        request = wire.DescribeAclsRequest(
-            resource_type_filter=chosen.type,
-            resource_name_filter=chosen.name,
-            pattern_type_filter=chosen.pattern,
-            principal_filter=chosen.principal,
-            host_filter=chosen.host,
-            operation=chosen.operation,
-            permission_type=chosen.permission,
-        )
+        request = wire.DescribeAclsRequest(**_fields_of(chosen))
         response = (await self._ask(ToBroker(self._open()), request, timeout_ms)).response
         if error := error_of(response, "the ACLs were not listed"):
             raise error
-        return sorted(
-            _binding(resource, acl, resource.pattern_type)
-            for resource in response.resources
-            for acl in resource.acls
-        )
+        return sorted(_binding(resource, acl) for resource in response.resources for acl in resource.acls)
 
     async def create_acls(
         self, bindings: Iterable[AclBinding] | AclBinding, *, timeout_ms: int | None = None
@@ -98,18 +86,7 @@ class AclAdmin(AdminBase):
         """
         chosen = several("filters", filters, AclFilter)
         request = wire.DeleteAclsRequest(
-            filters=[
-                wire.DeleteAclsFilter(
-                    resource_type_filter=each.type,
-                    resource_name_filter=each.name,
-                    pattern_type_filter=each.pattern,
-                    principal_filter=each.principal,
-                    host_filter=each.host,
-                    operation=each.operation,
-                    permission_type=each.permission,
-                )
-                for each in chosen
-            ]
+            filters=[wire.DeleteAclsFilter(**_fields_of(each)) for each in chosen]
         )
         response = (await self._ask(ToBroker(self._open()), request, timeout_ms)).response
         outcomes: dict[str, ApiError | None] = {}
@@ -117,7 +94,7 @@ class AclAdmin(AdminBase):
         for each, result in zip(chosen, response.filter_results, strict=True):
             outcomes[str(each)] = error_of(result, f"no ACL was removed by {each}")
             for acl in result.matching_acls:
-                binding = _binding(acl, acl, acl.pattern_type)
+                binding = _binding(acl, acl)
                 if error := error_of(acl, f"the ACL was not removed: {binding}"):
                     outcomes[str(binding)] = error
                 else:
@@ -126,23 +103,25 @@ class AclAdmin(AdminBase):
         return sorted(deleted)
 
 
-def _binding(resource: Any, acl: Any, pattern_type: int) -> AclBinding:
+def _fields_of(chosen: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": chosen.type,
+        "resource_name_filter": chosen.name,
+        "pattern_type_filter": chosen.pattern,
+        "principal_filter": chosen.principal,
+        "host_filter": chosen.host,
+        "operation": chosen.operation,
+        "permission_type": chosen.permission,
+    }
+
+
+def _binding(resource: Any, acl: Any) -> AclBinding:
     kind, _, name = acl.principal.partition(":")
     return AclBinding(
         ResourcePattern(
-            _member(ResourceType, resource.resource_type),
+            ResourceType(resource.resource_type),
             resource.resource_name,
-            _member(PatternType, pattern_type),
+            PatternType(resource.pattern_type),
         ),
-        AclEntry(
-            Principal(kind, name),
-            acl.host,
-            _member(Operation, acl.operation),
-            _member(Permission, acl.permission_type),
-        ),
+        AclEntry(Principal(kind, name), acl.host, Operation(acl.operation), Permission(acl.permission_type)),
     )
-
-
-def _member(kind: Any, number: int) -> Any:
-    """The member of an enum, or its UNKNOWN for a number that a later version has added."""
-    return kind(number) if number in kind._value2member_map_ else kind.UNKNOWN

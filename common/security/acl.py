@@ -12,7 +12,18 @@ from typing import Final, NamedTuple
 from barnabas.common.security.principal import WILDCARD, Principal
 
 
-class ResourceType(IntEnum):
+class _Number(IntEnum):
+    """A number of Kafka's protocol; one that a later version has added is UNKNOWN."""
+
+    # The hash of an Enum is computed in Python, and each decision looks one up.
+    __hash__ = int.__hash__
+
+    @classmethod
+    def _missing_(cls, value: object) -> _Number:
+        return cls(0)
+
+
+class ResourceType(_Number):
     UNKNOWN = 0
     ANY = 1
     TOPIC = 2
@@ -22,11 +33,8 @@ class ResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
-    # The hash of an Enum is computed in Python, and each decision looks one up.
-    __hash__ = int.__hash__
 
-
-class PatternType(IntEnum):
+class PatternType(_Number):
     UNKNOWN = 0
     ANY = 1
     MATCH = 2
@@ -35,7 +43,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-class Operation(IntEnum):
+class Operation(_Number):
     UNKNOWN = 0
     ANY = 1
     ALL = 2
@@ -53,7 +61,7 @@ class Operation(IntEnum):
     DESCRIBE_TOKENS = 14
 
 
-class Permission(IntEnum):
+class Permission(_Number):
     UNKNOWN = 0
     ANY = 1
     DENY = 2

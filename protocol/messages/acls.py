@@ -8,6 +8,8 @@ from barnabas.protocol import schema as s
 
 LITERAL_PATTERN: Final = 3
 """The pattern type of the versions that have none."""
+ANY: Final = 1
+"""In a filter, the number of a type, an operation or a permission that matches all."""
 
 
 @s.message
@@ -38,13 +40,13 @@ class DescribeAclsResponse:
 class DescribeAclsRequest(s.RequestOf[DescribeAclsResponse]):
     """A filter that is None matches any value."""
 
-    resource_type_filter: int = s.int8()
-    resource_name_filter: str | None = s.string(nullable_since=0)
+    resource_type_filter: int = s.int8(default=ANY)
+    resource_name_filter: str | None = s.string(nullable_since=0, default=None)
     pattern_type_filter: int = s.int8(since=1, default=LITERAL_PATTERN, ignorable=False)
-    principal_filter: str | None = s.string(nullable_since=0)
-    host_filter: str | None = s.string(nullable_since=0)
-    operation: int = s.int8()
-    permission_type: int = s.int8()
+    principal_filter: str | None = s.string(nullable_since=0, default=None)
+    host_filter: str | None = s.string(nullable_since=0, default=None)
+    operation: int = s.int8(default=ANY)
+    permission_type: int = s.int8(default=ANY)
 
 
 @s.message
@@ -105,13 +107,13 @@ class DeleteAclsResponse:
 class DeleteAclsFilter:
     """A filter that is None matches any value."""
 
-    resource_type_filter: int = s.int8()
-    resource_name_filter: str | None = s.string(nullable_since=0)
+    resource_type_filter: int = s.int8(default=ANY)
+    resource_name_filter: str | None = s.string(nullable_since=0, default=None)
     pattern_type_filter: int = s.int8(since=1, default=LITERAL_PATTERN, ignorable=False)
-    principal_filter: str | None = s.string(nullable_since=0)
-    host_filter: str | None = s.string(nullable_since=0)
-    operation: int = s.int8()
-    permission_type: int = s.int8()
+    principal_filter: str | None = s.string(nullable_since=0, default=None)
+    host_filter: str | None = s.string(nullable_since=0, default=None)
+    operation: int = s.int8(default=ANY)
+    permission_type: int = s.int8(default=ANY)
 
 
 @s.request(s.ApiKey.DELETE_ACLS, versions=(0, 3), flexible_since=2)

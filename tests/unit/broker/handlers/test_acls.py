@@ -47,18 +47,7 @@ def acl(name: str = "t", **fields: Any) -> AclCreation:
 
 
 def chosen(kind: Any = DeleteAclsFilter, **fields: Any) -> Any:
-    return kind(
-        **{
-            "resource_type_filter": ANY,
-            "resource_name_filter": None,
-            "pattern_type_filter": ANY,
-            "principal_filter": None,
-            "host_filter": None,
-            "operation": ANY,
-            "permission_type": ANY,
-            **fields,
-        }
-    )
+    return kind(**{"pattern_type_filter": ANY, **fields})
 
 
 class Served(Serving):

@@ -38,14 +38,6 @@ from barnabas.protocol.messages.authentication import (
 from barnabas.protocol.schema import APIS
 from tests.support.serving import Serving
 
-FILTER: dict[str, Any] = {
-    "resource_type_filter": 1,
-    "resource_name_filter": None,
-    "principal_filter": None,
-    "host_filter": None,
-    "operation": 1,
-    "permission_type": 1,
-}
 ACL = AclCreation(
     resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
 )
@@ -62,13 +54,13 @@ ANSWERS = [
         SaslAuthenticateRequest(auth_bytes=b"\0a\0b"),
         SaslAuthenticateResponse(error_code=34, error_message="the listener does not use SASL"),
     ),
-    (DescribeAclsRequest(**FILTER), DescribeAclsResponse(**DISABLED, resources=[])),
+    (DescribeAclsRequest(), DescribeAclsResponse(**DISABLED, resources=[])),
     (
         CreateAclsRequest(creations=[ACL, ACL]),
         CreateAclsResponse(results=[AclCreationResult(**DISABLED)] * 2),
     ),
     (
-        DeleteAclsRequest(filters=[DeleteAclsFilter(**FILTER)] * 2),
+        DeleteAclsRequest(filters=[DeleteAclsFilter()] * 2),
         DeleteAclsResponse(filter_results=[DeleteAclsFilterResult(**DISABLED)] * 2),
     ),
     (
