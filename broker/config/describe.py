@@ -24,7 +24,7 @@ from barnabas.broker.config.load import (
     parse_setting,
     usable_topic_config,
 )
-from barnabas.broker.config.password_encoder import PasswordEncoder
+from barnabas.broker.config.password_encoder import encode
 from barnabas.broker.config.settings import KNOWN_NAMES, SETTINGS, declaration
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS
 from barnabas.common.security.secret import Secret
@@ -180,14 +180,14 @@ def check(kind: wire.ConfigResourceType, settings: Mapping[str, str], layers: Co
 
 def _encoded(text: str, layers: ConfigLayers) -> str:
     """A password as it is kept in ZooKeeper."""
-    encoder = PasswordEncoder.of(layers.static, layers.static.password_encoder_secret)
-    if encoder is None:
+    secret = layers.static.password_encoder_secret
+    if secret is None:
         raise api_error(
             ErrorCode.INVALID_CONFIG,
             "Password encoder secret not configured; expected password.encoder.secret at the broker's start",
         )
     try:
-        return encoder.encode(Secret(text.strip()))
+        return encode(layers.static, secret, Secret(text.strip()))
     except InvalidConfiguration as error:
         raise api_error(ErrorCode.INVALID_CONFIG, str(error)) from error
 

@@ -35,7 +35,7 @@ from barnabas.broker.config.listeners import (
     make_addresses,
 )
 from barnabas.broker.config.load import parse_setting, unknown_setting
-from barnabas.broker.config.password_encoder import PasswordEncoder
+from barnabas.broker.config.password_encoder import decode, encode
 from barnabas.broker.config.settings import ALIASES, SETTINGS, BrokerConfig, declaration
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, TopicConfig
 from barnabas.broker.config.topic_configs import TopicConfigs
@@ -199,13 +199,13 @@ def _decoded(
     if not names:
         return {}
     # During a change of the secret some are encrypted with the old one.
-    secrets = (static.password_encoder_secret, static.password_encoder_old_secret)
-    encoders = [made for secret in secrets if (made := PasswordEncoder.of(static, secret)) is not None]
+    given = (static.password_encoder_secret, static.password_encoder_old_secret)
+    secrets = [secret for secret in given if secret is not None]
     passwords = {}
     for name in names:
-        for encoder in encoders:
+        for secret in secrets:
             try:
-                passwords[name] = encoder.decode(stored[name])
+                passwords[name] = decode(secret, stored[name])
                 break
             except (ValueError, InvalidConfiguration):
                 continue
@@ -213,23 +213,20 @@ def _decoded(
             del usable[name]
             problems.append(
                 f"{name} cannot be decoded with password.encoder.secret"
-                f"{'' if encoders else ', which is not set'}"
+                f"{'' if secrets else ', which is not set'}"
             )
     return passwords
 
 
 def re_encoded(static: BrokerConfig, stored: Mapping[str, str]) -> dict[str, str]:
     """The settings of this broker in ZooKeeper, passwords with the old secret encrypted with the new one."""
-    new, old = (
-        PasswordEncoder.of(static, secret)
-        for secret in (static.password_encoder_secret, static.password_encoder_old_secret)
-    )
+    new, old = static.password_encoder_secret, static.password_encoder_old_secret
     result = dict(stored)
     if new is None or old is None:
         return result
     for name in filter(is_password, stored):
         try:
-            result[name] = new.encode(old.decode(stored[name]))
+            result[name] = encode(static, new, decode(old, stored[name]))
         except ValueError:
             # The new secret encrypted it already, or neither did, which is reported when it is read.
             logger.debug("%s is not encrypted with password.encoder.old.secret", name)

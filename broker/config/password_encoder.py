@@ -14,7 +14,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.common.security.secret import Secret
 from barnabas.protocol.errors import InvalidConfiguration
@@ -34,63 +34,34 @@ _GCM_TAG_BITS: Final = 128
 _MOST_ITERATIONS: Final = 10_000_000
 """A text with more would keep a broker busy for minutes."""
 _MOST_DECODED: Final = 256
-_NO_LIBRARY: Final = "dynamic passwords need the package cryptography: pip install 'barnabas[secure]'"
 
 
-class PasswordEncoder:
-    """With the settings ``password.encoder.*``; they count for encoding alone."""
-
-    def __init__(
-        self, secret: Secret, *, key_factory: str, cipher: str, key_bits: int, iterations: int
-    ) -> None:
-        self._secret = secret
-        self._key_factory = key_factory
-        self._cipher = cipher
-        self._key_bits = key_bits
-        self._iterations = iterations
-
-    @classmethod
-    def of(cls, config: BrokerConfig, secret: Secret | None) -> PasswordEncoder | None:
-        """With this secret and the algorithms of the broker; None without a secret."""
-        if secret is None:
-            return None
-        return cls(
-            secret,
-            key_factory=config.password_encoder_keyfactory_algorithm or KEY_FACTORIES[0],
-            cipher=config.password_encoder_cipher_algorithm,
-            key_bits=config.password_encoder_key_length,
-            iterations=config.password_encoder_iterations,
-        )
-
-    def encode(self, password: Secret) -> str:
-        """The text to keep. Raises InvalidConfiguration without the library of ciphers."""
-        salt, plain = os.urandom(_SALT_BYTES), password.value.encode()
-        is_gcm = self._cipher == GCM
-        vector = os.urandom(_GCM_NONCE_BYTES if is_gcm else _BLOCK_BYTES)
-        key = _key(self._secret, self._key_factory, salt, self._iterations, self._key_bits)
-        encrypted = _encrypt(plain, key, vector, is_gcm=is_gcm)
-        parts = {
-            "keyFactoryAlgorithm": self._key_factory,
-            "cipherAlgorithm": self._cipher,
-            "keyLength": str(self._key_bits),
-            "salt": _base64(salt),
-            "iterations": str(self._iterations),
-            "encryptedPassword": _base64(encrypted),
-            "passwordLength": str(_java_length(password.value)),
-            "initializationVector": _base64(vector),
-        }
-        if is_gcm:
-            parts["authenticationTagLength"] = str(_GCM_TAG_BITS)
-        return ",".join(f"{name}:{value}" for name, value in parts.items())
-
-    def decode(self, text: str) -> Secret:
-        """The password of a text. Raises ValueError, also if another secret encrypted it."""
-        return _decoded(self._secret, text)
+def encode(config: BrokerConfig, secret: Secret, password: Secret) -> str:
+    """The text to keep, by the algorithms of the broker. Raises InvalidConfiguration without the library."""
+    key_factory = config.password_encoder_keyfactory_algorithm or KEY_FACTORIES[0]
+    iterations, key_bits = config.password_encoder_iterations, config.password_encoder_key_length
+    cipher, salt = config.password_encoder_cipher_algorithm, os.urandom(_SALT_BYTES)
+    vector = os.urandom(_GCM_NONCE_BYTES if cipher == GCM else _BLOCK_BYTES)
+    key = _key(secret, key_factory, salt, iterations, key_bits)
+    parts = {
+        "keyFactoryAlgorithm": key_factory,
+        "cipherAlgorithm": cipher,
+        "keyLength": str(key_bits),
+        "salt": _base64(salt),
+        "iterations": str(iterations),
+        "encryptedPassword": _base64(_encrypt(password.value.encode(), key, vector, cipher)),
+        "passwordLength": str(_java_length(password.value)),
+        "initializationVector": _base64(vector),
+    }
+    if cipher == GCM:
+        parts["authenticationTagLength"] = str(_GCM_TAG_BITS)
+    return ",".join(f"{name}:{value}" for name, value in parts.items())
 
 
 # Every request that describes or alters settings decodes all passwords of the broker.
 @functools.lru_cache(maxsize=_MOST_DECODED)
-def _decoded(secret: Secret, text: str) -> Secret:
+def decode(secret: Secret, text: str) -> Secret:
+    """The password of a text. Raises ValueError, also if another secret encrypted it."""
     try:
         return Secret(_password(secret, dict(_parts(text))))
     except (KeyError, ValueError):
@@ -108,7 +79,7 @@ def _password(secret: Secret, parts: Mapping[str, str]) -> str:
     if cipher not in CIPHERS or not 1 <= iterations <= _MOST_ITERATIONS or key_bits not in KEY_BITS:
         raise ValueError
     key = _key(secret, parts["keyFactoryAlgorithm"], salt, iterations, key_bits)
-    password = _decrypt(encrypted, key, vector, is_gcm=cipher == GCM).decode()
+    password = _decrypt(encrypted, key, vector, cipher).decode()
     if _java_length(password) != int(parts["passwordLength"]):
         raise ValueError
     return password
@@ -118,37 +89,39 @@ def _key(secret: Secret, key_factory: str, salt: bytes, iterations: int, bits: i
     return hashlib.pbkdf2_hmac(_HASHES[key_factory], secret.value.encode(), salt, iterations, bits // 8)
 
 
-def _encrypt(plain: bytes, key: bytes, vector: bytes, *, is_gcm: bool) -> bytes:
+def _library() -> Any:
     try:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives import ciphers, padding
+        from cryptography.hazmat.primitives.ciphers import aead
     except ImportError:
-        raise InvalidConfiguration(_NO_LIBRARY) from None
-    if is_gcm:
-        return AESGCM(key).encrypt(vector, plain, None)
-    encryptor = Cipher(algorithms.AES(key), modes.CBC(vector)).encryptor()
-    missing = _BLOCK_BYTES - len(plain) % _BLOCK_BYTES
-    return encryptor.update(plain + bytes([missing]) * missing) + encryptor.finalize()
+        raise InvalidConfiguration(
+            "dynamic passwords need the package cryptography: pip install 'barnabas[secure]'"
+        ) from None
+    return ciphers, aead, padding.PKCS7(_BLOCK_BYTES * 8)
 
 
-def _decrypt(encrypted: bytes, key: bytes, vector: bytes, *, is_gcm: bool) -> bytes:
-    try:
+def _encrypt(plain: bytes, key: bytes, vector: bytes, cipher: str) -> bytes:
+    ciphers, aead, padding = _library()
+    if cipher == GCM:
+        return bytes(aead.AESGCM(key).encrypt(vector, plain, None))
+    encryptor = ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.CBC(vector)).encryptor()
+    padder = padding.padder()
+    return bytes(encryptor.update(padder.update(plain) + padder.finalize()) + encryptor.finalize())
+
+
+def _decrypt(encrypted: bytes, key: bytes, vector: bytes, cipher: str) -> bytes:
+    ciphers, aead, padding = _library()
+    if cipher == GCM:
         from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError:
-        raise InvalidConfiguration(_NO_LIBRARY) from None
-    if is_gcm:
+
         try:
-            return AESGCM(key).decrypt(vector, encrypted, None)
+            return bytes(aead.AESGCM(key).decrypt(vector, encrypted, None))
         except InvalidTag as error:
             raise ValueError from error
-    decryptor = Cipher(algorithms.AES(key), modes.CBC(vector)).decryptor()
+    decryptor = ciphers.Cipher(ciphers.algorithms.AES(key), ciphers.modes.CBC(vector)).decryptor()
+    unpadder = padding.unpadder()
     padded = decryptor.update(encrypted) + decryptor.finalize()
-    missing = padded[-1] if padded else 0
-    if not 1 <= missing <= _BLOCK_BYTES or padded[-missing:] != bytes([missing]) * missing:
-        raise ValueError
-    return padded[:-missing]
+    return bytes(unpadder.update(padded) + unpadder.finalize())
 
 
 def _parts(text: str) -> list[tuple[str, str]]:
