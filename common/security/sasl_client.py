@@ -1,8 +1,8 @@
 """The client's side of a SASL exchange: bytes in, bytes out, one object for each authentication.
 
-`first` makes the first token; `answer` takes a challenge of the broker and returns the next token, or None
-when this side has succeeded. Any other order raises `IllegalSaslStep` and changes nothing. A broker that
-fails the exchange raises `SaslAuthenticationFailed`. No error shows a password, a token or a SCRAM message.
+`first` makes the first token; then `answer` takes each challenge of the broker and returns the next token, or
+None when this side has succeeded. A broker that fails the exchange raises `SaslAuthenticationFailed`, and the
+exchange is over. No error shows a password, a token or a SCRAM message.
 
 Sources: RFC 4616 (PLAIN), RFC 5802 (SCRAM, in `scram`), RFC 7628 (OAUTHBEARER), KIP-342 (its extensions).
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from enum import Enum
 from typing import Final
 
 from barnabas.common.security.scram import (
@@ -27,34 +26,11 @@ from barnabas.common.security.scram import (
     make_nonce,
     salted_password,
 )
-from barnabas.protocol.errors import LocalError, SaslAuthenticationFailed
+from barnabas.protocol.errors import SaslAuthenticationFailed
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 CLIENT_MECHANISMS: Final = (PLAIN, *(mechanism.value for mechanism in ScramMechanism), OAUTHBEARER)
-
-
-class IllegalSaslStep(LocalError):
-    """A call that does not fit the state of the exchange."""
-
-
-class Step(Enum):
-    """The last step that a client has taken; `_NEXT` has the transitions."""
-
-    CREATED = "created"
-    FIRST_SENT = "sent its first token"
-    FINAL_SENT = "sent its last token"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-
-
-_NEXT: Final = {
-    Step.CREATED: {Step.FIRST_SENT},
-    Step.FIRST_SENT: {Step.FINAL_SENT, Step.SUCCEEDED, Step.FAILED},
-    Step.FINAL_SENT: {Step.SUCCEEDED, Step.FAILED},
-    Step.SUCCEEDED: set[Step](),
-    Step.FAILED: set[Step](),
-}
 
 
 class SaslClient(ABC):
@@ -62,45 +38,13 @@ class SaslClient(ABC):
 
     mechanism: str
 
-    def __init__(self) -> None:
-        self._step = Step.CREATED
-
-    @property
-    def step(self) -> Step:
-        return self._step
-
+    @abstractmethod
     def first(self) -> bytes:
         """The first token."""
-        self._check(Step.FIRST_SENT)
-        token = self._first()
-        self._step = Step.FIRST_SENT
-        return token
 
+    @abstractmethod
     def answer(self, challenge: bytes) -> bytes | None:
         """The token for a challenge; None if this side has succeeded. Raises SaslAuthenticationFailed."""
-        if self._step not in (Step.FIRST_SENT, Step.FINAL_SENT):
-            raise IllegalSaslStep(
-                f"{self.mechanism}: a client that has {self._step.value} takes no challenge"
-            )
-        try:
-            token = self._answer(challenge)
-        except SaslAuthenticationFailed:
-            self._step = Step.FAILED
-            raise
-        next_step = Step.SUCCEEDED if token is None else Step.FINAL_SENT
-        self._check(next_step)
-        self._step = next_step
-        return token
-
-    def _check(self, step: Step) -> None:
-        if step not in _NEXT[self._step]:
-            raise IllegalSaslStep(f"{self.mechanism}: from {self._step.value} to {step.value}")
-
-    @abstractmethod
-    def _first(self) -> bytes: ...
-
-    @abstractmethod
-    def _answer(self, challenge: bytes) -> bytes | None: ...
 
 
 class PlainClient(SaslClient):
@@ -109,17 +53,16 @@ class PlainClient(SaslClient):
     mechanism = PLAIN
 
     def __init__(self, username: str, password: str) -> None:
-        super().__init__()
         # The message ends a field with a zero character.
         if not username or "\0" in username or "\0" in password:
             raise SaslAuthenticationFailed("PLAIN: a user name or password is empty or has a zero character")
         self._username = username
         self._password = password
 
-    def _first(self) -> bytes:
+    def first(self) -> bytes:
         return f"\0{self._username}\0{self._password}".encode()
 
-    def _answer(self, challenge: bytes) -> None:
+    def answer(self, challenge: bytes) -> None:
         if challenge:
             raise SaslAuthenticationFailed("PLAIN: the broker sent a challenge, and PLAIN has none")
 
@@ -131,7 +74,6 @@ class ScramClient(SaslClient):
     """
 
     def __init__(self, mechanism: ScramMechanism, username: str, password: str, nonce: str = "") -> None:
-        super().__init__()
         self.mechanism = mechanism.value
         self._mechanism = mechanism
         self._password = password
@@ -139,12 +81,12 @@ class ScramClient(SaslClient):
         self._salted = b""
         self._messages = b""
 
-    def _first(self) -> bytes:
+    def first(self) -> bytes:
         return self._client_first.encoded
 
-    def _answer(self, challenge: bytes) -> bytes | None:
+    def answer(self, challenge: bytes) -> bytes | None:
         try:
-            if self._step is Step.FIRST_SENT:
+            if not self._messages:
                 return self._prove(ServerFirst.parse(challenge, self._client_first.nonce))
             self._verify(ServerFinal.parse(challenge))
         except ScramError as error:
@@ -176,14 +118,17 @@ class OAuthBearerClient(SaslClient):
     mechanism = OAUTHBEARER
 
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
-        super().__init__()
         self._token = token
         self._extensions = dict(extensions or {})
+        self._is_refused = False
 
-    def _first(self) -> bytes:
+    def first(self) -> bytes:
         pairs = {"auth": f"Bearer {self._token}", **self._extensions}
         return ("n,,\x01" + "".join(f"{name}={value}\x01" for name, value in pairs.items()) + "\x01").encode()
 
-    def _answer(self, challenge: bytes) -> bytes | None:
+    def answer(self, challenge: bytes) -> bytes | None:
+        if not challenge or self._is_refused:
+            return None
         # A challenge is the error as JSON; the broker fails the exchange after this answer to it (RFC 7628).
-        return b"\x01" if challenge and self._step is Step.FIRST_SENT else None
+        self._is_refused = True
+        return b"\x01"
