@@ -374,8 +374,7 @@ def _token_source(config: SecurityConfig, jaas: LoginModule, tls: ClientTls | No
         ),
         scope=config.sasl_oauthbearer_scope or jaas.options.get("scope"),
         is_urlencoded=config.sasl_oauthbearer_header_urlencode,
-        connect_timeout_ms=config.sasl_login_connect_timeout_ms,
-        read_timeout_ms=config.sasl_login_read_timeout_ms,
+        timeouts_ms=(config.sasl_login_connect_timeout_ms, config.sasl_login_read_timeout_ms),
         tls=tls,
     )
 

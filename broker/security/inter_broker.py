@@ -65,8 +65,10 @@ def _login(config: BrokerConfig, listener: ListenerConfig, tls: Tls | None) -> L
             client_id=options.get("clientId"),
             client_secret=options.get("clientSecret"),
             scope=options.get("scope"),
-            connect_timeout_ms=listener.of_mechanism(mechanism, "sasl.login.connect.timeout.ms"),
-            read_timeout_ms=listener.of_mechanism(mechanism, "sasl.login.read.timeout.ms"),
+            timeouts_ms=[
+                listener.of_mechanism(mechanism, f"sasl.login.{kind}.timeout.ms")
+                for kind in ("connect", "read")
+            ],
             tls=tls,
         )
         return TokenLogin(source, extensions_of(options))

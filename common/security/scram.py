@@ -173,10 +173,8 @@ class ClientFirst:
     extensions: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
-    def make(cls, username: str, nonce: str, extensions: Iterable[tuple[str, str]] = ()) -> ClientFirst:
-        extensions = tuple(extensions)
-        rest = "".join(f",{name}={value}" for name, value in extensions)
-        return cls(username, nonce, "n,,", f"n={_sasl_name(username)},r={nonce}{rest}", "", extensions)
+    def make(cls, username: str, nonce: str) -> ClientFirst:
+        return cls(username, nonce, "n,,", f"n={_sasl_name(username)},r={nonce}")
 
     @property
     def encoded(self) -> bytes:

@@ -20,8 +20,7 @@ import urllib.parse
 import urllib.request
 from abc import ABC, abstractmethod
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -184,21 +183,6 @@ def _part(value: Mapping[str, Any]) -> str:
     return urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
-@dataclass
-class ClientCredentials:
-    """The settings of a token endpoint."""
-
-    url: str
-    client_id: str
-    client_secret: str = field(repr=False)
-    scope: str | None = None
-    is_urlencoded: bool = False
-    """`sasl.oauthbearer.header.urlencode`: as RFC 6749 has it; many servers want it as it is."""
-    connect_timeout_ms: int = _TIMEOUT_MS
-    read_timeout_ms: int = _TIMEOUT_MS
-    tls: Callable[[], ssl.SSLContext] | None = None
-
-
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect is an error: the request has the client's secret, which no other server may see."""
 
@@ -207,50 +191,54 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class TokenEndpoint(TokenSource):
-    """The client credentials grant over HTTP; the request runs on a thread."""
+    """The client credentials grant over HTTP; the request runs on a thread.
 
-    def __init__(self, credentials: ClientCredentials) -> None:
+    `is_urlencoded` is `sasl.oauthbearer.header.urlencode`: as RFC 6749 has it; many servers want it as it is.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        client_id: str,
+        client_secret: str,
+        *,
+        scope: str | None = None,
+        is_urlencoded: bool = False,
+        timeout_ms: int = _TIMEOUT_MS,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         super().__init__()
-        self._credentials = credentials
+        self._url = url
+        parts = [client_id, client_secret]
+        if is_urlencoded:
+            parts = [urllib.parse.quote_plus(part) for part in parts]
+        self._authorization = "Basic " + b64encode(":".join(parts).encode()).decode()
+        self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        self._timeout_s = timeout_ms / 1000
+        self._tls = tls
 
     async def _get(self) -> GivenToken:
         return await asyncio.to_thread(self._ask)
 
     def _ask(self) -> str:
-        credentials = self._credentials
-        parts = [credentials.client_id, credentials.client_secret]
-        if credentials.is_urlencoded:
-            parts = [urllib.parse.quote_plus(part) for part in parts]
-        form = {"grant_type": "client_credentials"}
-        if credentials.scope:
-            form["scope"] = credentials.scope
-        request = urllib.request.Request(
-            credentials.url,
-            urllib.parse.urlencode(form).encode(),
-            {
-                "Authorization": "Basic " + b64encode(":".join(parts).encode()).decode(),
-                "Accept": "application/json",
-            },
-        )
-        is_tls = credentials.url.lower().startswith("https:")
-        context = credentials.tls() if is_tls and credentials.tls is not None else None
+        url = self._url
+        headers = {"Authorization": self._authorization, "Accept": "application/json"}
+        request = urllib.request.Request(url, urllib.parse.urlencode(self._form).encode(), headers)
+        context = self._tls() if self._tls is not None and url.lower().startswith("https:") else None
         opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
-        timeout_s = max(credentials.connect_timeout_ms, credentials.read_timeout_ms) / 1000
         try:
-            with opener.open(request, timeout=timeout_s) as answer:
-                return _token_in(answer.read(_MAX_BYTES), credentials.url)
+            with opener.open(request, timeout=self._timeout_s) as answer:
+                return _token_in(answer.read(_MAX_BYTES), url)
         except urllib.error.HTTPError as error:
             with error:
                 if error.code >= 500:
-                    raise ConnectionClosed(
-                        f"the token endpoint {credentials.url} answers {error.code}"
-                    ) from None
+                    raise ConnectionClosed(f"the token endpoint {url} answers {error.code}") from None
                 raise SaslAuthenticationFailed(
-                    f"the token endpoint {credentials.url} refuses the client: {error.code}"
+                    f"the token endpoint {url} refuses the client: {error.code}"
                 ) from None
         except (OSError, http.client.HTTPException) as error:
             # URLError and time-outs are such; the others are of a peer that does not speak HTTP, or stops.
-            raise ConnectionClosed(f"the token endpoint {credentials.url} cannot be asked: {error}") from None
+            raise ConnectionClosed(f"the token endpoint {url} cannot be asked: {error}") from None
 
 
 def _token_in(body: bytes, url: str) -> str:
@@ -271,13 +259,12 @@ def make_token_source(
     client_secret: str | None,
     scope: str | None = None,
     is_urlencoded: bool = False,
-    connect_timeout_ms: int | None = None,
-    read_timeout_ms: int | None = None,
-    tls: Callable[[], ssl.SSLContext] | None = None,
+    timeouts_ms: Iterable[int | None],
+    tls: Callable[[], ssl.SSLContext] | None,
 ) -> TokenSource:
     """Kafka's sources: a file or an endpoint by its URL, else the unsecured login by the JAAS options.
 
-    Raises InvalidConfiguration.
+    Of `timeouts_ms`, for the connection and for the answer, the longest counts. Raises InvalidConfiguration.
     """
     if url is None:
         return UnsecuredTokens(options)
@@ -289,16 +276,13 @@ def make_token_source(
             "clientId and clientSecret in the JAAS text"
         )
     return TokenEndpoint(
-        ClientCredentials(
-            url,
-            client_id,
-            client_secret,
-            scope,
-            is_urlencoded=is_urlencoded,
-            connect_timeout_ms=connect_timeout_ms or _TIMEOUT_MS,
-            read_timeout_ms=read_timeout_ms or _TIMEOUT_MS,
-            tls=tls,
-        )
+        url,
+        client_id,
+        client_secret,
+        scope=scope,
+        is_urlencoded=is_urlencoded,
+        timeout_ms=max(each or _TIMEOUT_MS for each in timeouts_ms),
+        tls=tls,
     )
 
 

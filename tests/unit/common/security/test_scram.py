@@ -60,7 +60,7 @@ def test_the_published_exchange(case: tuple[ScramMechanism, str, str, str, str, 
 def _proves(credential: ScramCredential, password: str, tampered: Callable[[bytes], bytes] = bytes) -> bool:
     """Whether a server with this credential accepts a client with this password."""
     mechanism = ScramMechanism.SHA_256
-    first = ClientFirst.parse(ClientFirst.make("a=b,c", "nonce", [("tokenauth", "true")]).encoded)
+    first = ClientFirst.parse(ClientFirst.make("a=b,c", "nonce").encoded + b",tokenauth=true")
     answer = ServerFirst.make(first.nonce + "server", credential.salt, credential.iterations)
     asked = ServerFirst.parse(answer.encoded, first.nonce)
     salted = scram.salted_password(mechanism, password, asked.salt, asked.iterations)
