@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.common.channel import Channel
-from barnabas.common.security.channel_security import ChannelSecurity, PasswordLogin
-from barnabas.common.security.tls import TlsSettings, client_context
+from barnabas.common.security.channel_security import ChannelSecurity
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.security import ClusterSecurity
 from barnabas.deploy.state import SecurityConfiguration
@@ -38,16 +37,6 @@ _KINDS: Final = {
     "SCRAM-SHA-256": SecurityConfiguration(mechanism="SCRAM-SHA-256"),
     "TLS and SCRAM-SHA-256": SecurityConfiguration(tls=True, mechanism="SCRAM-SHA-256"),
 }
-
-
-def security_of(folder: Path, configuration: SecurityConfiguration, bootstrap: str) -> ChannelSecurity:
-    """The security of a client's channels, as admin."""
-    access = ClusterSecurity(folder, configuration).access(bootstrap)
-    context = None
-    if access.ca_file is not None:
-        context = client_context(TlsSettings(truststore_type="PEM", truststore_location=str(access.ca_file)))
-    login = PasswordLogin(access.mechanism, access.user, access.password) if access.mechanism else None
-    return ChannelSecurity(tls=(lambda: context) if context is not None else None, login=login)
 
 
 async def _open_many(bootstrap: str, security: ChannelSecurity, count: int) -> None:
@@ -92,7 +81,8 @@ def measure(folder: Path, names: list[str], options: Options) -> list[Comparison
                 for name in names if number % 2 == 0 else reversed(names):
                     into = folder / f"{name}-{kind.replace(' ', '-')}"
                     system = started[name]
-                    per_second, cost = rate(system, security_of(into, configuration, system.bootstrap), count)
+                    security = ClusterSecurity(into, configuration).channel_security(system.bootstrap)
+                    per_second, cost = rate(system, security, count)
                     tell(f"  {system.name}, {kind}: {per_second:.0f}/s, {cost:.2f} CPU ms")
                     rates[name].append(per_second)
                     costs[name].append(cost)

@@ -15,9 +15,8 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
 
 from barnabas.common.channel import Channel
 from barnabas.common.security.acl import PatternType
@@ -26,9 +25,8 @@ from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import is_serving
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import BrokerId, Endpoint
-from barnabas.protocol.messages.acls import DescribeAclsRequest, DescribeAclsResponse
+from barnabas.protocol.messages.acls import DescribeAclsRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from barnabas.protocol.schema import RequestOf
 
 _CLIENT_ID = "barnabas-probe"
 _INTERVAL_S = 0.01
@@ -58,17 +56,14 @@ def why_not_ready(metadata: MetadataResponse, expected: Collection[BrokerId]) ->
     return None
 
 
-class _Question(NamedTuple):
-    """A request to each broker, and the reason why an answer is not the awaited one, or None."""
-
-    request: RequestOf[Any]
-    problem: Callable[[Any], str | None]
+_Problem = Callable[[Channel], Awaitable[str | None]]
+"""Asks a broker; returns the reason why its answer is not the awaited one, or None."""
 
 
 async def _wait_for_one(
     broker: BrokerId,
     endpoint: Endpoint,
-    question: _Question,
+    problem: _Problem,
     reasons: dict[BrokerId, str],
     security: ChannelSecurity,
 ) -> None:
@@ -76,7 +71,7 @@ async def _wait_for_one(
     try:
         while True:
             try:
-                reason = question.problem(await channel.request(question.request))
+                reason = await problem(channel)
             except LocalError as error:
                 reason = f"does not answer on {endpoint} ({error})"
             if reason is None:
@@ -99,10 +94,11 @@ def wait_ready(
     `check` is called repeatedly and may raise, for example because a process has ended. Raises DeployError
     with the reason of every broker that was not ready in time.
     """
-    question = _Question(
-        MetadataRequest(topics=[]), lambda metadata: why_not_ready(metadata, endpoints.keys())
-    )
-    _wait(endpoints, question, timeout_s, check, security)
+
+    async def problem(channel: Channel) -> str | None:
+        return why_not_ready(await channel.request(MetadataRequest(topics=[])), endpoints.keys())
+
+    _wait(endpoints, problem, timeout_s, check, security)
 
 
 def wait_for_acls(
@@ -115,16 +111,16 @@ def wait_for_acls(
     """Wait until each of these brokers obeys so many ACLs of a principal. Raises as `wait_ready`."""
     request = DescribeAclsRequest(pattern_type_filter=PatternType.ANY, principal_filter=principal)
 
-    def problem(answer: DescribeAclsResponse) -> str | None:
-        found = sum(len(resource.acls) for resource in answer.resources)
+    async def problem(channel: Channel) -> str | None:
+        found = sum(len(resource.acls) for resource in (await channel.request(request)).resources)
         return None if found >= count else f"knows {found} of {count} ACLs of {principal}"
 
-    _wait(endpoints, _Question(request, problem), timeout_s, lambda: None, security)
+    _wait(endpoints, problem, timeout_s, lambda: None, security)
 
 
 def _wait(
     endpoints: Mapping[BrokerId, Endpoint],
-    question: _Question,
+    problem: _Problem,
     timeout_s: float,
     check: Callable[[], None],
     security: ChannelSecurity,
@@ -134,7 +130,7 @@ def _wait(
     async def wait() -> None:
         reasons: dict[BrokerId, str] = dict.fromkeys(endpoints, "was not asked")
         waiting = [
-            asyncio.create_task(_wait_for_one(broker, endpoint, question, reasons, security))
+            asyncio.create_task(_wait_for_one(broker, endpoint, problem, reasons, security))
             for broker, endpoint in endpoints.items()
         ]
         await _wait_for_all(waiting, reasons, timeout_s, check, is_abandoned)
