@@ -160,10 +160,11 @@ def _refuse(
     services: Services, request: Request, failure: AuthenticationFailed, answer: Buffers = ()
 ) -> None:
     """Answer, if there is an answer, and close the connection after a pause."""
+    peer, reason = request.peer, str(failure)
 
+    # It does not refer to the error, whose traceback has the frames of this thread.
     def end() -> None:
-        request.close_connection(f"failed authentication: {failure}", answer)
+        request.close_connection(f"failed authentication: {reason}", answer)
 
-    peer = request.peer
-    cancel = services.authentication_outcomes.failed(peer.session, peer.connection_id, str(failure), end)
+    cancel = services.authentication_outcomes.failed(peer.session, peer.connection_id, reason, end)
     request.park(cancel)

@@ -140,4 +140,7 @@ class RequestHandlerPool:
                 previous, connection = connection, queue.swap(connection)
                 if connection is not previous:
                     self.after_run()
+                del previous
             busy.end()
+            # An idle worker keeps no connection alive that is lost meanwhile.
+            del connection

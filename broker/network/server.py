@@ -279,9 +279,8 @@ class SocketServer:
             on_lost=lambda: self.quota.leave(host, listener_name),
         )
         displaced = None if authentication is None else authentication.pending.add(connection, host)
-        if displaced is connection:
-            raise OSError(f"{MAX_UNAUTHENTICATED} peers are not authenticated yet and wait for this broker")
         if displaced is not None:
+            # Perhaps this one: then its thread closes the socket instead of taking it over.
             displaced.displace()
         thread.adopt(sock, connection, tls)
 

@@ -1,8 +1,6 @@
 """The mechanisms that listeners offer, by their settings."""
 
-import gc
 import traceback
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +137,3 @@ def test_keys_of_tokens_are_shared_by_listeners_with_the_same_source(tmp_path: P
     sasl.change([*sasl.listeners, Listener("MORE", "127.0.0.1", 0, "SASL_SSL")], more.listener)
     assert len(sasl._keys) == 1
     sasl.stop()
-
-
-def test_the_session_of_a_lost_connection_needs_no_collector() -> None:
-    """Thousands of them, freed by the collector at once, would hold up every thread."""
-    session = session_at(listeners(config("PLAIN", **PLAIN)), "CLIENTS")
-    gone = weakref.ref(session)
-    gc.disable()
-    try:
-        del session
-        assert gone() is None
-    finally:
-        gc.enable()
