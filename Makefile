@@ -80,6 +80,7 @@ soak: setup
 	ASYNCIO_DEBUG_LOOP=1 $(BIN)/python -m pytest -n $(JOBS) tests/unit
 	COMPAT_FULL=1 $(BIN)/python -m pytest -n $(JOBS) tests/compat
 	$(BIN)/python -m tests.cluster.wire_soak
+	$(BIN)/python -m tests.cluster.wire_soak secured
 	$(BIN)/python -m tests.simulation.soak
 
 spark-lanes: $(SPARK_VERSIONS:%=.venv-spark/%/.set-up) setup

@@ -50,7 +50,7 @@ def unharmed(shared_cluster: LocalCluster, broker: Endpoint) -> Iterator[None]:
     for process in shared_cluster.brokers:
         process.check_alive()
     assert [process.running_process.pid for process in shared_cluster.brokers] == before
-    assert writes_and_reads(shared_cluster.bootstrap, TOPIC)
+    assert writes_and_reads(shared_cluster, TOPIC)
     ClusterView(shared_cluster).wait_isr(TOPIC, 3)
 
 
@@ -62,7 +62,7 @@ def test_a_false_controller_epoch_is_not_believed(shared_cluster: LocalCluster) 
             assert client.is_closed_by_broker()
     # Every broker still takes roles from the controller.
     ClusterView(shared_cluster).create_topic("after-a-lie", 3, 3)
-    assert writes_and_reads(shared_cluster.bootstrap, "after-a-lie")
+    assert writes_and_reads(shared_cluster, "after-a-lie")
 
 
 def metadata_request() -> bytes:

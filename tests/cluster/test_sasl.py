@@ -1,12 +1,14 @@
 """SASL between real brokers and clients: users come, change their passwords and go while brokers run."""
 
+import asyncio
 import json
 import random
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import confluent_kafka
@@ -19,23 +21,25 @@ from jwt.algorithms import OKPAlgorithm
 from barnabas.client import ConfigResource, NewTopic, ScramDeletion, ScramUpsertion
 from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.common.channel import Channel
-from barnabas.common.security.channel_security import Login
+from barnabas.common.security.channel_security import Login, PasswordLogin
 from barnabas.common.security.jaas import PLAIN_LOGIN
 from barnabas.common.security.scram import ScramMechanism
+from barnabas.deploy.client_settings import client_settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.state import SecurityConfiguration
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.errors import SaslAuthenticationFailed
 from barnabas.protocol.ids import Endpoint
-from barnabas.protocol.messages.api_versions import ApiVersionsRequest
-from barnabas.protocol.messages.authentication import SaslAuthenticateRequest, SaslHandshakeRequest
-from barnabas.protocol.messages.metadata import MetadataRequest
+from barnabas.protocol.messages.authentication import SaslHandshakeRequest
 from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
-from .raw_client import RawClient, encoded, frame
-from .tools import UNHARMED, ZooKeeperClient, running
+from . import wire_login
+from .raw_client import RawClient, encoded
+from .tools import UNHARMED, ZooKeeperClient, running, unforeseen_lines
+from .wire_attack import Attack
+from .wire_peer import Stage, hostile_contexts
 
 MECHANISM = "SCRAM-SHA-256"
 PASSWORD = "alice's password"
@@ -62,32 +66,22 @@ def guarded(
         brokers=2,
         zookeeper=fresh_name(f"{zookeeper.connect}/sasl"),
         settings=SETTINGS | added,
-        security=SecurityConfiguration(mechanism=MECHANISM),
+        security=SecurityConfiguration(tls=True, mechanism=MECHANISM),
         users={"alice": PASSWORD},
     )
     with running(made):
         yield made
 
 
-def settings_of(cluster: LocalCluster, user: str, password: str) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": cluster.bootstrap,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": MECHANISM,
-        "sasl.username": user,
-        "sasl.password": password,
-    }
+def settings_of(cluster: LocalCluster, user: str, password: str, client: str = "confluent") -> dict[str, Any]:
+    assert cluster.security is not None
+    access = cluster.security.access(cluster.bootstrap)
+    return client_settings(client, replace(access, user=user, password=password, keystore_file=None))
 
 
 def admin(cluster: LocalCluster, user: str = "admin", password: str | None = None) -> Admin:
     assert cluster.security is not None
-    return Admin(
-        bootstrap_servers=cluster.bootstrap,
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism=MECHANISM,
-        sasl_username=user,
-        sasl_password=password or cluster.security.users[user],
-    )
+    return Admin(**settings_of(cluster, user, password or cluster.security.users[user], "barnabas"))
 
 
 def refusal(settings: dict[str, Any]) -> str:
@@ -115,9 +109,7 @@ def test_a_wrong_password_and_an_unknown_user_are_refused_alike(guarded: LocalCl
 
 
 def our_settings(cluster: LocalCluster, wire: str) -> dict[str, Any]:
-    security = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": MECHANISM}
-    login = {"sasl_username": "alice", "sasl_password": PASSWORD}
-    return {"bootstrap_servers": cluster.bootstrap, "wire": wire, **security, **login}
+    return {**settings_of(cluster, "alice", PASSWORD, "barnabas"), "wire": wire}
 
 
 def test_producers_and_the_brokers_live_through_many_sessions(
@@ -185,8 +177,8 @@ def test_a_listener_is_added_with_its_mechanisms_and_an_encrypted_password(guard
     picked.close()
     broker = guarded.broker(1)
     values = {
-        "listeners": f"SASL_PLAINTEXT://{broker.endpoint},ADDED://{address}",
-        "listener.security.protocol.map": "SASL_PLAINTEXT:SASL_PLAINTEXT,ADDED:SASL_PLAINTEXT",
+        "listeners": f"SASL_SSL://{broker.endpoint},ADDED://{address}",
+        "listener.security.protocol.map": "SASL_SSL:SASL_SSL,ADDED:SASL_PLAINTEXT",
         "listener.name.added.sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
         "listener.name.added.plain.sasl.jaas.config": f'{PLAIN_LOGIN} required user_carol="carol-secret";',
     }
@@ -208,10 +200,14 @@ def test_a_listener_is_added_with_its_mechanisms_and_an_encrypted_password(guard
         client.poll(0)
         wait_for(lambda client=client: client.list_topics(timeout=5).brokers.keys() == {1}, "its metadata")
     refusal(settings("OAUTHBEARER", oauth_cb=lambda _: (forged, end_s)))
-    refusal(settings_of(guarded, "alice", PASSWORD) | {"bootstrap.servers": address})
+    refusal(settings(MECHANISM, **{"sasl.username": "alice", "sasl.password": PASSWORD}))
     for wire in ("native", "kafka"):
-        ours = our_settings(guarded, wire) | {"bootstrap_servers": address, "sasl_mechanism": "OAUTHBEARER"}
-        del ours["sasl_username"], ours["sasl_password"]
+        ours = {
+            "bootstrap_servers": address,
+            "wire": wire,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER",
+        }
         with Admin(**ours, sasl_oauth_token_provider=lambda: (good, end_s)) as client_of_ours:
             assert client_of_ours.describe_cluster().cluster_id
         with pytest.raises(SaslAuthenticationFailed), Admin(**ours, sasl_oauth_token=forged):
@@ -280,8 +276,9 @@ def test_our_clients_report_at_once_that_a_user_is_gone_and_go_on_when_it_is_bac
 
 
 def test_before_authentication_frames_are_small(guarded: LocalCluster) -> None:
+    encrypted = replace(guarded.channel_security(), login=None)
     for size, is_closed in ((65_536, False), (65_537, True)):
-        with RawClient(guarded.broker(1).endpoint) as raw:
+        with RawClient(guarded.broker(1).endpoint, security=encrypted) as raw:
             raw.send(encoded(SaslHandshakeRequest(mechanism=MECHANISM), version=0))
             raw.receive_frame()
             raw.send(struct.pack(">i", size))
@@ -292,56 +289,21 @@ def test_before_authentication_frames_are_small(guarded: LocalCluster) -> None:
                 assert raw.is_closed_by_broker(), "it is no token"
 
 
-def _odd_exchange(chance: random.Random, raw: RawClient) -> None:
-    """Messages of the handshake out of order, cut, doubled, replayed or changed."""
-    first = b"n,,n=alice,r=abc"
-    known = [
-        encoded(ApiVersionsRequest(), version=3),
-        encoded(SaslHandshakeRequest(mechanism=MECHANISM), version=0),
-        encoded(SaslHandshakeRequest(mechanism=MECHANISM), version=1),
-        encoded(SaslHandshakeRequest(mechanism="PLAIN")),
-        encoded(SaslAuthenticateRequest(auth_bytes=first), version=2),
-        encoded(SaslAuthenticateRequest(auth_bytes=b"p=tls-unique,,n=alice,r=abc"), version=0),
-        encoded(SaslAuthenticateRequest(auth_bytes=b"c=biws,r=abc,p=AAAA")),
-        encoded(MetadataRequest(topics=[]), version=9),
-        frame(first),
-        frame(b"\0alice\0" + PASSWORD.encode()),
-    ]
-    for _ in range(chance.randint(1, 6)):
-        message = bytearray(chance.choice(known))
-        match chance.randrange(4):
-            case 0:
-                message[chance.randrange(len(message))] ^= 1 << chance.randrange(8)
-            case 1:
-                message = bytearray(frame(bytes(message[4 : chance.randint(5, len(message))])))
-            case 2:
-                message = bytearray(frame(bytes(message[4:]) + chance.randbytes(5)))
-            case _:
-                pass
-        raw.send(bytes(message))
-
-
-def _rest(raw: RawClient) -> bytes:
-    """All that the broker answers; nothing more is sent."""
-    with suppress(OSError):
-        # Unless the broker has closed.
-        raw.socket.shutdown(socket.SHUT_WR)
-    parts = []
-    while part := raw.socket.recv(65_536):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def test_odd_handshakes_let_nobody_in_and_harm_nobody(guarded: LocalCluster) -> None:
+async def test_odd_handshakes_and_logins_let_nobody_in_and_harm_nobody(guarded: LocalCluster) -> None:
+    """On TLS, before it and before the end of SASL; `wire_soak secured` does more of it."""
     seed = random.randrange(1 << 32)
-    chance = random.Random(seed)
-    for _ in range(300):
-        with RawClient(guarded.broker(1).endpoint) as raw, suppress(ConnectionError):
-            _odd_exchange(chance, raw)
-            raw.send(encoded(MetadataRequest(topics=[]), correlation_id=4711, version=9))
-            assert struct.pack(">i", 4711) not in _rest(raw), f"seed {seed}"
-    assert is_let_in(guarded, "alice", PASSWORD), f"seed {seed}"
-    for broker in guarded.brokers:
-        log = broker.server_log.read_text()
-        assert "Traceback" not in log, f"seed {seed}"
-        assert PASSWORD not in log
+    logs = [broker.directory / "logs" for broker in guarded.brokers]
+    before = [list(unforeseen_lines(folder)) for folder in logs]
+    tls = hostile_contexts()
+    attack = Attack(
+        seed,
+        [broker.endpoint for broker in guarded.brokers],
+        topic="none",
+        manners=wire_login.MANNERS,
+        stages=[Stage(tls), Stage(tls, PasswordLogin(MECHANISM, "alice", PASSWORD))],
+    )
+    await attack.run(iter(range(200)), connections=32)
+    assert not attack.problems, f"seed {seed}"
+    assert await asyncio.to_thread(is_let_in, guarded, "alice", PASSWORD), f"seed {seed}"
+    assert [list(unforeseen_lines(folder)) for folder in logs] == before, f"seed {seed}"
+    assert not any(PASSWORD in broker.server_log.read_text() for broker in guarded.brokers)

@@ -48,7 +48,7 @@ async def test_odd_and_broken_frames_of_every_api_do_no_harm(cluster: LocalClust
     running = asyncio.create_task(attack.run(iter(range(FRAMES))))
     served = 0
     while not running.done():
-        assert await asyncio.to_thread(writes_and_reads, cluster.bootstrap, BYSTANDER), f"seed {seed}"
+        assert await asyncio.to_thread(writes_and_reads, cluster, BYSTANDER), f"seed {seed}"
         served += 1
     await running
 

@@ -150,11 +150,12 @@ def complaint(client: RawSocket, log: Path, data: bytes) -> str:
     return line
 
 
-def writes_and_reads(bootstrap: str, topic: str, value: bytes = b"still there") -> bool:
+def writes_and_reads(cluster: RunningCluster, topic: str, value: bytes = b"still there") -> bool:
     """Whether a record of our own client goes in and comes out at its offset."""
-    with Producer(bootstrap_servers=bootstrap, acks="all") as producer:
+    clients = client_settings_of(cluster)
+    with Producer(**clients, acks="all") as producer:
         where = producer.send_and_wait(topic, value)
-    with Consumer(bootstrap_servers=bootstrap) as consumer:
+    with Consumer(**clients) as consumer:
         consumer.assign([TopicPartition(*where[:2])])
         consumer.seek((where.topic, where.partition), where.offset)
         return consumer.getone().value == value

@@ -7,12 +7,11 @@ one that did harm is repeated by itself, and at any pace.
 import asyncio
 import functools
 import random
-import socket
 import struct
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from barnabas.protocol import codec_kafka, codec_msgpack
@@ -35,12 +34,13 @@ from tests.support.batches import build_batch
 from tests.support.record_requests import fetch_request, produce_request
 
 from . import wire_fuzz
+from .wire_peer import CONNECTED, Peer, Stage
 
 FOR_EVER: Final = 2**31 - 1
-_PATIENCE_S: Final = 0.2
 _HOLDS_S: Final = (0.0, 0.1, 0.5, 2.0)
 _MB: Final = 1 << 20
 _CROWD: Final = 80
+_OF_UNKNOWN_PEERS: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 Manner = Callable[["Attack", random.Random], Coroutine[Any, Any, str]]
 
@@ -59,9 +59,11 @@ class Attack:
         topic: str,
         topic_ids: Sequence[uuid.UUID] = (),
         manners: Sequence[Manner] | None = None,
+        stages: Sequence[Stage] = (CONNECTED,),
     ) -> None:
+        self.endpoints = endpoints
+        self.stages = stages
         self._seed = seed
-        self._endpoints = endpoints
         self._topic = topic
         self._topic_ids = topic_ids
         self._manners = manners or MANNERS
@@ -71,6 +73,8 @@ class Attack:
         """(API key, is native) of the undamaged frames that were answered."""
         self.running: set[int] = set()
         """The numbers of the plans in progress."""
+        self.problems: list[str] = []
+        """Answers that no peer may get."""
 
     async def run(self, numbers: Iterator[int], connections: int = 8) -> None:
         await asyncio.gather(*(self._carry_out(numbers) for _ in range(connections)))
@@ -86,6 +90,9 @@ class Attack:
                 outcome = "closed"
             self.running.discard(number)
             self.outcomes[f"{manner.__name__}: {outcome}"] += 1
+
+    def peer(self, chance: random.Random, endpoints: Sequence[Endpoint] | None = None) -> Peer:
+        return Peer(chance, endpoints or self.endpoints, chance.choice(self.stages))
 
     # Frames
 
@@ -108,10 +115,12 @@ class Attack:
     async def frame(self, chance: random.Random) -> str:
         """One frame, and a moment for its answer."""
         data, kind = self._frame(chance)
-        async with _Peer(chance, self._endpoints) as peer:
+        async with self.peer(chance) as peer:
             outcome = await peer.ask(data)
         if kind is not None and outcome == "answered":
             self.answered.add(kind)
+            if peer.stage.is_unknown and kind[0] not in _OF_UNKNOWN_PEERS:
+                self.problems.append(f"{kind} is answered before a login: {data.hex()}")
         return outcome
 
     async def half_frame(self, chance: random.Random) -> str:
@@ -120,7 +129,7 @@ class Attack:
         part = min(size - 1, chance.choice((0, 3, 1_000, 70_000, _MB, 3 * _MB)))
         body = self._frame(chance)[0][4:]
         data = struct.pack(">i", size) + (body * (part // len(body) + 1) if body else bytes(part))[:part]
-        async with _Peer(chance, self._endpoints) as peer:
+        async with self.peer(chance) as peer:
             await peer.send(data)
             await asyncio.sleep(chance.choice(_HOLDS_S))
         return "left"
@@ -132,7 +141,7 @@ class Attack:
 
         async with AsyncExitStack() as held:
             peers = [
-                await held.enter_async_context(_Peer(chance, self._endpoints[:1])) for _ in range(_CROWD)
+                await held.enter_async_context(self.peer(chance, self.endpoints[:1])) for _ in range(_CROWD)
             ]
             # Each connection stays until the last one has sent what the broker takes.
             outcomes = await asyncio.gather(
@@ -150,7 +159,7 @@ class Attack:
             data = self._fetch(chance, partition_max_bytes=_MB) * count
         else:
             data = b"".join(self._frame(chance)[0] for _ in range(count))
-        async with _Peer(chance, self._endpoints) as peer:
+        async with self.peer(chance) as peer:
             await peer.send(data)
             await asyncio.sleep(chance.choice(_HOLDS_S))
         return "left"
@@ -167,7 +176,7 @@ class Attack:
             _encoded(chance, produced, 9),
             _encoded(chance, join, 3),
         )
-        async with _Peer(chance, self._endpoints) as peer:
+        async with self.peer(chance) as peer:
             await peer.send(chance.choice(made) * chance.choice((1, 10, 100)))
             await asyncio.sleep(chance.choice(_HOLDS_S[:3]))
         return "left"
@@ -175,7 +184,7 @@ class Attack:
     async def flicker(self, chance: random.Random) -> str:
         """Connections that end as soon as they are there."""
         for _ in range(20):
-            async with _Peer(chance, self._endpoints) as peer:
+            async with self.peer(chance) as peer:
                 await peer.send(bytes(chance.choice((0, 0, 1, 4, 6))))
         return "left"
 
@@ -194,13 +203,13 @@ class Attack:
             struct.pack_into(">i", made, 23, count - 1)
         write_crc(made)
         request = produce_request(bytes(made), acks=1, topic=chance.choice(wire_fuzz.TOPICS))
-        async with _Peer(chance, self._endpoints) as peer:
+        async with self.peer(chance) as peer:
             return await peer.ask(_encoded(chance, request, 9), patience_s=5.0)
 
     async def dribble(self, chance: random.Random) -> str:
         """A frame that comes byte by byte."""
         data = self._frame(chance)[0][:60]
-        async with _Peer(chance, self._endpoints) as peer:
+        async with self.peer(chance) as peer:
             for at in range(len(data)):
                 await peer.send(data[at : at + 1])
                 await asyncio.sleep(0.001)
@@ -210,14 +219,14 @@ class Attack:
         """Requests that each name a group, a topic or a session that was never named before."""
         version, make = chance.choice(_OF_A_NEW_NAME)
         names = [f"fuzz-{chance.getrandbits(64):x}" for _ in range(50)]
-        async with _Peer(chance, self._endpoints) as peer:
+        async with self.peer(chance) as peer:
             outcome = await peer.ask(b"".join(_encoded(chance, make(name), version) for name in names))
             await asyncio.sleep(chance.choice(_HOLDS_S[:3]))
         return outcome
 
     async def many_elements(self, chance: random.Random) -> str:
         """A head or an array that claims or has as many elements as it can."""
-        async with _Peer(chance, self._endpoints) as peer:
+        async with self.peer(chance) as peer:
             return await peer.ask(chance.choice((_native_elements, _kafka_elements))(chance), patience_s=5.0)
 
 
@@ -261,44 +270,6 @@ _OF_A_NEW_NAME: Final[Sequence[tuple[int, Callable[[str], Any]]]] = (
     ),
     (11, lambda name: fetch_request(0, topic=name, version=11, session_epoch=0)),
 )
-
-
-class _Peer:
-    """A connection to some broker that takes few bytes at a time, and ends cleanly or by a reset."""
-
-    def __init__(self, chance: random.Random, endpoints: Sequence[Endpoint]) -> None:
-        self._endpoint = chance.choice(endpoints)
-        self._resets = chance.random() < 0.4
-        self._socket = socket.socket()
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
-
-    async def __aenter__(self) -> "_Peer":
-        loop = asyncio.get_running_loop()
-        try:
-            await loop.sock_connect(self._socket, (self._endpoint.host, self._endpoint.port))
-        except OSError:
-            self._socket.close()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._resets:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._socket.close()
-
-    async def send(self, data: bytes, patience_s: float = _PATIENCE_S) -> None:
-        """Send what the broker takes within the time."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(self._socket, data), patience_s)
-
-    async def ask(self, data: bytes, patience_s: float = _PATIENCE_S) -> str:
-        await self.send(data, patience_s)
-        try:
-            got = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._socket, 4), patience_s)
-        except TimeoutError:
-            return "left waiting"
-        return "answered" if got else "closed"
 
 
 def _encoded(chance: random.Random, body: Any, version: int) -> bytes:

@@ -1,5 +1,10 @@
 """Hostile peers for minutes, in both protocols, against three brokers: part of ``make soak``.
 
+    python -m tests.cluster.wire_soak [secured]
+
+If the brokers are secured, the peers also attack TLS and logins; the others come in as a user without rights
+or as one with all rights, or have not logged in.
+
 It fails if a broker ends, logs something unforeseen or does not serve another client, if its memory exceeds
 its budgets during the attack, or if it has grown between a quarter of the time and the end. Between attacks
 there are rests: only then the memory of a broker is compared with that of another time.
@@ -17,17 +22,27 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from barnabas.client import AclBinding, AclEntry, Operation, ResourcePattern
 from barnabas.client.blocking import Producer
+from barnabas.common.security.acl import Permission, ResourceType
+from barnabas.common.security.channel_security import PasswordLogin
+from barnabas.common.security.principal import Principal
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.security import ClusterSecurity
+from barnabas.deploy.state import SecurityConfiguration
 from barnabas.protocol.errors import BarnabasError
 
-from . import wire_fuzz
+from . import wire_attack, wire_fuzz, wire_login
 from .tools import UNHARMED, ClusterView, resident_bytes, running, unforeseen_lines, writes_and_reads
 from .wire_attack import Attack
+from .wire_peer import Stage, hostile_contexts
 
 _TOPIC: Final = "bystander"
+_STRANGER, _ENTITLED = "stranger", "entitled"
+_SECURITY: Final = SecurityConfiguration(tls=True, mechanism=wire_login.MECHANISM.value, acl=True)
+_SESSION_MS: Final = 3_000
 _RECORDS: Final = 30
 _ATTACK_S: Final = 15.0
 _REST_S: Final = 3.0
@@ -68,17 +83,20 @@ class Soak:
         self._peaks = [0] * len(self._pids)
         self._rests: list[list[int]] = []
         self.problems: list[str] = []
+        self._secrets = [] if cluster.security is None else list(cluster.security.users.values())
+        if cluster.security is not None:
+            _grant(cluster)
         view = ClusterView(cluster)
         for name, partitions in (*((name, 2) for name in wire_fuzz.TOPICS), (_TOPIC, 1)):
             view.create_topic(name, partitions, 3)
-        with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        with Producer(**view.clients, acks="all") as producer:
             for _ in range(_RECORDS):
                 producer.send_and_wait(_TOPIC, random.Random(seed).randbytes(900_000))
         with view.admin() as admin:
             ids = [topic.topic_id for topic in admin.describe_topics(wire_fuzz.TOPICS).values()]
-        self.attack = Attack(
-            seed, [broker.endpoint for broker in cluster.brokers], topic=_TOPIC, topic_ids=ids
-        )
+        endpoints = [broker.endpoint for broker in cluster.brokers]
+        more = {} if cluster.security is None else _against(cluster.security)
+        self.attack = Attack(seed, endpoints, topic=_TOPIC, topic_ids=ids, **more)
 
     async def run(self, seconds: float) -> None:
         healthy = asyncio.create_task(self._stay_healthy())
@@ -88,6 +106,8 @@ class Soak:
             self._round_ends = min(ends, time.monotonic() + _ATTACK_S)
             await self.attack.run(self._until_rest())
             await asyncio.sleep(_REST_S)
+            if self._cluster.security is not None:
+                await asyncio.to_thread(_grant, self._cluster)
             self._rests.append([resident_bytes(pid) for pid in self._pids])
             self._report()
             self._look_at_brokers()
@@ -105,7 +125,7 @@ class Soak:
         while not self._is_over and not self.problems:
             began = time.monotonic()
             value = bytes(_LARGE_BYTES if len(self._served) % 10 == 0 else 100)
-            served = asyncio.to_thread(writes_and_reads, self._cluster.bootstrap, _TOPIC, value)
+            served = asyncio.to_thread(writes_and_reads, self._cluster, _TOPIC, value)
             try:
                 is_right = await asyncio.wait_for(served, _SLOWEST_S)
             except (BarnabasError, TimeoutError) as error:
@@ -125,10 +145,14 @@ class Soak:
             await asyncio.sleep(_SAMPLE_S)
 
     def _look_at_brokers(self) -> None:
+        for problem in self.attack.problems:
+            self._problem(problem)
         for broker in self._cluster.brokers:
             broker.check_alive()
             for line in unforeseen_lines(broker.directory / "logs"):
                 self._problem(line)
+            if any(secret in broker.server_log.read_text() for secret in self._secrets):
+                self._problem(f"a password is in {broker.server_log}")
 
     def _look_at_memory(self) -> None:
         first = self._rests[0]
@@ -161,6 +185,25 @@ class Soak:
         )
 
 
+def _grant(cluster: LocalCluster) -> None:
+    """Give one user all rights; its own frames may delete them."""
+    kinds = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+    resources = [*((kind, "*") for kind in kinds), (ResourceType.CLUSTER, "kafka-cluster")]
+    entry = AclEntry(Principal.user(_ENTITLED), "*", Operation.ALL, Permission.ALLOW)
+    with ClusterView(cluster).admin() as admin:
+        admin.create_acls([AclBinding(ResourcePattern(kind, name), entry) for kind, name in resources])
+
+
+def _against(security: ClusterSecurity) -> dict[str, Any]:
+    """The manners and stages of the peers of a secured cluster."""
+    tls, mechanism = hostile_contexts(), wire_login.MECHANISM.value
+    logins = [PasswordLogin(mechanism, user, security.users[user]) for user in (_STRANGER, _ENTITLED)]
+    return {
+        "stages": [Stage(tls), *(Stage(tls, login) for login in logins)],
+        "manners": [*wire_attack.MANNERS, *wire_login.MANNERS * 5],
+    }
+
+
 def main() -> int:
     seconds = float(os.environ.get("FUZZ_SECONDS", "600"))
     seed = int(os.environ.get("FUZZ_SEED") or random.randrange(1 << 32))
@@ -170,7 +213,11 @@ def main() -> int:
     print(f"FUZZ_SEED={seed} FUZZ_SECONDS={seconds:g}, brokers in {folder}", flush=True)
     os.environ.update(_ALLOCATOR)
     settings = {**UNHARMED, "queued.max.request.bytes": str(_REQUESTS_BYTES)}
-    with running(LocalCluster(folder, settings=settings)) as cluster:
+    more: dict[str, Any] = {}
+    if sys.argv[1:] == ["secured"]:
+        settings["connections.max.reauth.ms"] = str(_SESSION_MS)
+        more = {"security": _SECURITY, "users": {_STRANGER: None, _ENTITLED: None}}
+    with running(LocalCluster(folder, settings=settings, **more)) as cluster:
         soak = Soak(cluster, seed, numbers)
         asyncio.run(soak.run(seconds))
     for outcome, count in sorted(soak.attack.outcomes.items()):
