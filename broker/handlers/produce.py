@@ -28,7 +28,7 @@ from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import ApiError, ErrorCode, ErrorTexts, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages import produce as wire
-from barnabas.protocol.record_batch import COMPRESSION_MASK, TRANSACTIONAL_MASK
+from barnabas.protocol.record_batch import ATTRIBUTES_OFFSET, COMPRESSION_MASK, TRANSACTIONAL_MASK
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
 
 _name_of: Final = attrgetter("name")
@@ -72,6 +72,7 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
             tps.append(tp)
             try:
                 if writable is not None and topic.name not in writable:
+                    is_transactional |= _first_attributes(data.records) & TRANSACTIONAL_MASK
                     raise api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 produced = _checked(services, body.acks, request.api_version, tp, data.records)
             except ApiError as error:
@@ -97,7 +98,7 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
         """Append the batches that are not refused, in the lane that they need."""
         if unconfirmed:
             for index, tp in enumerate(tps):
-                refused[index] = refused[index] or unconfirmed.get(tp)
+                refused[index] = unconfirmed.get(tp) or refused[index]
         accepted = [named for named in batches if named[0] not in unconfirmed] if unconfirmed else batches
 
         def write() -> None:
@@ -115,7 +116,7 @@ def _produce(services: Services, request: ApiRequest, body: wire.ProduceRequest)
             request.raw.continue_in(lane, write)
 
     if is_transactional:
-        _confirm(services, request, batches, append, texts)
+        _confirm(services, request, tps, batches, append, texts)
     else:
         append(_NO_REFUSALS, _NO_GUARDS)
 
@@ -158,6 +159,7 @@ def _refusal(tp: TopicPartition, error: ApiError, texts: ErrorTexts) -> wire.Par
 def _confirm(
     services: Services,
     request: ApiRequest,
+    tps: Sequence[TopicPartition],
     batches: Sequence[Named],
     append: Callable[[Refusals, Guards], None],
     texts: ErrorTexts,
@@ -168,17 +170,18 @@ def _confirm(
     """
     if request.raw.lane is Lane.NETWORK and services.replicas.waits_for_disk(tp for tp, _ in batches):
         # The guards take the locks of the logs, which an append that waits for a disk holds.
-        request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, batches, append, texts))
+        request.raw.continue_in(Lane.DISK, lambda: _confirm(services, request, tps, batches, append, texts))
         return
-    transactional_id = request.body.transactional_id
     try:
-        if transactional_id is not None:
-            resource = ResourceType.TRANSACTIONAL_ID
-            check(services, request, Operation.WRITE, resource, transactional_id)
-        producer_id, epoch = _only_producer(transactional_id, batches)
+        producer = _only_producer(services, request, batches)
     except ApiError as error:
-        append({tp: _refusal(tp, error, texts) for tp, _ in batches}, _NO_GUARDS)
+        # As in Kafka also of topics that are refused: it ends the producer, their error only a transaction.
+        append({tp: _refusal(tp, error, texts) for tp in tps}, _NO_GUARDS)
         return
+    if producer is None:
+        append(_NO_REFUSALS, _NO_GUARDS)
+        return
+    producer_id, epoch = producer
     adds = request.is_since(_ADDS_PARTITIONS_SINCE)
     guards, unasked = _guards(services, batches, producer_id, epoch, adds)
     if not guards or not services.verification.asks(adds):
@@ -209,16 +212,26 @@ def _confirm(
     request.raw.continue_in(Lane.GENERAL, ask)
 
 
-def _only_producer(transactional_id: str | None, batches: Iterable[Named]) -> tuple[int, int]:
-    """The producer id and epoch of all transactional batches.
+def _first_attributes(records: Any) -> int:
+    """The attributes of the first batch, which is not checked."""
+    is_whole = isinstance(records, memoryview) and len(records) > ATTRIBUTES_OFFSET + 1
+    return records[ATTRIBUTES_OFFSET + 1] if is_whole else 0
 
-    Raises Kafka's errors without a transactional id, or with two producers.
+
+def _only_producer(
+    services: Services, request: ApiRequest, batches: Iterable[Named]
+) -> tuple[int, int] | None:
+    """The producer id and epoch of all transactional batches; None if none is left.
+
+    Raises Kafka's errors without a transactional id or the right to it, or with two producers.
     """
+    transactional_id = request.body.transactional_id
     if transactional_id is None:
         raise api_error(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "the batches are transactional, and the request names no transactional id",
         )
+    check(services, request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     producers = {
         (header.producer_id, header.producer_epoch)
         for _, produced in batches
@@ -230,7 +243,7 @@ def _only_producer(transactional_id: str | None, batches: Iterable[Named]) -> tu
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
             f"the transactional batches are of {len(producers)} producers; expected one",
         )
-    return producers.pop()
+    return producers.pop() if producers else None
 
 
 def _guards(

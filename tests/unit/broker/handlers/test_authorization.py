@@ -50,6 +50,7 @@ from tests.support.api_cases import (
     TESTED_ALONE,
     WITHOUT_QUESTIONS,
     WRITE_T,
+    WRITE_X,
     C,
     Case,
     G,
@@ -59,6 +60,7 @@ from tests.support.api_cases import (
     init,
     named,
     needs,
+    transactional_produce,
     versions,
 )
 from tests.support.authorizing import (
@@ -346,6 +348,24 @@ def test_a_produce_request_appends_what_is_allowed(secured: SecuredServing) -> N
     assert codes == {TOPIC: 0, "other": 29}
     body.acks = 0
     assert "TOPIC_AUTHORIZATION_FAILED" in (secured.ask(body, [WRITE_T]).closed or "")
+
+
+@pytest.mark.parametrize("version", [None, 9])
+def test_transactional_records_need_the_id_before_the_topics(
+    secured: SecuredServing, version: int | None
+) -> None:
+    body = transactional_produce()
+    body.topic_data += produce_request(batch(b"a"), topic="other").topic_data
+
+    def codes(*rights: Right) -> set[int]:
+        answer = secured.ask(body, rights, version=version).response
+        return {partition.error_code for topic in answer.responses for partition in topic.partition_responses}
+
+    # As in Kafka: the id's error ends a producer, those of topics only a transaction.
+    assert codes() == codes(WRITE_T) == {53}
+    assert codes(WRITE_X) == {29}
+    body.transactional_id = None
+    assert codes() == {53}
 
 
 def test_every_user_of_a_refused_change_of_credentials_is_answered(secured: SecuredServing) -> None:
