@@ -78,6 +78,15 @@ def run_rest(request: Request) -> None:
         rest()
 
 
+def payload_of(body: Any, version: int | None = None) -> bytes:
+    """A request in the native protocol, or in a version of Kafka's."""
+    if version is None:
+        buffers = codec_msgpack.encode_request(CORRELATION_ID, "test", body)
+    else:
+        buffers = codec_kafka.encode_request(version, CORRELATION_ID, "test", body)
+    return b"".join(bytes(buffer) for buffer in buffers)[LENGTH_BYTES:]
+
+
 class Connection:
     """A connection with one request, and its answer: the bytes, or why the connection was closed."""
 
@@ -109,13 +118,7 @@ class Connection:
         version: int | None = None,
         session: Session | None = None,
     ) -> Connection:
-        """Encode the request in the native protocol, or in a version of Kafka's."""
-        if version is None:
-            buffers = codec_msgpack.encode_request(CORRELATION_ID, "test", body)
-        else:
-            buffers = codec_kafka.encode_request(version, CORRELATION_ID, "test", body)
-        payload = b"".join(bytes(buffer) for buffer in buffers)[LENGTH_BYTES:]
-        return cls(payload, listener, type(body), version, session)
+        return cls(payload_of(body, version), listener, type(body), version, session)
 
     def _answer(self, request: Request, buffers: Buffers, close_reason: str) -> None:
         if self.is_answered:

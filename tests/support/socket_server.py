@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
+from typing import Self
 
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
@@ -69,6 +70,12 @@ class Client:
         self.socket.connect(("127.0.0.1", port))
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
 
     def send(self, *payloads: bytes) -> None:
         self.socket.sendall(b"".join(map(frame, payloads)))

@@ -14,7 +14,6 @@ from barnabas.broker.log.batch_scan import LARGE_BYTES, SMALL_BYTES, ReadBuffers
 from barnabas.broker.replication import delayed_fetch as fetch_wait
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.frames import LENGTH_BYTES
 from barnabas.protocol.messages.groups import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -29,7 +28,7 @@ from barnabas.protocol.messages.log_offsets import (
 from tests.support.building import TP, state
 from tests.support.group_requests import find, join, lead, learn, work
 from tests.support.record_requests import catch_up, fetch_request, produce, produce_request
-from tests.support.serving import Serving, batch
+from tests.support.serving import Serving, batch, payload_of
 from tests.support.socket_server import Client, Served, start_server
 from tests.support.waiting import wait_for
 
@@ -64,13 +63,9 @@ def served(leading: Serving) -> Iterator[Served]:
     assert not fatal
 
 
-def native(body: Any) -> bytes:
-    return b"".join(map(bytes, codec_msgpack.encode_request(7, "hostile", body)))[LENGTH_BYTES:]
-
-
 def poll(client: Client, count: int, end: int) -> None:
     """Pipeline fetches at the end of the log, each with the longest wait."""
-    client.send(*[native(fetch_request(end, max_wait_ms=FOR_EVER_MS))] * count)
+    client.send(*[payload_of(fetch_request(end, max_wait_ms=FOR_EVER_MS))] * count)
 
 
 def test_a_connection_has_one_waiting_fetch_however_many_it_sends(leading: Serving, served: Served) -> None:
@@ -114,7 +109,7 @@ def test_what_waits_is_forgotten_with_its_connection(
     purgatory = purgatory_of(leading.managed.manager)
     clients = [served.client() for _ in range(5)]
     for client in clients:
-        client.send(native(body))
+        client.send(payload_of(body))
     wait_for(lambda: purgatory.waiting == 5)
     for client in clients:
         client.reset()
@@ -150,7 +145,7 @@ def test_consumers_that_do_not_read_their_old_records_hold_bounded_memory(
         socket_send_buffer_bytes=16_384,
     )
     served = Served(server, fatal)
-    ask = native(fetch_request(0))
+    ask = payload_of(fetch_request(0))
     clients = [served.client(receive_buffer_bytes=16_384) for _ in range(SLOW_READERS)]
     for client in clients:
         client.send(*[ask] * 4)
@@ -208,7 +203,7 @@ def test_waiting_requests_of_groups_hold_no_memory_but_their_members(tmp_path: P
 
     def waits_without_memory(body: JoinGroupRequest | SyncGroupRequest) -> None:
         # Bytes after a head are ignored.
-        before, payload = len(handled), native(body) + bytes(LARGE)
+        before, payload = len(handled), payload_of(body) + bytes(LARGE)
         tracemalloc.start()
         member.send(payload)
         wait_for(lambda: len(handled) > before)
@@ -217,11 +212,11 @@ def test_waiting_requests_of_groups_hold_no_memory_but_their_members(tmp_path: P
         tracemalloc.stop()
 
     first = join(instance="leader")
-    leader.send(native(first))
+    leader.send(payload_of(first))
     first.member_id = joined(leader).member_id
     second = join(instance="member")
     waits_without_memory(second)
-    leader.send(native(first))
+    leader.send(payload_of(first))
     joined(leader)
     answer = joined(member)
     waits_without_memory(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.handlers import metadata as metadata_handler
-from barnabas.broker.handlers.dispatcher import Dispatcher
+from barnabas.broker.handlers.dispatcher import Dispatcher, in_turn, lane_of
 from barnabas.broker.handlers.registry import HANDLERS
 from barnabas.broker.network.request import Lane
 from barnabas.broker.security.api_operations import API_OPERATIONS, DENIED
@@ -77,7 +77,8 @@ from tests.support.building import LIVE, led_by
 from tests.support.building import metadata as metadata_update
 from tests.support.group_requests import commit
 from tests.support.record_requests import fetch_request, produce_request
-from tests.support.serving import INTERNAL, Connection, batch
+from tests.support.serving import INTERNAL, Connection, batch, payload_of
+from tests.support.socket_server import Client, start_server
 
 
 def is_allowed(case: Case, connection: Connection) -> bool:
@@ -135,31 +136,58 @@ NO_HANDLER = [
 ]
 
 
-def unknown_session() -> Session:
-    session = Session(HOST)
+def must_log_in(session: Session, listener: str) -> None:
     mechanism = Mechanism(lambda: PlainServer(PlainPasswords({"admin": "right"})), 0)
     session.must_authenticate(Authenticator(session, {"PLAIN": mechanism}))
-    return session
 
 
-@pytest.mark.parametrize("has_guessed", [False, True], ids=["no credentials", "wrong credentials"])
+@pytest.fixture
+def port(secured: SecuredServing) -> Iterator[int]:
+    """Of a real listener, which the brokers use too."""
+    fatal: list[BaseException] = []
+    server = start_server(
+        secured.process,
+        on_fatal=fatal.append,
+        lane_of=lane_of,
+        in_turn=in_turn,
+        listener=INTERNAL,
+        protocol="SASL_PLAINTEXT",
+        protect=must_log_in,
+        sasl_enabled_mechanisms="PLAIN",
+        sasl_mechanism_inter_broker_protocol="PLAIN",
+    )
+    yield server.ports[INTERNAL]
+    server.stop()
+    assert not fatal
+
+
+def log_in(password: str) -> tuple[bytes, bytes]:
+    token = SaslAuthenticateRequest(auth_bytes=f"\0admin\0{password}".encode())
+    return payload_of(SaslHandshakeRequest(mechanism="PLAIN"), 1), payload_of(token, 2)
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [(), log_in("wrong")[:1], log_in("wrong")],
+    ids=["no credentials", "half of a login", "wrong credentials"],
+)
 def test_no_api_is_served_to_a_peer_that_has_not_authenticated(
-    has_guessed: bool, secured: SecuredServing
+    exchange: tuple[bytes, ...], secured: SecuredServing, port: int
 ) -> None:
     cases = CASES + NO_HANDLER
     assert {case.key for case in cases} == HANDLERS.keys() - BEFORE_AUTHENTICATION
     for case in cases:
         for version in versions(case):
-            session = unknown_session()
-            if has_guessed:
-                handshake = SaslHandshakeRequest(mechanism="PLAIN")
-                assert secured.send(handshake, session=session).response.error_code == 0
-                guess = SaslAuthenticateRequest(auth_bytes=b"\0admin\0wrong")
-                assert secured.send(guess, session=session).response.error_code == 58
-            connection = secured.send(case.body, case.listener, version=version, session=session)
-            assert connection.closed, (case, version)
-            assert connection.answers == [], (case, version)
+            with Client(port) as client:
+                # In one go: the request is there before the login is refused.
+                client.send(*exchange, payload_of(case.body, version))
+                for _ in exchange:
+                    client.receive()
+                assert client.is_closed_by_server(), (case, version)
     assert secured.acls.asked == set()
+    with Client(port) as client:
+        client.send(*log_in("right"), payload_of(named(), 9))
+        assert TOPIC.encode() in [client.receive() for _ in range(3)][-1]
 
 
 # ---- names that answers hide
