@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from barnabas.common.security.jaas import LOGIN_MODULES, LoginModule, jaas_text
+from barnabas.common.security.jaas import LOGIN_MODULES, LoginModule, MalformedJaas, jaas_text, parse_jaas
 from barnabas.common.security.principal_mapping import PrincipalMapping, PrincipalMappingRules
 from barnabas.common.security.secret import Secret
 from barnabas.common.settings import (
@@ -35,6 +35,7 @@ from barnabas.common.settings import (
     setting,
     settings_of,
 )
+from barnabas.protocol.errors import InvalidConfiguration
 
 GSSAPI: Final = "GSSAPI"
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -326,6 +327,25 @@ class ListenerConfig:
                 mechanism, _, of_mechanism = name.partition(".")
                 mechanisms.setdefault(mechanism, {})[of_mechanism] = value
         return replace(self, **changes, mechanisms=mechanisms) if values else self
+
+
+def login_module(listener: str, config: ListenerConfig, mechanism: str) -> LoginModule | None:
+    """The login module of a listener's mechanism, if it has one. Raises InvalidConfiguration."""
+    text = config.jaas(mechanism)
+    try:
+        return None if text is None else parse_jaas(text, mechanism)
+    except MalformedJaas as error:
+        raise InvalidConfiguration(f"{jaas_name(listener, mechanism)}: {error}") from None
+
+
+def jaas_name(listener: str, mechanism: str) -> str:
+    """The name of the setting that gives this login module."""
+    return f"{mechanism_prefix(listener, mechanism)}.{JAAS}"
+
+
+def mechanism_prefix(listener: str, mechanism: str) -> str:
+    """The beginning of the names of settings that count for this mechanism alone."""
+    return f"{PREFIX}{listener.lower()}.{mechanism.lower()}"
 
 
 LISTENER_SETTINGS: Final[Mapping[str, Setting]] = {

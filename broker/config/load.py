@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.broker.config.listener_config import (
-    JAAS,
     LISTENER_SETTINGS,
     OF_MECHANISMS,
     PREFIX,
     SASL_MECHANISMS,
     ListenerConfig,
+    login_module,
     parse_listener_name,
 )
 from barnabas.broker.config.listeners import (
@@ -41,7 +41,7 @@ from barnabas.broker.config.settings import (
     declaration,
 )
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, SettingValue, TopicConfig
-from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas, parse_jaas_file
+from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas_file
 from barnabas.common.security.secret import HIDDEN, shown
 from barnabas.common.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
 from barnabas.common.suggestions import did_you_mean
@@ -298,11 +298,10 @@ def check_mechanisms(
             )
         for mechanism in enabled:
             try:
-                if mechanism not in refused and (text := config.jaas(mechanism)) is not None:
-                    parse_jaas(text, mechanism)
-            except MalformedJaas as error:
-                name = f"{PREFIX}{listener.name.lower()}.{mechanism.lower()}.{JAAS}"
-                problems.append(f"{name}: {error}")
+                if mechanism not in refused:
+                    login_module(listener.name, config, mechanism)
+            except InvalidConfiguration as error:
+                problems.append(str(error))
 
 
 def _check_security(config: BrokerConfig, problems: list[str]) -> None:

@@ -21,7 +21,7 @@ from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.limited_log import LimitedLog
 from barnabas.broker.config.listener_config import UNSECURED_VALIDATOR, ListenerConfig
 from barnabas.broker.config.settings import BrokerConfig
-from barnabas.broker.security.inter_broker import login_module
+from barnabas.broker.security.inter_broker import own_login
 from barnabas.broker.security.session import Session
 from barnabas.common.security.channel_security import ChannelSecurity, TokenLogin
 from barnabas.common.security.principal import Principal
@@ -61,7 +61,7 @@ def own_principal(
     """
     if security.login is None:
         return Principal.user(certificate_name())
-    module = login_module(config, listener)
+    module = own_login(config, listener)
     if not isinstance(security.login, TokenLogin):
         return Principal.user(module.username or "")
     claim = listener.of_mechanism(OAUTHBEARER, "sasl.oauthbearer.sub.claim.name")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 
-from barnabas.broker.config.listener_config import ListenerConfig
+from barnabas.broker.config.listener_config import ListenerConfig, jaas_name, login_module
 from barnabas.broker.config.settings import BrokerConfig
 from barnabas.common.security.channel_security import (
     PLAINTEXT,
@@ -19,7 +19,7 @@ from barnabas.common.security.channel_security import (
     PasswordLogin,
     TokenLogin,
 )
-from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas
+from barnabas.common.security.jaas import LoginModule
 from barnabas.common.security.sasl_client import OAUTHBEARER
 from barnabas.common.security.tokens import extensions_of, make_token_source
 from barnabas.protocol.errors import InvalidConfiguration
@@ -41,22 +41,20 @@ def make_inter_broker_security(config: BrokerConfig, outgoing: Tls) -> ChannelSe
     return ChannelSecurity(tls, login)
 
 
-def login_module(config: BrokerConfig, listener: ListenerConfig) -> LoginModule:
+def own_login(config: BrokerConfig, listener: ListenerConfig) -> LoginModule:
     """The login of the mechanism that brokers use among themselves. Raises InvalidConfiguration."""
-    mechanism = config.sasl_mechanism_inter_broker_protocol
-    name = f"listener.name.{config.inter_broker_listener_name.lower()}.{mechanism.lower()}.sasl.jaas.config"
-    text = listener.jaas(mechanism)
-    if text is None:
-        raise InvalidConfiguration(f"{name}: expected a login module, because brokers use this listener")
-    try:
-        return parse_jaas(text, mechanism)
-    except MalformedJaas as error:
-        raise InvalidConfiguration(f"{name}: {error}") from None
+    where = config.inter_broker_listener_name, config.sasl_mechanism_inter_broker_protocol
+    module = login_module(where[0], listener, where[1])
+    if module is None:
+        raise InvalidConfiguration(
+            f"{jaas_name(*where)}: expected a login module, because brokers use this listener"
+        )
+    return module
 
 
 def _login(config: BrokerConfig, listener: ListenerConfig, tls: Tls | None) -> Login:
     mechanism = config.sasl_mechanism_inter_broker_protocol
-    module = login_module(config, listener)
+    module = own_login(config, listener)
     if mechanism == OAUTHBEARER:
         options = module.options
         source = make_token_source(

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from barnabas.broker.config.listener_config import UNSECURED_VALIDATOR, ListenerConfig
+from barnabas.broker.config.listener_config import (
+    UNSECURED_VALIDATOR,
+    ListenerConfig,
+    jaas_name,
+    login_module,
+    mechanism_prefix,
+)
 from barnabas.broker.config.listeners import Listener
 from barnabas.broker.security.authentication import Authenticator, Mechanism, SaslServer
 from barnabas.broker.security.password_servers import PlainPasswords, PlainServer, ScramServer
@@ -17,7 +23,8 @@ from barnabas.broker.security.scram_credentials import MECHANISMS, ScramCredenti
 from barnabas.broker.security.session import Session
 from barnabas.broker.security.token_keys import KeySource, TokenKeys
 from barnabas.broker.security.token_server import Claims, SignedTokens, Tokens, TokenServer, UnsecuredTokens
-from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas
+from barnabas.common.security.jaas import LoginModule
+from barnabas.common.security.tls import settings_in
 from barnabas.protocol.errors import InvalidConfiguration
 
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -98,33 +105,33 @@ class SaslListeners:
         for name in config.sasl_enabled_mechanisms:
             max_reauth_ms = config.of_mechanism(name, "connections.max.reauth.ms")
             try:
-                mechanisms[name] = Mechanism(self._server_maker(name, config), max_reauth_ms)
-            except MalformedJaas as error:
-                problems.append(f"{_prefix(listener, name)}.sasl.jaas.config: {error}")
+                mechanisms[name] = Mechanism(self._server_maker(listener, name, config), max_reauth_ms)
             except InvalidConfiguration as error:
-                problems.append(f"{_prefix(listener, name)}: {error}")
+                problems.append(str(error))
         return mechanisms
 
-    def _server_maker(self, name: str, config: ListenerConfig) -> Callable[[], SaslServer]:
-        """Raises MalformedJaas or InvalidConfiguration."""
-        text = config.jaas(name)
-        module = None if text is None else parse_jaas(text, name)
+    def _server_maker(self, listener: str, name: str, config: ListenerConfig) -> Callable[[], SaslServer]:
+        """Raises InvalidConfiguration."""
+        module = login_module(listener, config, name)
         if (mechanism := MECHANISMS.get(name)) is not None:
             find = partial(self._credentials.find, mechanism)
             return lambda: ScramServer(mechanism, find)
         if name == OAUTHBEARER:
-            tokens = self._tokens(config, module)
+            try:
+                tokens = self._tokens(config, module or LoginModule(""))
+            except InvalidConfiguration as error:
+                raise InvalidConfiguration(f"{mechanism_prefix(listener, name)}: {error}") from None
             return lambda: TokenServer(tokens)
         if module is None:
-            raise MalformedJaas("it is not set")
+            raise InvalidConfiguration(f"{jaas_name(listener, name)}: it is not set")
         passwords = PlainPasswords(module.users)
         return lambda: PlainServer(passwords)
 
-    def _tokens(self, config: ListenerConfig, module: LoginModule | None) -> Tokens:
+    def _tokens(self, config: ListenerConfig, module: LoginModule) -> Tokens:
         """Unlike in Kafka, unsecured tokens are accepted only if their callback handler is named."""
         value = partial(config.of_mechanism, OAUTHBEARER)
         if value("sasl.server.callback.handler.class") == UNSECURED_VALIDATOR:
-            return UnsecuredTokens.of(module or LoginModule(""))
+            return UnsecuredTokens.of(module)
         url = value("sasl.oauthbearer.jwks.endpoint.url")
         if url is None:
             raise InvalidConfiguration(
@@ -136,6 +143,7 @@ class SaslListeners:
             value("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
             value("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
             value("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+            settings_in(module.options),
         )
         claims = Claims(
             audience=value("sasl.oauthbearer.expected.audience"),
@@ -153,7 +161,3 @@ class SaslListeners:
             if self._is_started:
                 keys.start()
         return tokens
-
-
-def _prefix(listener: str, mechanism: str) -> str:
-    return f"listener.name.{listener.lower()}.{mechanism.lower()}"

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from barnabas.common.backoff import doubled
+from barnabas.common.security.tls import TlsSettings, client_context
 from barnabas.common.workers import Task
 from barnabas.protocol.errors import InvalidConfiguration
 
@@ -33,7 +34,15 @@ MAX_KEYS: Final = 200
 _MAX_ID_CHARACTERS: Final = 1_000
 _TIMEOUT_S: Final = 10.0
 _STOP_S: Final = 1.0
-_NO_KEYS: Final = (OSError, ValueError, LookupError, TypeError, RecursionError, http.client.HTTPException)
+_NO_KEYS: Final = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    RecursionError,
+    http.client.HTTPException,
+    InvalidConfiguration,
+)
 """The errors of a server or a file without usable keys."""
 _SOONEST_S: Final = 10.0
 """Tokens with unknown keys make the broker fetch the keys at most so often."""
@@ -89,6 +98,8 @@ class KeySource(NamedTuple):
     refresh_ms: int
     retry_ms: int
     max_retry_ms: int
+    tls: TlsSettings | None = None
+    """The certificates that are trusted, for HTTPS; None for the system's."""
 
 
 class TokenKeys:
@@ -126,9 +137,11 @@ class TokenKeys:
             )
         if scheme == "file":
             try:
-                self._keys = parse_keys(_fetch(source.url))
+                self._keys = parse_keys(_fetch(source))
             except _NO_KEYS as error:
                 raise InvalidConfiguration(f"the keys of {self._name} cannot be read: {error}") from error
+        elif source.tls is not None:
+            client_context(source.tls)
         self._task = Task("token-keys", self.refresh, on_fatal=on_fatal)
 
     def start(self) -> None:
@@ -162,7 +175,7 @@ class TokenKeys:
         """Fetch the keys; returns after how many seconds to do so again."""
         source = self._source
         try:
-            self._keys = parse_keys(_fetch(source.url))
+            self._keys = parse_keys(_fetch(source))
         except _NO_KEYS as error:
             wait_ms = doubled(max(1, source.retry_ms), self._failures, max(1, source.max_retry_ms))
             self._failures += 1
@@ -173,23 +186,24 @@ class TokenKeys:
         return source.refresh_ms / 1000
 
 
-def _fetch(url: str) -> bytes:
-    """Raises OSError, ValueError or HTTPException."""
-    parts = urlsplit(url)
+def _fetch(source: KeySource) -> bytes:
+    """Raises OSError, ValueError, HTTPException, or InvalidConfiguration for certificates."""
+    parts = urlsplit(source.url)
     if parts.scheme == "file":
         with open(unquote(parts.path), "rb") as file:
             data = file.read(MAX_KEYS_BYTES + 1)
     else:
+        context = None if source.tls is None else client_context(source.tls)
         # Without the handlers of redirects, proxies and other schemes.
         opener = urllib.request.OpenerDirector()
         for handler in (
             urllib.request.HTTPHandler(),
-            urllib.request.HTTPSHandler(),
+            urllib.request.HTTPSHandler(context=context),
             urllib.request.HTTPErrorProcessor(),
             urllib.request.HTTPDefaultErrorHandler(),
         ):
             opener.add_handler(handler)
-        answer = opener.open(urllib.request.Request(url), timeout=_TIMEOUT_S)
+        answer = opener.open(urllib.request.Request(source.url), timeout=_TIMEOUT_S)
         if answer is None:
             raise urllib.error.URLError("no answer")
         with answer:

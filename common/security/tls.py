@@ -14,7 +14,7 @@ import logging
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -279,6 +279,22 @@ def _file_of(text: str) -> Iterator[str]:
         file.write(text.encode())
         file.flush()
         yield file.name
+
+
+def settings_in(options: Mapping[str, str]) -> TlsSettings | None:
+    """The settings ``ssl.…`` among the options of a JAAS text, for a server that has tokens or keys.
+
+    None without any. As in Kafka, the name of that server is always verified.
+    """
+    given: dict[str, Any] = {
+        name: text
+        for name in TlsSettings.__dataclass_fields__
+        if (text := options.get(f"ssl.{name.replace('_', '.')}")) is not None
+    }
+    given.pop("endpoint_identification_algorithm", None)
+    for name in given.keys() & {"enabled_protocols", "cipher_suites"}:
+        given[name] = tuple(part.strip() for part in given[name].split(","))
+    return TlsSettings(**given) if given else None
 
 
 def settings_from(source: Any) -> TlsSettings:

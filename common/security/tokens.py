@@ -21,9 +21,11 @@ import urllib.request
 from abc import ABC, abstractmethod
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from barnabas.common.security.tls import client_context, settings_in
 from barnabas.protocol.errors import ConnectionClosed, InvalidConfiguration, SaslAuthenticationFailed
 
 _REFRESH_FACTOR: Final = 0.8
@@ -264,7 +266,8 @@ def make_token_source(
 ) -> TokenSource:
     """Kafka's sources: a file or an endpoint by its URL, else the unsecured login by the JAAS options.
 
-    Of `timeouts_ms`, for the connection and for the answer, the longest counts. Raises InvalidConfiguration.
+    Of `timeouts_ms`, for the connection and for the answer, the longest counts. Options ``ssl.…`` count for the
+    endpoint, and not ``tls``, if there are any. Raises InvalidConfiguration.
     """
     if url is None:
         return UnsecuredTokens(options)
@@ -275,6 +278,8 @@ def make_token_source(
             "sasl.oauthbearer.token.endpoint.url needs the name and the secret of the client: expected "
             "clientId and clientSecret in the JAAS text"
         )
+    if (settings := settings_in(options)) is not None:
+        tls = partial(client_context, settings)
     return TokenEndpoint(
         url,
         client_id,

@@ -110,6 +110,14 @@ def test_a_listener_that_is_added_is_protected_and_others_stay() -> None:
         ("OAUTHBEARER", {}, "jwks.endpoint.url is not set"),
         ("OAUTHBEARER", {"sasl.oauthbearer.jwks.endpoint.url": "ftp://x"}, "expected a URL"),
         ("OAUTHBEARER", {"sasl.oauthbearer.jwks.endpoint.url": "file:///missing"}, "cannot be read"),
+        (
+            "OAUTHBEARER",
+            {
+                "sasl.oauthbearer.jwks.endpoint.url": "https://localhost:1/",
+                "oauthbearer.sasl.jaas.config": f'{OAUTHBEARER_LOGIN} required ssl.truststore.location="/n";',
+            },
+            "clients.oauthbearer: ssl.truststore.location=/n: cannot be read",
+        ),
     ],
     name=lambda case: case[2],
 )

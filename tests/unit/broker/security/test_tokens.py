@@ -6,6 +6,7 @@ import functools
 import hashlib
 import hmac
 import json
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,9 +32,11 @@ from barnabas.broker.security.token_server import (
     UnsecuredTokens,
 )
 from barnabas.common.security.jaas import LoginModule
+from barnabas.common.security.tls import settings_in
 from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.building import fatal
 from tests.support.cases import each
+from tests.support.certificates import LOCAL, Certificates
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())
@@ -295,6 +298,22 @@ def test_keys_come_from_a_server_that_may_be_away_at_first(issuer: _Issuer, keys
         assert keys.find("ec", "ES256") is None
     assert keys.refresh() == 3600
     assert keys.find("ec", "ES256") is not None
+
+
+@pytest.mark.parametrize("hosts", [LOCAL, ("elsewhere",)])
+def test_a_key_server_is_trusted_by_the_options_of_the_login_module(
+    issuer: _Issuer, certificates: Certificates, hosts: tuple[str, ...]
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates.key_store("server", *hosts))
+    issuer.socket = context.wrap_socket(issuer.socket, server_side=True)
+    found = source(f"https://127.0.0.1:{issuer.server_port}/")
+    tls = settings_in(
+        {"ssl.truststore.location": str(certificates.trusted), "ssl.endpoint.identification.algorithm": ""}
+    )
+    trusting = TokenKeys(found._replace(tls=tls), on_fatal=fatal)
+    assert trusting.refresh() == pytest.approx(3600 if hosts is LOCAL else 0.1), "its name counts as well"
+    assert TokenKeys(found, on_fatal=fatal).refresh() == pytest.approx(0.1)
 
 
 def test_a_server_that_answers_nonsense_does_not_end_the_broker(issuer: _Issuer) -> None:

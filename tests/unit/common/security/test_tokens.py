@@ -3,6 +3,7 @@
 import base64
 import http.server
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +18,14 @@ from barnabas.common.security.tokens import (
     TokenEndpoint,
     TokenFile,
     TokenFromProgram,
+    make_token_source,
 )
-from barnabas.protocol.errors import AuthenticationFailed, ConnectionClosed, SaslAuthenticationFailed
+from barnabas.protocol.errors import (
+    AuthenticationFailed,
+    ConnectionClosed,
+    InvalidConfiguration,
+    SaslAuthenticationFailed,
+)
 
 
 def jwt(life_s: float) -> str:
@@ -113,6 +120,19 @@ async def test_the_secret_follows_no_redirect(endpoint: tuple[str, type[_Endpoin
         await source(url).token()
     assert len(handler.requests) == 1
     assert handler.redirected == 0
+
+
+async def test_the_options_of_the_login_module_name_the_certificates_to_trust_there() -> None:
+    options = {"ssl.truststore.location": "/missing"}
+    source = make_token_source(
+        "https://localhost:1/",
+        options,
+        client_id="me",
+        client_secret="hunter2",
+        tls=ssl.create_default_context,
+    )
+    with pytest.raises(InvalidConfiguration, match=r"ssl\.truststore\.location=/missing"):
+        await source.token()
 
 
 async def test_an_endpoint_that_is_away_may_be_back_later() -> None:
