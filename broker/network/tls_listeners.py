@@ -3,8 +3,9 @@
 A reload happens when the settings of a listener change, or a file of it does. Only the key store and trust
 store of an open listener change. The new certificate is checked first: it must be usable; its subject and its
 alternative names must remain, unless `ssl.allow.dn.changes` and `ssl.allow.san.changes` allow other ones; and
-on the listener of the brokers the old and the new certificate must accept each other. Otherwise the old one
-stays in use, also to connect to other brokers. Open connections stay. Any thread; `of` takes no lock.
+on the listener of the brokers the old and the new stores must accept each other, both at once or the trust
+store before the key store. Otherwise the old ones stay in use, also to connect to other brokers. Open
+connections stay. Any thread; `of` takes no lock.
 
 Source: KIP-226, `SslFactory` of Apache Kafka 3.9. Kafka reads changed files only when settings are altered.
 """
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from barnabas.broker.config.listener_config import ListenerConfig
 from barnabas.common.security.certificate_names import CertificateNames, names_of_pem
+from barnabas.common.security.keystores import Keys
 from barnabas.common.security.principal_mapping import PrincipalMapping
 from barnabas.common.security.tls import (
     TlsSettings,
@@ -46,6 +48,7 @@ class _Loaded(NamedTuple):
     listener: TlsListener
     config: ListenerConfig
     settings: TlsSettings
+    keys: Keys
     stamps: tuple[tuple[int, ...], ...]
     names: CertificateNames
     has_trust_store: bool
@@ -167,13 +170,26 @@ class TlsListeners:
             raise InvalidConfiguration(
                 f"{prefix}it had no trust store when the broker started; expected none"
             )
-        if old.tester is not None and new.tester is not None:
-            _check_pair(prefix, new.listener.context, old.tester)
-            _check_pair(prefix, old.listener.context, new.tester)
+        try:
+            _check_both(prefix, old, new)
+        except InvalidConfiguration:
+            # Both stores may have changed at once: as in two steps, the trust store first.
+            settings = replace(
+                new.settings,
+                keystore_type="PEM",
+                keystore_location=None,
+                keystore_password=None,
+                keystore_key=old.keys.key,
+                keystore_certificate_chain=old.keys.chain,
+                key_password=old.keys.password,
+            )
+            between = self._load(name, config, settings)
+            _check_both(prefix, old, between)
+            _check_both(prefix, between, new)
         return new
 
-    def _load(self, name: str, config: ListenerConfig) -> _Loaded:
-        settings = settings_from(config)
+    def _load(self, name: str, config: ListenerConfig, settings: TlsSettings | None = None) -> _Loaded:
+        settings = settings or settings_from(config)
         # Before the files are read: a change meanwhile is seen the next time.
         stamps = settings.stamps()
         prefix = f"listener {name}: "
@@ -199,12 +215,20 @@ class TlsListeners:
             TlsListener(context, config.ssl_principal_mapping_rules),
             config,
             settings,
+            keys,
             stamps,
             names,
             has_trust_store,
             tester,
             outgoing,
         )
+
+
+def _check_both(prefix: str, old: _Loaded, new: _Loaded) -> None:
+    """Check that brokers with the old stores and with the new ones can connect to each other."""
+    if old.tester is not None and new.tester is not None:
+        _check_pair(prefix, new.listener.context, old.tester)
+        _check_pair(prefix, old.listener.context, new.tester)
 
 
 def _check_pair(prefix: str, server: ssl.SSLContext, client: ssl.SSLContext) -> None:

@@ -25,6 +25,7 @@ class Rig:
         self.certificates = certificates
         self.store = folder / "server.pem"
         certificates.write_key_store(self.store, "server", "localhost", "one")
+        self.settings: dict[str, object] = {}
         self.listeners = TlsListeners(brokers)
         self.listeners.apply({"A": self.config()})
 
@@ -36,7 +37,7 @@ class Rig:
             **self.certificates.listener_settings(),
             **{
                 f"listener_name_a_{name}": value
-                for name, value in ({"ssl_keystore_location": self.store} | settings).items()
+                for name, value in ({"ssl_keystore_location": self.store} | self.settings | settings).items()
             },
         ).listener("A")
 
@@ -127,6 +128,29 @@ def test_brokers_must_still_reach_each_other(
     with pytest.raises(InvalidConfiguration, match="could not connect to each other"):
         TlsListeners("A").apply({"A": rig.config()})
     TlsListeners("B").apply({"A": rig.config()})
+
+
+def test_a_new_authority_and_its_certificate_may_come_at_once(
+    certificates: Certificates, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the new trust store has both authorities: as if the stores had come one after the other."""
+    (tmp_path / "others").mkdir()
+    successor = Certificates(tmp_path / "others")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(certificates.trusted.read_bytes())
+    rig = Rig(certificates, tmp_path, brokers="A")
+    rig.settings = {"ssl_truststore_location": trusted, "ssl_client_auth": "required"}
+    rig.listeners = TlsListeners("A")
+    rig.listeners.apply({"A": rig.config()})
+    both = certificates.trusted.read_bytes() + successor.trusted.read_bytes()
+    for present, is_taken in ((successor.trusted.read_bytes(), False), (both, True)):
+        successor.write_key_store(rig.store, "server", "localhost", "one")
+        trusted.write_bytes(present)
+        assert rig.is_replaced() is is_taken
+    assert caplog.text.count("could not connect to each other") == 1
+    # The second step, which only the new certificate passes.
+    trusted.write_bytes(successor.trusted.read_bytes())
+    assert rig.is_replaced()
 
 
 def test_connections_to_other_brokers_use_the_certificate_that_the_listener_keeps(
