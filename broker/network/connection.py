@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         for request in abandoned:
             request.abandon()
         is_unknown = self._authentication is not None
-        if is_unknown and not (self._is_reported or exc or reason == ENDED):
+        if is_unknown and not (self._is_reported or exc or reason in (ENDED, STOPPING)):
             self._report_failure(reason)
         # Clients and health checks come and go: only the other reasons are worth a line of the log. Unknown
         # peers must not fill it.
