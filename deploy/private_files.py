@@ -53,7 +53,7 @@ def exclusively(folder: Path) -> Iterator[None]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace the file. A reader sees the old text or the new one. Raises DeployError."""
+    """Replace the file. A reader sees the old text or the new one, also after a crash. Raises DeployError."""
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         # A file that a killed program left may have another mode.
@@ -61,6 +61,8 @@ def write_private(path: Path, text: str) -> None:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(descriptor)
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)

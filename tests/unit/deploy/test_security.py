@@ -119,6 +119,19 @@ def test_passwords_are_random_or_given_and_kept(tmp_path: Path) -> None:
     assert again == first | {"bob": "changed"}
 
 
+def test_a_private_file_is_on_the_disk_before_it_replaces_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[dict[str, str]] = []
+
+    def sync(descriptor: int) -> None:
+        synced.append({path.name: path.read_text() for path in tmp_path.iterdir()})
+
+    monkeypatch.setattr(private_files.os, "fsync", sync)
+    private_files.write_private(tmp_path / "passwords.json", "secret")
+    assert synced == [{f".passwords.json.{os.getpid()}.new": "secret"}]
+
+
 def test_secrets_are_in_private_files_and_in_no_text_that_is_shown(tmp_path: Path) -> None:
     security = prepared(tmp_path, users={"alice": None})
     folders = security.write_clients(BOOTSTRAP)
