@@ -33,13 +33,14 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAF
 from barnabas.common.security.jaas import LoginModule
 from barnabas.common.security.tls import TlsSettings, client_context
 from barnabas.protocol.errors import InvalidConfiguration
+from barnabas.zookeeper import paths
 from barnabas.zookeeper.multi_read import Client
 
 log = logging.getLogger("barnabas.zookeeper")
 
 DIGEST_LOGIN: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
-_SENSITIVE: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
-"""Znodes with credentials and encrypted passwords, and all below them."""
+_SENSITIVE: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens", paths.SECRET)
+"""Znodes with credentials, encrypted passwords and the brokers' secret, and all below them."""
 _OPEN: Final = "/consumers"
 """Written by consumers of the time before Kafka 0.9."""
 _CONNECTED: Final = (KeeperState.CONNECTED, KeeperState.CONNECTED_RO)

@@ -20,6 +20,7 @@ from tests.support.cases import each
         ("/config/topics/users", [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]),
         ("/kafka-acl/Topic/a", [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]),
         ("/config/users", CREATOR_ALL_ACL),
+        ("/cluster/secret", CREATOR_ALL_ACL),
         ("/config/users/alice/clients/a", CREATOR_ALL_ACL),
         ("/config/brokers/1", CREATOR_ALL_ACL),
         ("/delegation_token/tokens/a", CREATOR_ALL_ACL),
