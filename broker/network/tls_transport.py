@@ -189,6 +189,10 @@ class TlsTransport(asyncio.BufferedProtocol):
             return
         if self._tls.session_reused and self._has_expired():
             raise LocalError("SSL handshake failed: certificate verify failed: certificate has expired")
+        session = self.connection.peer.session
+        if session.authenticator is not None:
+            # As in Kafka, SASL alone names the peer, and no rule has to apply to the certificate.
+            return
         try:
             subject = names_of(certificate).subject
         except ValueError as error:
@@ -196,7 +200,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         name = self._mapping.name_of(subject)
         if name is None:
             raise LocalError(f"no rule of ssl.principal.mapping.rules applies to {subject}")
-        self.connection.peer.session.principal = Principal.user(name)
+        session.principal = Principal.user(name)
 
     def _has_expired(self) -> bool:
         """OpenSSL verifies no certificate if a session of TLS 1.2 is resumed, for up to two hours."""

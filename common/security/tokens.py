@@ -266,8 +266,8 @@ def make_token_source(
 ) -> TokenSource:
     """Kafka's sources: a file or an endpoint by its URL, else the unsecured login by the JAAS options.
 
-    Of `timeouts_ms`, for the connection and for the answer, the longest counts. Options ``ssl.…`` count for the
-    endpoint, and not ``tls``, if there are any. Raises InvalidConfiguration.
+    Of `timeouts_ms`, for the connection and for the answer, the longest counts. Options ``ssl.…`` count for
+    the endpoint, and not ``tls``, if there are any. Raises InvalidConfiguration.
     """
     if url is None:
         return UnsecuredTokens(options)

@@ -402,6 +402,23 @@ class TestPrincipals:
         assert client.is_closed_by_server()
         wait_logged(caplog, "no rule of ssl.principal.mapping.rules applies to CN=alice,")
 
+    def test_no_rule_is_needed_where_sasl_names_the_peer(
+        self, serve: Serve, certificates: Certificates
+    ) -> None:
+        def protect(session: Session, listener_name: str) -> None:
+            session.authenticator = cast(Authenticator, SimpleNamespace(max_receive_bytes=100))
+
+        principal = self.principal(
+            serve,
+            certificates.client_context("alice"),
+            protocol="SASL_SSL",
+            protect=protect,
+            listener_name_secure_ssl_client_auth="required",
+            ssl_principal_mapping_rules="RULE:^CN=bob$/bob/",
+            **PLAIN,
+        )
+        assert principal == ANONYMOUS
+
 
 class TestChangedListeners:
     def test_an_open_listener_keeps_its_protocol(self, serve: Serve, tls: ssl.SSLContext) -> None:
