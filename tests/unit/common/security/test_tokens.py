@@ -129,6 +129,7 @@ async def test_the_options_of_the_login_module_name_the_certificates_to_trust_th
         options,
         client_id="me",
         client_secret="hunter2",
+        timeouts_ms=(None,),
         tls=ssl.create_default_context,
     )
     with pytest.raises(InvalidConfiguration, match=r"ssl\.truststore\.location=/missing"):
