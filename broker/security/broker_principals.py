@@ -127,6 +127,8 @@ class RegisteredPrincipals:
         self._read_own, self._publish, self._read = own, publish, read
         self._now_ms = now_ms
         self.own: Principal | None = None
+        # When it is tried again after a failure, which may be of a server that has this broker's tokens.
+        self._own_due_ms = -math.inf
         # Of the task alone: when each principal was last registered, and when the next one is forgotten.
         self._seen_ms: dict[Principal, float] = {}
         self._forgets_ms = math.inf
@@ -181,7 +183,7 @@ class RegisteredPrincipals:
         self._task.wake()
 
     def _refresh(self) -> float | None:
-        waits_s = [] if self._refresh_own() else [_RETRY_S]
+        waits_s: list[float] = []
         now_ms = self._now_ms()
         if self._must_read or now_ms >= self._forgets_ms:
             if now_ms >= self._next_read_ms:
@@ -190,13 +192,19 @@ class RegisteredPrincipals:
                 waits_s.append((self._next_read_ms - now_ms) / 1000)
         if self._forgets_ms < math.inf:
             waits_s.append(max(0.0, self._forgets_ms - now_ms) / 1000)
+        # Last, because it may wait for a server.
+        if not self._refresh_own(now_ms):
+            waits_s.append((self._own_due_ms - now_ms) / 1000)
         return min(waits_s, default=None)
 
-    def _refresh_own(self) -> bool:
+    def _refresh_own(self, now_ms: float) -> bool:
+        if now_ms < self._own_due_ms:
+            return False
         try:
             own = self._read_own()
         except LocalError as error:
             logger.warning("this broker's own principal is not known now: %s", error)
+            self._own_due_ms = now_ms + _RETRY_S * 1000
             return False
         if own != self.own:
             self.own = own

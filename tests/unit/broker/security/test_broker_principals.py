@@ -163,9 +163,31 @@ def test_a_changed_principal_is_registered_and_one_that_is_not_known_yet(cluster
     assert late.turn() == broker_principals._RETRY_S
     assert not late.is_broker(ANONYMOUS), "without a principal of its own it does not trust everybody"
     late.own = lambda: ONE
+    late.now_ms += 5_000
     late.principals.start()
     wait_for(lambda: late.published == [ONE], "the registration")
     late.principals.stop()
+
+
+def test_a_server_without_tokens_is_asked_again_after_a_while(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The files of certificates are looked at each second, and then the principal too."""
+    asked: list[float] = []
+
+    def no_token() -> Principal:
+        asked.append(cluster.now_ms)
+        raise SaslAuthenticationFailed("the token endpoint does not answer")
+
+    cluster.own = no_token
+    cluster.registered[BrokerId(2)] = ["User:CN=two"]
+    assert not cluster.is_broker(TWO)
+    assert cluster.turn() == pytest.approx(5)
+    assert cluster.is_broker(TWO)
+    assert cluster.turn(1_000) == pytest.approx(4)
+    assert cluster.turn(4_000) == pytest.approx(5)
+    assert asked == [0, 5_000]
+    assert caplog.text.count("own principal is not known now") == 2
 
 
 def test_a_broker_without_a_certificate_does_not_start() -> None:
