@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from barnabas.broker.base.clocks import monotonic_ms
-from barnabas.broker.base.limited_log import LimitedLog
+from barnabas.broker.base.limited_log import LimitedLog, LimitedLogByKey
 from barnabas.broker.security.connection_rates import MAPPED, ConnectionRates
 from barnabas.broker.security.rates import DEFAULT_WINDOWS
 from barnabas.common.threads import make_thread
@@ -163,6 +163,9 @@ class Acceptor:
         self._paused: dict[socket.socket, tuple[float, str]] = {}
         self._delayed: list[tuple[float, int, socket.socket]] = []
         self._numbers = itertools.count()
+        # A stranger must not fill the log: a line in an interval for each address and listener.
+        self._refused = LimitedLogByKey(logger, logging.WARNING)
+        self._closed = LimitedLogByKey(logger, logging.INFO)
         self._protected_listener = protected_listener
         self._hand_over = hand_over
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -288,7 +291,8 @@ class Acceptor:
             host, listener_name, is_protected=listener_name == self._protected_listener
         )
         if refusal:
-            logger.warning("connection from %s:%d on %s refused: %s", host, port, listener_name, refusal)
+            key = f"{host} {listener_name}"
+            self._refused(key, "connection from %s:%d on %s refused: %s", host, port, listener_name, refusal)
             sock.close()
             return True
         try:
@@ -297,7 +301,8 @@ class Acceptor:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._hand_over(sock, host, port, listener_name)
         except OSError as error:
-            logger.info("connection from %s:%d on %s closed: %s", host, port, listener_name, error)
+            key = f"{host} {listener_name}"
+            self._closed(key, "connection from %s:%d on %s closed: %s", host, port, listener_name, error)
             self._quota.leave(host, listener_name)
             sock.close()
         return True

@@ -180,11 +180,11 @@ def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clients_that_fill_the_limit_do_not_block_a_broker(caplog: pytest.LogCaptureFixture) -> None:
     accepting = Accepting(ConnectionQuota(1, 9), CLIENTS=Listening(), BROKERS=Listening())
     with accepting:
-        found = [accepting.comes_in(name) for name in ("CLIENTS", "CLIENTS", "BROKERS")]
+        found = [accepting.comes_in(name) for name in ("CLIENTS", "CLIENTS", "CLIENTS", "BROKERS")]
         # A client that is gone before it is accepted would block the thread.
         assert not any(sock.getblocking() for sock in accepting.listening.values())
-    assert found == [True, False, True]
-    assert "on CLIENTS refused: max.connections=1 are open" in caplog.text
+    assert found == [True, False, False, True]
+    assert caplog.text.count("on CLIENTS refused: max.connections=1 are open") == 1, "no flood fills it"
     assert accepting.accepted == ["CLIENTS", "BROKERS"]
     assert accepting.options == {(False, 1, 1)}
 
