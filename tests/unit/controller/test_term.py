@@ -19,6 +19,8 @@ from barnabas.protocol.messages.inter_broker import (
 from barnabas.zookeeper import paths
 from barnabas.zookeeper.errors import ControllerMoved
 from barnabas.zookeeper.json_nodes import MalformedZnode
+from barnabas.zookeeper.requests import Watch
+from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener
 from tests.support.controller_fakes import T0, T1, Cluster, roles, state
 
@@ -48,6 +50,21 @@ def test_if_all_restarted_before_a_takeover_the_first_leads_and_the_others_rejoi
     assert cluster.states[T0] == state(1, (1,), epoch=1, version=1, controller_epoch=2)
     assert cluster.states[T1] == state(2, (2,), epoch=1, version=1, controller_epoch=2)
     assert cluster.states[T0].broker_epochs == {1: cluster.epoch_of(1)}
+
+
+def test_failover_begins_to_connect_before_it_reads_the_topics(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS and SASL take round trips, and so does the read of all topics."""
+    read, connected = ClusterStore.topics, []
+
+    def topics(store: ClusterStore, watch: Watch | None = None) -> list[str]:
+        connected.append(set(cluster.channels.connected))
+        return read(store, watch)
+
+    monkeypatch.setattr(ClusterStore, "topics", topics)
+    cluster.elect()
+    assert connected == [{1, 2, 3}]
 
 
 def test_failover_announces_the_brokers_first_and_then_all_leadership(cluster: Cluster) -> None:
