@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Final
 
 from barnabas.common.security.sasl_client import (
@@ -22,7 +23,7 @@ from barnabas.common.security.sasl_client import (
     SaslClient,
     ScramClient,
 )
-from barnabas.common.security.scram import ScramMechanism
+from barnabas.common.security.scram import ScramMechanism, salted_password
 from barnabas.common.security.tls import TlsSettings, client_context
 from barnabas.common.security.tokens import TokenSource
 from barnabas.protocol.errors import InvalidConfiguration
@@ -71,7 +72,11 @@ class Login(ABC):
 
 
 class PasswordLogin(Login):
-    """A user name and a password, for PLAIN and SCRAM. Raises InvalidConfiguration."""
+    """A user name and a password, for PLAIN and SCRAM. Raises InvalidConfiguration.
+
+    The salted password of the last exchange is kept, as RFC 5802 allows: it takes milliseconds, and all
+    brokers of a cluster send the same salt.
+    """
 
     def __init__(self, mechanism: str, username: str, password: str) -> None:
         try:
@@ -82,6 +87,7 @@ class PasswordLogin(Login):
         self.mechanism = mechanism
         self._username = username
         self._password = password
+        self._salted = lru_cache(maxsize=1)(partial(_salted, mechanism, password))
 
     def __repr__(self) -> str:
         return f"PasswordLogin({self.mechanism}, {self._username!r})"
@@ -89,7 +95,11 @@ class PasswordLogin(Login):
     async def start(self) -> SaslClient:
         if self.mechanism == PLAIN:
             return PlainClient(self._username, self._password)
-        return ScramClient(ScramMechanism(self.mechanism), self._username, self._password)
+        return ScramClient(ScramMechanism(self.mechanism), self._username, self._salted)
+
+
+def _salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    return salted_password(ScramMechanism(mechanism), password, salt, iterations)
 
 
 class TokenLogin(Login):

@@ -10,7 +10,7 @@ Sources: RFC 4616 (PLAIN), RFC 5802 (SCRAM, in `scram`), RFC 7628 (OAUTHBEARER),
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from barnabas.common.security.scram import (
@@ -24,7 +24,6 @@ from barnabas.common.security.scram import (
     client_proof,
     is_signature,
     make_nonce,
-    salted_password,
 )
 from barnabas.protocol.errors import SaslAuthenticationFailed
 
@@ -70,13 +69,20 @@ class PlainClient(SaslClient):
 class ScramClient(SaslClient):
     """A proof of the password without sending it; the broker must prove that it has the credential, too.
 
-    ``nonce`` is random unless a test gives it.
+    ``salted`` returns the salted password for a salt and a number of iterations. ``nonce`` is random unless a
+    test gives it.
     """
 
-    def __init__(self, mechanism: ScramMechanism, username: str, password: str, nonce: str = "") -> None:
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        username: str,
+        salted: Callable[[bytes, int], bytes],
+        nonce: str = "",
+    ) -> None:
         self.mechanism = mechanism.value
         self._mechanism = mechanism
-        self._password = password
+        self._salt = salted
         self._client_first = ClientFirst.make(username, nonce or make_nonce())
         self._salted = b""
         self._messages = b""
@@ -97,9 +103,7 @@ class ScramClient(SaslClient):
 
     def _prove(self, server_first: ServerFirst) -> bytes:
         final = ClientFinal.make(self._client_first.header, server_first.nonce)
-        self._salted = salted_password(
-            self._mechanism, self._password, server_first.salt, server_first.iterations
-        )
+        self._salted = self._salt(server_first.salt, server_first.iterations)
         self._messages = auth_message(self._client_first, server_first, final)
         return final.encoded(client_proof(self._mechanism, self._salted, self._messages))
 

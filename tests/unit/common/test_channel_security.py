@@ -1,6 +1,7 @@
 """Channels over TLS and SASL, against a small server that accepts, refuses or ends sessions."""
 
 import asyncio
+import hashlib
 import re
 import socket
 import ssl
@@ -15,8 +16,15 @@ import uvloop
 
 from barnabas.common.channel import Channel
 from barnabas.common.dialects import Wire
+from barnabas.common.security import scram
 from barnabas.common.security.channel_security import ChannelSecurity, PasswordLogin
 from barnabas.common.security.sasl_client import PLAIN, SaslClient
+from barnabas.common.security.scram import (
+    ClientFinal,
+    ClientFirst,
+    ScramMechanism,
+    ServerFirst,
+)
 from barnabas.protocol.errors import (
     AuthenticationFailed,
     ConnectionClosed,
@@ -491,6 +499,31 @@ async def test_a_context_is_asked_for_at_each_connection(authority: Authority) -
         await until(lambda: channel._backoff.remaining(loop.time()) <= 0)
         assert await channel.request(ASK)
         channel.close()
+
+
+async def test_a_password_is_salted_again_only_for_another_salt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes milliseconds, and a broker logs in to all others by one login."""
+    mechanism = ScramMechanism.SHA_512
+    credentials = {salt: scram.make_credential(mechanism, "secret", salt=salt) for salt in (b"a", b"b")}
+    salts: list[bytes] = []
+    compute = hashlib.pbkdf2_hmac
+
+    def pbkdf2_hmac(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        salts.append(salt)
+        return compute(name, password, salt, iterations)
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", pbkdf2_hmac)
+    login = PasswordLogin(mechanism.value, "me", "secret")
+    for salt in (b"a", b"a", b"b"):
+        client = await login.start()
+        first = ClientFirst.parse(client.first())
+        challenge = ServerFirst.make(f"{first.nonce}broker", salt, scram.MIN_ITERATIONS)
+        token = client.answer(challenge.encoded)
+        assert token is not None
+        final = ClientFinal.parse(token)
+        messages = scram.auth_message(first, challenge, final)
+        assert scram.is_proof(mechanism, credentials[salt], messages, final.proof)
+    assert salts == [b"a", b"b"]
 
 
 def test_the_names_of_protocols() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from base64 import urlsafe_b64decode
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,7 @@ from barnabas.common.security.sasl_client import (
     PlainClient,
     ScramClient,
 )
-from barnabas.common.security.scram import ScramMechanism
+from barnabas.common.security.scram import ScramMechanism, salted_password
 from barnabas.common.security.tokens import UnsecuredTokens
 from barnabas.protocol.errors import InvalidConfiguration, SaslAuthenticationFailed
 
@@ -20,8 +21,14 @@ _SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0
 _SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
+def _never_salted(salt: bytes, iterations: int) -> bytes:
+    raise NotImplementedError
+
+
 def scram() -> ScramClient:
-    return ScramClient(ScramMechanism.SHA_256, "user", "pencil", _NONCE)
+    return ScramClient(
+        ScramMechanism.SHA_256, "user", partial(salted_password, ScramMechanism.SHA_256, "pencil"), _NONCE
+    )
 
 
 def proving() -> ScramClient:
@@ -43,7 +50,7 @@ def test_scram_as_published() -> None:
 
 
 def test_nonces_are_not_repeated() -> None:
-    firsts = {ScramClient(ScramMechanism.SHA_512, "user", "pencil").first() for _ in range(20)}
+    firsts = {ScramClient(ScramMechanism.SHA_512, "user", _never_salted).first() for _ in range(20)}
     assert len(firsts) == 20
 
 
