@@ -1,6 +1,6 @@
 """The driver and the tasks of an exactly-once sink in one process, without Spark, to be killed and stopped.
 
-``python -m tests.chaos.sink_job BOOTSTRAP NAME TOPIC CHECKPOINT BATCHES SIGNAL STEP``. It writes the batches
+``python -m tests.chaos.sink_job OPTIONS NAME TOPIC CHECKPOINT BATCHES SIGNAL STEP``. It writes the batches
 that the commit log lacks, up to BATCHES in all, as Spark does. At the given step, which is a request
 or its answer, it sends itself the signal; step 0 never comes. Not a test.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -85,12 +86,18 @@ def committed(checkpoint: Path) -> int:
     return len(list(checkpoint.glob("[0-9]*")))
 
 
+def read_options(word: str) -> dict[str, str]:
+    """The sink's options for its connections: a file with them, or the bootstrap servers alone."""
+    if not word.endswith(".json"):
+        return {"kafka.bootstrap.servers": word}
+    options: dict[str, str] = json.loads(Path(word).read_text())
+    return options
+
+
 def run(words: Sequence[str], faults: Faults) -> None:
-    bootstrap, name, topic, directory, batches = words
+    clients, name, topic, directory, batches = words
     checkpoint = Path(directory)
-    options = parse_sink_options(
-        {"kafka.bootstrap.servers": bootstrap, "topic": topic, "kafka.transactional.id": name}
-    )
+    options = parse_sink_options({**read_options(clients), "topic": topic, "kafka.transactional.id": name})
     connections = connections_for(options)
     timeout_ms = connections.max_timeout_ms()
     while (batch := committed(checkpoint)) < int(batches):

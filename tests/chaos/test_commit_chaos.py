@@ -113,7 +113,7 @@ def judge(committers: list[Committer], readers: list[Reader], cluster: LocalClus
 def test_no_acknowledged_commit_is_ever_missing(start_cluster: StartCluster) -> None:
     with chaos_run(SECONDS) as run:
         small = {"offsets.topic.num.partitions": "8", "offsets.topic.segment.bytes": "65536"}
-        cluster = start_cluster(own_zookeeper=True, settings={**BROKER, **small})
+        cluster = start_cluster(own_zookeeper=True, settings={**BROKER, **small}, security=run.security())
         view = ClusterView(cluster)
         view.create_topic("t")
         with GroupClient(cluster, "first") as client:

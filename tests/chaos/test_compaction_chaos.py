@@ -9,9 +9,9 @@ is longer than the faults, and is lowered when the cluster is healthy again. Par
 after that are excused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
@@ -24,7 +24,7 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.zookeeper import paths
 from tests.support.waiting import wait_for
 
-from ..cluster.tools import ClusterView, StartCluster
+from ..cluster.tools import ClusterView, StartCluster, client_settings_of
 from .checker import COMPACTED, Verdict, check
 from .history import Log, Sent, WasAway, number_in
 from .linked_cluster import LinkedCluster
@@ -50,11 +50,15 @@ CLEAN_SHARE: Final = 0.5
 """At most this share of the written records may be left."""
 
 
-def read_by_confluent(bootstrap: str, partitions: Sequence[TopicPartition]) -> Logs:
-    """As `read_everything`, with confluent-kafka."""
+def read_by_confluent(clients: Mapping[str, Any], partitions: Sequence[TopicPartition]) -> Logs:
+    """As `read_everything`, with confluent-kafka, whose settings have dots."""
     found: dict[TopicPartition, list[tuple[int, int]]] = {partition: [] for partition in partitions}
     consumer = ConfluentConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True}
+        {
+            **{name.replace("_", "."): value for name, value in clients.items()},
+            "group.id": "unused",
+            "enable.partition.eof": True,
+        }
     )
     try:
         consumer.assign([ConfluentPartition(*partition, 0) for partition in partitions])
@@ -130,7 +134,7 @@ def _size(path: Path) -> int:
 def stop_and_judge(cluster: RunningCluster, load: Load) -> Verdict:
     """Read the topic with two clients, stop the cluster, read the files of all replicas, and check them."""
     for name, read in (("our consumer", read_everything), ("confluent-kafka", read_by_confluent)):
-        load.history.add(*(Log(name, *log) for log in read(cluster.bootstrap, load.partitions).items()))
+        load.history.add(*(Log(name, *log) for log in read(load.clients, load.partitions).items()))
     cluster.stop()
     for log in replica_logs(cluster, load.partitions):
         folder = cluster.broker(log.broker).log_dirs[0] / f"{log.partition.topic}-{log.partition.partition}"
@@ -148,7 +152,7 @@ def stop_and_judge(cluster: RunningCluster, load: Load) -> Verdict:
 
 def load_on(cluster: RunningCluster, records_per_s: int) -> Load:
     return Load(
-        cluster.bootstrap,
+        client_settings_of(cluster),
         "t",
         PARTITIONS,
         keys=KEYS,
@@ -207,7 +211,7 @@ def harm_and_judge(harmed: LocalCluster | LinkedCluster, view: ClusterView, run:
 @chaos_test(SECONDS)
 def test_the_last_value_of_every_key_survives_random_faults(start_cluster: StartCluster) -> None:
     with chaos_run(SECONDS) as run:
-        cluster = start_cluster(own_zookeeper=True, settings=QUICK)
+        cluster = start_cluster(own_zookeeper=True, settings=QUICK, security=run.security())
         view = ClusterView(cluster)
         view.create_topic("t", PARTITIONS, 3, **EAGER)
         harm_and_judge(cluster, view, run, load_on(cluster, 600))
@@ -216,5 +220,6 @@ def test_the_last_value_of_every_key_survives_random_faults(start_cluster: Start
 @chaos_test(SECONDS)
 @thorough
 def test_the_last_value_of_every_key_survives_faults_of_links(tmp_path: Path) -> None:
-    with chaos_run(SECONDS) as run, LinkedCluster(tmp_path, QUICK, **EAGER) as linked:
-        harm_and_judge(linked, linked.view, run, load_on(linked.cluster, 300))
+    with chaos_run(SECONDS) as run:
+        with LinkedCluster(tmp_path, QUICK, security=run.security(), **EAGER) as linked:
+            harm_and_judge(linked, linked.view, run, load_on(linked.cluster, 300))

@@ -19,11 +19,12 @@ from barnabas.client import NewTopic
 from barnabas.client.admin.transactions import ONGOING
 from barnabas.client.blocking import Admin, Consumer
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.security import ADMIN
 from barnabas.protocol.ids import TopicPartition
 from barnabas.spark_connector.sink.exactly_once import is_attempt_id
 from tests.support.waiting import wait_for
 
-from ..cluster.tools import StartCluster
+from ..cluster.tools import StartCluster, client_settings_of
 from . import sink_job
 from .runs import BROKER, IS_THOROUGH, Run, chaos_run, chaos_test
 
@@ -33,11 +34,18 @@ JOB_S: Final = 120.0
 _REPOSITORY: Final = Path(__file__).parents[2]
 
 
+def options_word(cluster: LocalCluster) -> str:
+    """For the command line of the job: the file of Spark's options, or the bootstrap servers."""
+    if cluster.security is None:
+        return cluster.bootstrap
+    return str(cluster.security.clients_of(ADMIN) / "spark.json")
+
+
 @contextmanager
 def started_job(
     cluster: LocalCluster, checkpoint: Path, batches: int, number: int, step: int
 ) -> Iterator[subprocess.Popen[str]]:
-    words = [cluster.bootstrap, NAME, TOPIC, str(checkpoint), str(batches), str(number), str(step)]
+    words = [options_word(cluster), NAME, TOPIC, str(checkpoint), str(batches), str(number), str(step)]
     job = subprocess.Popen(
         [sys.executable, "-m", "tests.chaos.sink_job", *words],
         cwd=_REPOSITORY,
@@ -109,8 +117,8 @@ def committed_rows(cluster: LocalCluster) -> Counter[bytes]:
     rows: Counter[bytes] = Counter()
     partitions = [TopicPartition(TOPIC, number) for number in range(sink_job.PARTITIONS)]
     with (
-        Admin(bootstrap_servers=cluster.bootstrap) as admin,
-        Consumer(bootstrap_servers=cluster.bootstrap, isolation_level="read_committed") as consumer,
+        Admin(**client_settings_of(cluster)) as admin,
+        Consumer(**client_settings_of(cluster), isolation_level="read_committed") as consumer,
     ):
         ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
         all_ends = admin.list_offsets(dict.fromkeys(partitions, "latest"))
@@ -128,12 +136,12 @@ def committed_rows(cluster: LocalCluster) -> Counter[bytes]:
 def test_a_sink_that_is_killed_at_any_step_writes_each_batch_once(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:
-    cluster = start_cluster(own_zookeeper=True, settings=BROKER)
     checkpoint = tmp_path / "commits"
     checkpoint.mkdir()
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.create_topics(NewTopic(TOPIC, sink_job.PARTITIONS, 3))
     with chaos_run(ROUNDS) as run:
+        cluster = start_cluster(own_zookeeper=True, settings=BROKER, security=run.security())
+        with Admin(**client_settings_of(cluster)) as admin:
+            admin.create_topics(NewTopic(TOPIC, sink_job.PARTITIONS, 3))
         for _ in range(ROUNDS):
             one_round(cluster, checkpoint, run)
         batches = finish(cluster, checkpoint)
@@ -144,7 +152,7 @@ def test_a_sink_that_is_killed_at_any_step_writes_each_batch_once(
             for row in sink_job.rows_of(batch, partition)
         )
         assert committed_rows(cluster) == expected
-        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        with Admin(**client_settings_of(cluster)) as admin:
             left = [
                 each
                 for each in admin.list_transactions(states=[ONGOING])

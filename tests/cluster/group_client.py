@@ -47,6 +47,7 @@ class GroupClient:
 
     def __init__(self, cluster: RunningCluster, group: str, patience_s: float = DEADLINE_S) -> None:
         self._cluster = cluster
+        self._security = cluster.channel_security()
         self._patience_s = patience_s
         self.group = group
         self.coordinator = -1
@@ -77,7 +78,7 @@ class GroupClient:
     def _connected(self) -> RawClient:
         if self._connection is None:
             found = self._find()
-            self._connection = RawClient(Endpoint(found.host, found.port))
+            self._connection = RawClient(Endpoint(found.host, found.port), security=self._security)
             self.coordinator = found.node_id
         return self._connection
 
@@ -87,7 +88,7 @@ class GroupClient:
             if broker.state != "running":
                 continue
             try:
-                with RawClient(broker.endpoint) as client:
+                with RawClient(broker.endpoint, security=self._security) as client:
                     request = FindCoordinatorRequest(coordinator_keys=[self.group])
                     found = client.ask(request).coordinators[0]
             except OSError:
