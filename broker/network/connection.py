@@ -388,7 +388,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close if others wait for the memory that this connection holds for too long."""
         with self._lock:
             held = None if self._queue_is_full else self._pipeline.held()
-        if reason := self._memory.overdue(now_ns, held):
+            is_muted = self._pipeline.is_muted
+        if reason := self._memory.overdue(now_ns, held, is_muted=is_muted):
             self.close(reason)
 
     def drain(self) -> None:

@@ -11,8 +11,8 @@ connection.
 
 While connections wait, others are closed that hold memory for nothing: an incomplete frame comes too slowly
 or waits for too long itself, or the requests of a connection hold memory for too long for a reason of its
-own (its peer does not read, or they wait for an event). Frames on the brokers' own listener count, but never
-wait.
+own (its peer does not read, they wait for an event, or its client is throttled). Frames on the brokers' own
+listener count, but never wait.
 
 Each network thread has its own part of the maximum, so counting takes no lock.
 """
@@ -201,17 +201,21 @@ class MemoryShare:
         self._resumed_ns, self._resumed_bytes = now_ns, self._counted_bytes
         self._on_room()
 
-    def overdue(self, now_ns: int, held: Sequence[tuple[int, int]] | None) -> str:
+    def overdue(self, now_ns: int, held: Sequence[tuple[int, int]] | None, *, is_muted: bool = False) -> str:
         """Why the connection must be closed if others wait for memory; empty if it need not be.
 
         ``held`` has the sizes of the frames of its requests and the times when they came; it is None while
-        one of them waits for a worker, because then the broker may have stopped reading.
+        one of them waits for a worker, because then the broker may have stopped reading. While the connection
+        is muted it has: then an incomplete frame is as a request.
         """
         if self._is_exempt:
             return ""
-        if held is None:
+        if held is None or is_muted:
             self._resumed_ns, self._resumed_bytes = now_ns, self._counted_bytes
+        if held is None:
             return ""
+        if is_muted:
+            held = [*held, (self._counted_bytes, self._begun_ns)]
         limits, memory = self._limits, self._memory
         what = f"{self._counted_bytes} of {self._receiver.announced_bytes} bytes of its request came"
         if self._counted_bytes and self not in memory.waiting:

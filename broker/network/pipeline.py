@@ -251,9 +251,9 @@ class Pipeline:
     def held(self) -> list[tuple[int, int]] | None:
         """The held bytes and the arrival of each unsent request.
 
-        None while one waits for a worker, or the connection is muted: then it is the broker that holds it up.
+        None while one waits for a worker: then it is the broker that holds it up.
         """
-        if self.is_muted or (self.is_claimed and not self._is_paused):
+        if self.is_claimed and not self._is_paused:
             return None
         return [(request.held_bytes, request.received_ns) for request in self._unsent]
 

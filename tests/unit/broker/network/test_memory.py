@@ -312,6 +312,33 @@ def test_requests_that_wait_for_workers_are_not_closed_for_the_memory_that_they_
         assert len(sender.client.receive()) == UNIT
 
 
+def test_a_muted_connection_that_keeps_memory_is_closed_if_others_wait(serve: Serve) -> None:
+    """A mute lasts for up to ten minutes: the memory of requests behind it must be free earlier."""
+    is_received = threading.Event()
+
+    def process(request: Request) -> None:
+        assert is_received.wait(20)
+        request.throttle_ms = 600_000
+        request.respond([frame(b"")])
+
+    served = serve(
+        process,
+        lane_of=lambda view: Lane.GENERAL,
+        limits=replace(PATIENT, longest_hold_ns=SOON_NS, begun_grace_ns=SOON_NS),
+    )
+    whole, half = served.client(), served.client()
+    whole.send(b"first", bytes(2 * UNIT))
+    half.socket.sendall(frame(b"first") + LENGTH.pack(3 * UNIT) + bytes(2 * UNIT))
+    wait_for(lambda: held(served) >= MAX_BYTES, lambda: f"{held(served)} bytes held")
+    is_received.set()
+    assert whole.receive() == half.receive() == b""
+    beyond, last = part(served, UNIT - 1, UNIT), part(served, UNIT, UNIT)
+    wait_for(beyond.is_done)
+    assert not last.is_done()
+    assert whole.is_closed_by_server()
+    assert half.is_closed_by_server()
+
+
 def test_the_brokers_own_listener_does_not_wait(serve: Serve) -> None:
     served = serve()
     plain, added = Listener("PLAINTEXT", "127.0.0.1", 0), Listener("ADDED", "127.0.0.1", 0)
