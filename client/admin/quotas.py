@@ -87,6 +87,8 @@ class QuotaAdmin(AdminBase):
         check_mapping("changes", changes, "entities to quotas")
         for entity in several("changes", changes, ClientQuotaEntity):
             check_mapping(f"the quotas of {entity}", changes[entity], "quotas to rates")
+            if QuotaMatch.ANY in entity:
+                raise ValueError(f"changes: {entity} is a filter, not an entity")
         request = wire.AlterClientQuotasRequest(
             entries=[
                 wire.AlterQuotaEntry(

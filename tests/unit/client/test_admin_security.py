@@ -219,6 +219,8 @@ async def test_quotas_are_set_and_listed() -> None:
             }
             with pytest.raises(TypeError, match="entities to quotas"):
                 await admin.alter_client_quotas([both])  # type: ignore[arg-type]  # the test makes this mistake
+            with pytest.raises(ValueError, match="user <any> is a filter"):
+                await admin.alter_client_quotas({ClientQuotaEntity(user=QuotaMatch.ANY): {"x": 1.0}})
         (body,) = cluster.requests(ApiKey.DESCRIBE_CLIENT_QUOTAS)
         (component,) = body.components
         assert (component.entity_type, component.match_type, component.match) == (
