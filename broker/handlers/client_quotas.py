@@ -242,15 +242,15 @@ def _changes(entity: Entity, ops: Iterable[wire.QuotaChange]) -> dict[str, str |
 
 def _text(change: wire.QuotaChange, quota: _QuotaType) -> str:
     value = change.value
-    if not 0 <= value < math.inf:
-        raise _invalid(f"Configuration {change.key} must be a number of at least 0")
-    if quota.name is None:
-        return str(value)
-    # The most of a LONG comes as the next double, which is one above it.
-    whole = min(int(value + _EPSILON), quota.most)
-    if abs(float(whole) - value) > _EPSILON:
-        raise _invalid(f"Configuration {change.key} must be a {quota.name} value")
-    return str(whole)
+    if 0 <= value < math.inf:
+        if quota.name is None:
+            return str(value)
+        # The most of a LONG comes as the next double, which is one above it.
+        whole = min(int(value + _EPSILON), quota.most)
+        if abs(float(whole) - value) <= _EPSILON:
+            return str(whole)
+    expected = "number of at least 0" if quota.name is None else f"{quota.name} value"
+    raise _invalid(f"Configuration {change.key} must be a {expected}")
 
 
 def _changed(changes: Mapping[str, str | None], settings: Mapping[str, str]) -> dict[str, str]:

@@ -52,7 +52,7 @@ def handle_describe(services: Services, request: ApiRequest) -> None:
             error_code=error.code, error_message=texts.of(error), results=[]
         )
     else:
-        answer = wire.DescribeUserScramCredentialsResponse(error_message="", results=results)
+        answer = wire.DescribeUserScramCredentialsResponse(results=results)
     request.respond(answer)
 
 

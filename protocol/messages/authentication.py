@@ -43,7 +43,7 @@ class ScramCredentialInfo:
 class DescribeUserScramCredentialsResult:
     user: str = s.string()
     error_code: int = s.int16()
-    error_message: str | None = s.string(nullable_since=0, default=None)
+    error_message: str | None = s.string(nullable_since=0, default="")
     credential_infos: list[ScramCredentialInfo] = s.array(ScramCredentialInfo, default_factory=list)
 
 
@@ -51,7 +51,7 @@ class DescribeUserScramCredentialsResult:
 class DescribeUserScramCredentialsResponse:
     throttle_time_ms: int = s.int32(default=0)
     error_code: int = s.int16(default=0)
-    error_message: str | None = s.string(nullable_since=0, default=None)
+    error_message: str | None = s.string(nullable_since=0, default="")
     results: list[DescribeUserScramCredentialsResult] = s.array(DescribeUserScramCredentialsResult)
 
 
@@ -71,7 +71,7 @@ class DescribeUserScramCredentialsRequest(s.RequestOf[DescribeUserScramCredentia
 class AlterUserScramCredentialsResult:
     user: str = s.string()
     error_code: int = s.int16()
-    error_message: str | None = s.string(nullable_since=0, default=None)
+    error_message: str | None = s.string(nullable_since=0, default="")
 
 
 @s.message

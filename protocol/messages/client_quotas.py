@@ -39,7 +39,7 @@ class QuotaEntry:
 class DescribeClientQuotasResponse:
     throttle_time_ms: int = s.int32(default=0)
     error_code: int = s.int16(default=0)
-    error_message: str | None = s.string(nullable_since=0, default=None)
+    error_message: str | None = s.string(nullable_since=0, default="")
     entries: list[QuotaEntry] | None = s.array(QuotaEntry, nullable_since=0)
 
 

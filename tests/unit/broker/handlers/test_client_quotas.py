@@ -47,7 +47,7 @@ def alter(
 def describe(serving: Serving, *, strict: bool = False, **components: Any) -> dict[str, dict[str, float]]:
     """The quotas of each entity, by its names."""
     answer = ask(serving, components, strict=strict)
-    assert (answer.error_code, answer.error_message) == (0, None)
+    assert (answer.error_code, answer.error_message) == (0, "")
     return {
         " ".join(f"{part.entity_type}={part.entity_name}" for part in entry.entity): {
             value.key: value.value for value in entry.values
@@ -161,6 +161,11 @@ def test_nothing_is_stored_when_a_request_is_only_validated(serving: Serving) ->
             {"ip": "10.0.0.1"},
             {"connection_creation_rate": 2.0**31},
             "Configuration connection_creation_rate must be a INT value",
+        ),
+        (
+            {"user": "a"},
+            {"consumer_byte_rate": -1.0},
+            "Configuration consumer_byte_rate must be a LONG value",
         ),
         (
             {"user": "a"},

@@ -62,17 +62,17 @@ def test_credentials_are_stored_as_kafka_stores_them_beside_other_settings(servi
     alice = Entity.user("al/ice")
     serving.configs.stored[alice] = {"producer_byte_rate": "1000"}
     assert alter(serving, upsert("al/ice"), upsert("al/ice", 2, 8192), upsert("bob")) == {
-        "al/ice": (0, None),
-        "bob": (0, None),
+        "al/ice": (0, ""),
+        "bob": (0, ""),
     }
     stored = serving.configs.stored[alice]
     assert stored.keys() == {"producer_byte_rate", "SCRAM-SHA-256", "SCRAM-SHA-512"}
     expected = scram.make_credential(ScramMechanism.SHA_256, "pencil", 4096, b"salt")
     assert stored["SCRAM-SHA-256"] == expected.text
     assert describe(serving) == {"al/ice": (0, [(1, 4096), (2, 8192)]), "bob": (0, [(1, 4096)])}
-    assert alter(serving, delete("al/ice", 2), upsert("al/ice", 1, 5000)) == {"al/ice": (0, None)}
+    assert alter(serving, delete("al/ice", 2), upsert("al/ice", 1, 5000)) == {"al/ice": (0, "")}
     assert describe(serving, "al/ice") == {"al/ice": (0, [(1, 5000)])}
-    assert alter(serving, delete("al/ice")) == {"al/ice": (0, None)}
+    assert alter(serving, delete("al/ice")) == {"al/ice": (0, "")}
     assert serving.configs.stored[alice] == {"producer_byte_rate": "1000"}
     assert describe(serving) == {"bob": (0, [(1, 4096)])}
 
@@ -112,7 +112,7 @@ def test_each_user_has_an_outcome_and_no_wrong_change_is_made(serving: Serving) 
         "nobody": (ErrorCode.RESOURCE_NOT_FOUND, missing),
         "carol": (ErrorCode.DUPLICATE_RESOURCE, twice),
         "partly": (ErrorCode.RESOURCE_NOT_FOUND, missing),
-        "good": (0, None),
+        "good": (0, ""),
     }
     assert serving.configs.stored.keys() == {*before, Entity.user("good")}
     assert serving.configs.stored[Entity.user("carol")] == before[Entity.user("carol")]
