@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,9 +80,13 @@ def _check_passwords(options: argparse.Namespace) -> None:
         if name not in _QUOTAS:
             raise CommandError(f"--quota {name}: there is no such quota{did_you_mean(name, _QUOTAS)}", USAGE)
         try:
-            options.quotas[name] = float(text)
+            rate = float(text)
         except ValueError:
-            raise CommandError(f"--quota {name}={text}: expected a number", USAGE) from None
+            rate = math.nan
+        # Before the password is written: brokers would refuse it afterwards.
+        if not 0 <= rate < math.inf:
+            raise CommandError(f"--quota {name}={text}: expected a number of at least 0", USAGE)
+        options.quotas[name] = rate
     options.quotas |= dict.fromkeys(options.quotas_dropped)
 
 
@@ -165,7 +170,7 @@ async def _delete(options: argparse.Namespace, admin: Admin) -> None:
     )
     if place.security is not None:
         place.security.forget_user(options.user)
-    advice = f"  its ACLs, if it has any, stay: `barnabas acls revoke {options.user} --all`"
+    advice = f"  its ACLs and quotas, if it has any, stay: `barnabas acls revoke {options.user} --all`"
     answer(options, {"user": options.user, "deleted": True}, f"user {options.user} deleted", advice)
 
 
@@ -202,7 +207,7 @@ def _check_exists(user: str, users: Mapping[str, object]) -> None:
 
 
 def _number(rate: float | None) -> str:
-    return "none" if rate is None else f"{rate:g}" if rate != int(rate) else str(int(rate))
+    return "none" if rate is None else repr(rate).removesuffix(".0")
 
 
 _USER: Final = arg("user", "NAME")
@@ -252,6 +257,6 @@ add_arguments = actions(
         epilog="examples: `barnabas users alter alice`, `barnabas users alter alice --quota "
         "consumer_byte_rate=1000000 --no-quota producer_byte_rate`",
     ),
-    on_cluster("delete", "remove a user; its ACLs stay", _delete, _USER),
+    on_cluster("delete", "remove a user; its ACLs and quotas stay", _delete, _USER),
     on_cluster("list", "list users, their mechanisms and quotas", _list),
 )

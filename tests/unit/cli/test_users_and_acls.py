@@ -271,7 +271,12 @@ def test_quotas_are_changed_without_a_new_password(run: Run, admin: MemoryAdmin)
         },
         {"user": "bob", "mechanisms": [], "quotas": {"consumer_byte_rate": 3}},
     ]
-    for wrong in ("producer_byte_rat=1", "producer_byte_rate=x"):
+    for wrong in (
+        "producer_byte_rat=1",
+        "producer_byte_rate=x",
+        "producer_byte_rate=-1",
+        "request_percentage=nan",
+    ):
         assert refused(run, "users", "alter", "alice", "--quota", wrong).exit_code == USAGE
 
 
