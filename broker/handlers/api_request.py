@@ -200,13 +200,18 @@ class ApiRequest:
                 self.quotas.charge_produced(user, self.client_id, self.raw.size_bytes, monotonic_ms())
             )
 
-    def charge_mutation(self, strict_since: int | None = None) -> Callable[[int], None]:
+    def charge_creation(self, partitions: int) -> None:
+        """Charge partitions that a request creates by naming their topic. As in Kafka, it is not muted."""
+        if self.quotas is not None:
+            user = self.raw.peer.session.principal.name
+            self.quotas.charge_mutation(user, self.client_id, partitions, monotonic_ms(), is_strict=False)
+
+    def charge_mutation(self, strict_since: int) -> Callable[[int], None]:
         """A function that charges partitions that are to be created or deleted.
 
         It raises THROTTLING_QUOTA_EXCEEDED if the client must wait, and knows that error by its version.
-        Without a version, the client only waits.
         """
-        is_strict = strict_since is not None and self.is_since(strict_since)
+        is_strict = self.is_since(strict_since)
 
         def charge(partitions: int) -> None:
             if self.quotas is None:

@@ -89,7 +89,15 @@ class Dispatcher:
                 request.close_connection(f"{decoded.api_key.name} is refused to {principal}, no broker")
                 return
         quotas = self._services.quotas
-        if quotas.is_active and is_admitted and not (handler.is_exempt or handler.inter_broker_only):
+        if (
+            quotas.is_active
+            and is_admitted
+            and not (handler.is_exempt or handler.inter_broker_only)
+            # The default of users must not slow down what brokers ask of each other.
+            and not (
+                decoded.api_version is None and self._services.brokers.is_registered(request.peer.session)
+            )
+        ):
             decoded.quotas = quotas
         if (
             self._services.authorizer is None

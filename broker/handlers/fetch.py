@@ -46,8 +46,8 @@ _OF_FOLLOWER: Final = (ApiKey.FETCH, None, True)
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
 _FOLLOWER: Final = Isolation.FOLLOWER
 _ISOLATIONS: Final = (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)
-_PARTITION_BYTES: Final = 60
-"""Of an answer's partition without its records."""
+_PARTITION_BYTES: Final = 40
+"""Of an answer's partition without its records, in Kafka's protocol."""
 _MAX_WAIT_MS: Final = 600_000
 """As long as a silent connection is kept: until then a client that is gone takes up memory."""
 

@@ -187,8 +187,7 @@ def _ask_to_create(
         return {}
 
     def charge(topics: int) -> None:
-        if request.quotas is not None:
-            request.charge_mutation()(topics * services.config.num_partitions)
+        request.charge_creation(topics * services.config.num_partitions)
 
     if not allows(services, request, Operation.CREATE, ResourceType.CLUSTER, logs_denied=False):
         creatable = permitted(services, request, Operation.CREATE, ResourceType.TOPIC, unknown)

@@ -91,12 +91,22 @@ class BrokerPrincipals:
         ``on_unknown`` is called with sessions that are refused.
         """
         self._super_users = frozenset(super_users)
-        self.accepted = None if brokers is None else self._super_users.union(brokers)
-        """Replaced by `RegisteredPrincipals`."""
         self._on_unknown = on_unknown
+        self.accepted: frozenset[Principal] | None = None
+        self.registered: frozenset[Principal] = frozenset()
+        if brokers is not None:
+            self.accept(brokers)
+
+    def accept(self, brokers: Iterable[Principal]) -> None:
+        """These are the brokers from now on, beside the super users."""
+        self.registered = frozenset(brokers)
+        self.accepted = self._super_users | self.registered
 
     def is_super_user(self, session: Session) -> bool:
         return session.principal in self._super_users
+
+    def is_registered(self, session: Session) -> bool:
+        return session.principal in self.registered
 
     def is_broker(self, session: Session) -> bool:
         """Whether requests of brokers may come from this session."""
@@ -248,7 +258,7 @@ class RegisteredPrincipals:
 
     def _accept(self) -> None:
         own = () if self.own is None else (self.own,)
-        self.brokers.accepted = self._super_users.union(self._seen_ms, own)
+        self.brokers.accept((*self._seen_ms, *own))
 
 
 def _parsed(texts: Iterable[str]) -> Iterable[Principal]:

@@ -18,18 +18,21 @@ import pytest
 
 from barnabas.cli import exit_codes
 from barnabas.client import NewTopic
+from barnabas.client.admin.admin import ClientQuotaEntity, QuotaMatch
 from barnabas.client.blocking import Admin, Producer
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.security import BROKER, ClusterSecurity
 from barnabas.deploy.state import SecurityConfiguration
 from barnabas.protocol.errors import ApiError, AuthenticationFailed, ErrorCode, TlsHandshakeFailed
+from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from barnabas.zookeeper.errors import ZooKeeperUnavailable
 from barnabas.zookeeper.requests import exists
 from barnabas.zookeeper.session import ZooKeeperSession
 from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
+from .raw_client import RawClient
 from .tools import call_command, running
 
 RECORDS = [b"one", b"two", b"three"]
@@ -208,6 +211,37 @@ def test_users_and_their_rights_come_and_go_by_commands(
     barnabas("users", "delete", "bob")
     assert not security.clients_of("bob").exists()
     assert "there is no user 'bob'" in barnabas("users", "alter", "bob", code=exit_codes.NOT_FOUND)
+
+
+def test_quotas_hold_for_the_user_who_logged_in_and_not_for_brokers(
+    cluster: LocalCluster, security: ClusterSecurity
+) -> None:
+    """The client id of `RawClient` is "raw"."""
+    others, admin_user, alice, alice_raw = (
+        ClientQuotaEntity(*names)
+        for names in ((QuotaMatch.DEFAULT,), ("admin",), ("alice",), ("alice", "raw"))
+    )
+    nothing, much, unlimited = ({"request_percentage": percentage} for percentage in (0.0, 1e9, None))
+
+    def throttle_ms(user: str, number: int, version: int | None = 9) -> int:
+        login = security.channel_security(cluster.bootstrap, user)
+        with RawClient(cluster.broker(number).endpoint, security=login) as raw:
+            answer: MetadataResponse = raw.ask(MetadataRequest(topics=[]), version=version)
+            return answer.throttle_time_ms
+
+    with Admin(**settings_of(security, "barnabas.json", "admin")) as admin:
+        admin.alter_client_quotas({others: nothing, admin_user: much, alice: much})
+        try:
+            for number in cluster.broker_ids:
+                wait_for(lambda number=number: throttle_ms("stranger", number) == 1_000, "no quota holds")
+                assert throttle_ms("alice", number) == 0
+                assert throttle_ms(BROKER, number, None) == 0
+            admin.alter_client_quotas({alice_raw: nothing})
+            wait_for(lambda: throttle_ms("alice", 1) == 1_000, "the quota of her client does not hold")
+        finally:
+            admin.alter_client_quotas(dict.fromkeys((others, admin_user, alice, alice_raw), unlimited))
+    for number in cluster.broker_ids:
+        wait_for(lambda number=number: throttle_ms("stranger", number) == 0, "a quota still holds")
 
 
 def test_no_secret_is_in_a_command_line_a_log_a_state_or_an_output(

@@ -271,6 +271,12 @@ def test_quotas_are_changed_without_a_new_password(run: Run, admin: MemoryAdmin)
         },
         {"user": "bob", "mechanisms": [], "quotas": {"consumer_byte_rate": 3}},
     ]
+    # Kafka allows it.
+    admin.quotas[ClientQuotaEntity(user="bob")] = {
+        "consumer_byte_rate": 0.5,
+        "request_percentage": float("inf"),
+    }
+    assert run("users", "list")[-1].split()[-2:] == ["consumer_byte_rate=0.5", "request_percentage=inf"]
     for wrong in (
         "producer_byte_rat=1",
         "producer_byte_rate=x",

@@ -1,5 +1,6 @@
 """The charges of requests, and the throttle times in their answers."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,9 +8,12 @@ import pytest
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.handlers import api_request
 from barnabas.broker.handlers.api_request import ApiRequest
+from barnabas.broker.handlers.dispatcher import Dispatcher
 from barnabas.broker.security.authentication import Authenticator, Mechanism
+from barnabas.broker.security.broker_principals import BrokerPrincipals
 from barnabas.broker.security.password_servers import PlainPasswords, PlainServer
 from barnabas.broker.security.session import Session
+from barnabas.common.security.principal import Principal
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import NO_TOPIC_ID
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
@@ -126,6 +130,27 @@ def test_a_followers_fetch_is_exempt(leading: Serving) -> None:
     assert follower.request.throttle_ms == 0
 
 
+def test_the_default_of_users_does_not_hold_for_brokers(leading: Serving) -> None:
+    """They ask in the native protocol. A super user is a user as any other."""
+    broker, admin = (Session("127.0.0.1", Principal.user(name)) for name in ("broker", "admin"))
+    brokers = BrokerPrincipals([broker.principal], [admin.principal])
+    leading.dispatch = Dispatcher(replace(leading.dispatch._services, brokers=brokers))
+    leading.quotas.take({Entity.user(None): StoredConfig({"request_percentage": "0"}, 1, 1)})
+    throttled = {}
+    for session in (broker, admin):
+        for version in (None, 9):
+            connection = Connection.of(MetadataRequest(topics=[]), version=version, session=session)
+            connection.request.ran_ns = 10**9
+            connection.run(leading.dispatch)
+            throttled[session.principal.name, version] = connection.response.throttle_time_ms
+    assert throttled == {
+        ("broker", None): 0,
+        ("broker", 9): 1_000,
+        ("admin", None): 1_000,
+        ("admin", 9): 1_000,
+    }
+
+
 @pytest.mark.parametrize("version", [None, 2, 9])
 def test_any_request_pays_for_the_time_of_threads(leading: Serving, version: int | None) -> None:
     limit(leading, request_percentage="50")
@@ -233,18 +258,16 @@ def test_too_many_changes_of_topics_are_refused_and_earlier_versions_wait(
 
 
 def test_topics_that_are_created_by_metadata_are_charged_once(serving: Serving) -> None:
-    """As in Kafka, with the partitions that they get; the client waits, as it knows no such error."""
+    """As in Kafka, with the partitions that they get; the client does not wait."""
     limit(serving, controller_mutation_rate="0.1")
     serving.managed.know({1: 0})
     partitions = serving.config.num_partitions
     unknown = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in ("x", "y")])
     serving.auto_topics._create = lambda names: dict.fromkeys(names, ErrorCode.NONE)
-    mutes = []
     for version in (None, 9):
         connection = serving.send(unknown, version=version)
         assert {topic.error_code for topic in connection.response.topics} == {ErrorCode.LEADER_NOT_AVAILABLE}
-        mutes.append(connection.response.throttle_time_ms)
-    assert mutes == [pytest.approx((2 * partitions - 1.1) * 10_000, abs=500), 0]
+        assert connection.response.throttle_time_ms == connection.request.throttle_ms == 0
     (use,) = serving.quotas.uses(monotonic_ms())
     assert use.rate == pytest.approx(1.1 - 2 * partitions, abs=0.05)
 
