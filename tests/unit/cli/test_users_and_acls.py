@@ -276,7 +276,7 @@ def test_quotas_are_changed_without_a_new_password(run: Run, admin: MemoryAdmin)
         "consumer_byte_rate": 0.5,
         "request_percentage": float("inf"),
     }
-    assert run("users", "list")[-1].split()[-2:] == ["consumer_byte_rate=0.5", "request_percentage=inf"]
+    assert "consumer_byte_rate=0.5 request_percentage=inf" in "\n".join(run("users", "list"))
     for wrong in (
         "producer_byte_rat=1",
         "producer_byte_rate=x",
