@@ -31,8 +31,11 @@ logger = logging.getLogger(__name__)
 
 MAX_KEYS_BYTES: Final = 1024 * 1024
 MAX_KEYS: Final = 200
+_PART_BYTES: Final = 64 * 1024
 _MAX_ID_CHARACTERS: Final = 1_000
 _TIMEOUT_S: Final = 10.0
+_LONGEST_S: Final = 30.0
+"""Of a whole answer, whose bytes may come one by one."""
 _STOP_S: Final = 1.0
 _NO_KEYS: Final = (
     OSError,
@@ -206,8 +209,12 @@ def _fetch(source: KeySource) -> bytes:
         answer = opener.open(urllib.request.Request(source.url), timeout=_TIMEOUT_S)
         if answer is None:
             raise urllib.error.URLError("no answer")
+        data, deadline_s = b"", time.monotonic() + _LONGEST_S
         with answer:
-            data = answer.read(MAX_KEYS_BYTES + 1)
+            while len(data) <= MAX_KEYS_BYTES and (part := answer.read1(_PART_BYTES)):
+                data += part
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError(f"the answer takes longer than {_LONGEST_S:g} s")
     if len(data) > MAX_KEYS_BYTES:
         raise ValueError(f"more than {MAX_KEYS_BYTES} bytes")
-    return bytes(data)
+    return data

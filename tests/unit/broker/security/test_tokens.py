@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from barnabas.broker.security import token_keys
 from barnabas.broker.security.authentication import AuthenticationFailed, Identity, InvalidCredentials
 from barnabas.broker.security.token_keys import MAX_KEYS_BYTES, KeySource, TokenKeys, parse_keys
 from barnabas.broker.security.token_server import (
@@ -323,6 +324,15 @@ def test_a_server_that_answers_nonsense_does_not_end_the_broker(issuer: _Issuer)
     for wait_s in (0.1, 0.2, 0.4):
         assert keys.refresh() == pytest.approx(wait_s)
     assert keys.refresh() == 3600
+
+
+def test_an_answer_that_does_not_end_is_given_up(issuer: _Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte is in time for the time-out of the socket; no fetch could follow meanwhile."""
+    monkeypatch.setattr(token_keys, "_LONGEST_S", 0.0)
+    keys = TokenKeys(source(f"http://127.0.0.1:{issuer.server_port}/"), on_fatal=fatal)
+    issuer.answers.append((0, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n"))
+    with pytest.raises(TimeoutError, match="takes longer"):
+        token_keys._fetch(keys._source)
 
 
 def test_an_unknown_key_has_the_keys_fetched_soon_but_not_for_each_token(issuer: _Issuer) -> None:
