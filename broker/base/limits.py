@@ -30,6 +30,9 @@ MAX_PRODUCED_BATCHES: Final = 1_000
 MAX_UNAUTHENTICATED: Final = 1_000
 """Connections in a TLS handshake or before the end of SASL's exchange; as many again on the brokers' own
 listener. One takes up to some 200 KB."""
+LEAST_UNAUTHENTICATED: Final = 100
+"""If the limit of open files or `max.connections` is low, half of it counts, but not less than this:
+otherwise peers that stay unknown would reach that limit first, and keep everybody out."""
 MAX_UNAUTHENTICATED_REQUESTS: Final = 10
 """Unanswered requests of such a connection, with at most the bytes of two of the longest. Clients send one at
 a time; those that wait for the pause after a failure would add up."""

@@ -506,6 +506,19 @@ class TestUnknownPeers:
         assert flood[3].is_closed_by_server()
         assert not any(half_open.has_seen_the_end() for half_open in flood[4:])
 
+    def test_a_flood_does_not_reach_the_limit_of_all_connections(
+        self, serve: Serve, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server_module, "LEAST_UNAUTHENTICATED", 1)
+        served = serve(max_connections=8)
+        for _ in range(10):
+            late = served.client(tls=tls)
+            late.send(b"x")
+            assert late.receive() == b"x"
+            late.socket.close()
+            served.client()
+            wait_for(lambda: served.server.quota.total <= 4, "the others to be closed")
+
     def test_peers_that_are_silent_after_tls_are_displaced(
         self, serve: Serve, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
     ) -> None:
