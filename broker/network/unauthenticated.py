@@ -50,7 +50,7 @@ class Unauthenticated(Generic[T]):
     def _next(self, host: str) -> T | None:
         """The connection that gives way to one of this address; None if that one is refused."""
         largest = max(self._silent.values(), key=len, default=None)
-        busiest, most = max(self._counts.items(), key=itemgetter(1))
+        busiest, most = max(self._counts.items(), key=itemgetter(1), default=("", 0))
         if largest is not None and 2 * len(largest) >= most:
             return next(iter(largest))
         if most <= self._counts[host] + 1:

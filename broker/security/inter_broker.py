@@ -64,8 +64,8 @@ def _login(config: BrokerConfig, listener: ListenerConfig, tls: Tls | None) -> L
             client_secret=options.get("clientSecret"),
             scope=options.get("scope"),
             timeouts_ms=[
-                listener.of_mechanism(mechanism, f"sasl.login.{kind}.timeout.ms")
-                for kind in ("connect", "read")
+                listener.of_mechanism(mechanism, name)
+                for name in ("sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms")
             ],
             tls=tls,
         )
