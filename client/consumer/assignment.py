@@ -19,6 +19,7 @@ from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionSt
 from barnabas.client.errors import BarnabasError, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.common.backoff import Retries
+from barnabas.protocol.errors import AuthenticationFailed
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -211,6 +212,13 @@ class Assignment:
                 try:
                     offsets = await fetch(tps, self._config.default_api_timeout_ms)
                     break
+                except AuthenticationFailed as refusal:
+                    # A poll raises it, and the next attempt may succeed.
+                    for state, before in generations.items():
+                        if state.generation == before:
+                            state.error = refusal
+                    self._changed()
+                    await asyncio.sleep(self._config.retry_backoff_ms / 1000)
                 except BarnabasError as error:
                     if error.retriable:
                         log.warning("%s; retrying", error)
@@ -310,4 +318,9 @@ class Assignment:
         """Raise the error of a partition that failed in the last poll, if it persists."""
         state, self._failed = self._failed, None
         if state is not None and self.states.get(state.tp) is state and state.error is not None:
-            raise state.error.again()
+            error = state.error
+            if isinstance(error, AuthenticationFailed):
+                # Raised once for each attempt.
+                state.error = None
+                self._changed()
+            raise error.again()

@@ -534,6 +534,8 @@ class Fetcher:
                 state.seek(listed.offset, None, listed.leader_epoch)
             elif not listed.retriable:
                 self._fail(state, listed)
+                # If the broker refuses this client; other errors stay.
+                self._retry_later(state)
             else:
                 # Its leader is forgotten: the next attempt waits for metadata.
                 log.debug("no start offset of %s yet: %s", state.tp, listed)

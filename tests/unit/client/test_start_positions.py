@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer import fetcher
 from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.group_offsets import CommittedOffsets
 from barnabas.client.errors import BarnabasError, LogTruncated, RequestTimedOutLocally
 from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.protocol.errors import SaslAuthenticationFailed
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
 from tests.support.coordinator import Coordinator
@@ -138,6 +140,50 @@ async def test_a_request_that_fails_at_once_is_retried_after_a_pause() -> None:
         await asyncio.sleep(0)
     assignment.close()
     assert timeouts_ms == [1]
+
+
+@pytest.mark.parametrize("group_id", [None, "g"])
+async def test_a_consumer_that_is_refused_before_it_has_a_position_tries_again(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, group_id: str | None
+) -> None:
+    """Each failed attempt is raised once."""
+    attempts: list[bool] = []
+    refusal = SaslAuthenticationFailed("the user is gone")
+    ask, fetch = fetcher.ask_for_offsets, CommittedOffsets.fetch
+
+    async def asked(cluster: Any, node_id: Any, timestamps: Any, *more: Any) -> Any:
+        attempts.append(len(attempts) < 3)
+        return (
+            dict.fromkeys(timestamps, refusal)
+            if attempts[-1]
+            else await ask(cluster, node_id, timestamps, *more)
+        )
+
+    async def fetched(self: CommittedOffsets, *arguments: Any) -> Any:
+        attempts.append(len(attempts) < 3)
+        if attempts[-1]:
+            raise refusal
+        return await fetch(self, *arguments)
+
+    coordinator.commit("g", 25)
+    if group_id is None:
+        monkeypatch.setattr(fetcher, "ask_for_offsets", asked)
+    else:
+        monkeypatch.setattr(CommittedOffsets, "fetch", fetched)
+    refused = 0
+    async with starting(
+        coordinator, group_id=group_id, auto_offset_reset="earliest", retry_backoff_ms=1
+    ) as consumer:
+        consumer.assign([T0])
+        records = []
+        while not records:
+            try:
+                records = await consumer.poll(int(DEADLINE_S * 1000))
+            except SaslAuthenticationFailed:
+                refused += 1
+                assert refused <= 3
+    assert (refused, attempts) == (3, [True] * 3 + [False])
+    assert records[0].offset == (0 if group_id is None else 25)
 
 
 async def test_a_bug_in_finding_the_starts_is_raised_by_the_poll_that_waits_for_them(
