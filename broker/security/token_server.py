@@ -156,6 +156,8 @@ class SignedTokens:
                 leeway=claims.clock_skew_s,
                 options={"require": ["exp", "iat"], "verify_sub": False, "verify_jti": False},
             )
+        except jwt.MissingRequiredClaimError as error:
+            raise TokenRefused(f"claim {error.claim} is missing") from None
         except (jwt.PyJWTError, ArithmeticError, RecursionError, TypeError, ValueError) as error:
             # Before 2.15 PyJWT passes on errors of deeply nested JSON and absurd times. The texts of some
             # errors show parts of the token.

@@ -161,6 +161,12 @@ def test_every_other_token_is_refused_and_not_shown(case: tuple[str, Callable[[]
     assert not any(len(part) > 3 and part in str(refused.value) for part in token.split("."))
 
 
+def test_a_refusal_names_the_claim_that_is_missing() -> None:
+    tokens = SignedTokens(_Fixed(parse_keys(json.dumps({"keys": KEYS}).encode())), Claims())
+    with pytest.raises(TokenRefused, match=r"^claim iat is missing$"):
+        tokens.verify(signed(iat=None))
+
+
 @pytest.mark.parametrize("error", [OverflowError, TypeError])
 def test_an_error_that_the_library_lets_through_is_a_refusal(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
