@@ -6,9 +6,12 @@ import random
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 
 import confluent_kafka
@@ -22,7 +25,7 @@ from barnabas.client import ConfigResource, NewTopic, ScramDeletion, ScramUpsert
 from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.common.channel import Channel
 from barnabas.common.security.channel_security import Login, PasswordLogin
-from barnabas.common.security.jaas import PLAIN_LOGIN
+from barnabas.common.security.jaas import OAUTHBEARER_LOGIN, PLAIN_LOGIN
 from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.client_settings import client_settings
 from barnabas.deploy.local import LocalCluster
@@ -44,6 +47,7 @@ from .wire_peer import Stage, hostile_contexts
 MECHANISM = "SCRAM-SHA-256"
 PASSWORD = "alice's password"
 SESSION_MS = 2_000
+TOKEN_S = 6
 KEY, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 SETTINGS = UNHARMED | {
     "connections.max.reauth.ms": str(SESSION_MS),
@@ -53,19 +57,90 @@ SETTINGS = UNHARMED | {
 }
 
 
+class Issuer(ThreadingHTTPServer):
+    """Gives brokers their tokens, and the keys that verify them; `key` signs."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), TokenHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.keys = [Ed25519PrivateKey.generate()]
+        self.key = self.keys[0]
+        self.fetched = Counter[int]()
+        """How often so many keys were fetched."""
+
+    def answer(self) -> dict[str, Any]:
+        """A token of the brokers' user."""
+        end_s = time.time() + TOKEN_S
+        token = jwt.encode(
+            {"sub": "broker", "iat": end_s - TOKEN_S, "exp": end_s},
+            self.key,
+            "EdDSA",
+            {"kid": str(id(self.key))},
+        )
+        return {"access_token": token, "token_type": "Bearer", "expires_in": TOKEN_S}
+
+    def key_set(self) -> dict[str, Any]:
+        keys = list(self.keys)
+        self.fetched[len(keys)] += 1
+        return {
+            "keys": [
+                {**OKPAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": str(id(key))} for key in keys
+            ]
+        }
+
+
+class TokenHandler(BaseHTTPRequestHandler):
+    server: Issuer
+
+    def do_GET(self) -> None:
+        self._send(self.server.key_set())
+
+    def do_POST(self) -> None:
+        self._send(self.server.answer())
+
+    def _send(self, value: dict[str, Any]) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    with Issuer() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture(scope="module")
 def guarded(
-    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper, issuer: Issuer
 ) -> Iterator[LocalCluster]:
-    """Brokers whose sessions last two seconds, also those between them."""
+    """Brokers whose sessions last two seconds; clients log in by passwords, and brokers by tokens."""
     keys = tmp_path_factory.mktemp("keys") / "keys.json"
     keys.write_text(json.dumps({"keys": [{**OKPAlgorithm.to_jwk(KEY.public_key(), as_dict=True)}]}))
-    added = {"listener.name.added.sasl.oauthbearer.jwks.endpoint.url": keys.as_uri()}
+    tokens = {
+        "sasl.enabled.mechanisms": f"{MECHANISM},OAUTHBEARER",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "listener.name.sasl_ssl.oauthbearer.sasl.jaas.config": (
+            f'{OAUTHBEARER_LOGIN} required clientId="broker" clientSecret="secret";'
+        ),
+        "sasl.oauthbearer.token.endpoint.url": f"{issuer.url}/token",
+        "sasl.oauthbearer.jwks.endpoint.url": f"{issuer.url}/keys",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms": "200",
+        "listener.name.added.sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+    }
     made = LocalCluster(
         tmp_path_factory.mktemp("sasl"),
         brokers=2,
         zookeeper=fresh_name(f"{zookeeper.connect}/sasl"),
-        settings=SETTINGS | added,
+        settings=SETTINGS | tokens,
         security=SecurityConfiguration(tls=True, mechanism=MECHANISM),
         users={"alice": PASSWORD},
     )
@@ -113,9 +188,12 @@ def our_settings(cluster: LocalCluster, wire: str) -> dict[str, Any]:
 
 
 def test_producers_and_the_brokers_live_through_many_sessions(
-    guarded: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    guarded: LocalCluster, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka, our client, and the channels between the brokers authenticate again before each end."""
+    """librdkafka, our client, and the channels between the brokers authenticate again before each end.
+
+    Meanwhile the issuer of the brokers' tokens replaces its key.
+    """
     again: list[bool] = []
     authenticate_again = Channel._authenticate_again
 
@@ -134,9 +212,12 @@ def test_producers_and_the_brokers_live_through_many_sessions(
     )
     stack = ExitStack()
     ours = [stack.enter_context(Producer(**our_settings(guarded, wire))) for wire in ("native", "kafka")]
+    issuer.keys.append(Ed25519PrivateKey.generate())
     started = time.monotonic()
     count = 0
     while time.monotonic() - started < 2.2 * SESSION_MS / 1000:
+        if issuer.fetched[2] >= 2 * len(guarded.brokers):
+            issuer.key = issuer.keys[-1]
         producer.produce(
             "sessions",
             # The first is larger than a request may be before the peer is known.
@@ -154,8 +235,11 @@ def test_producers_and_the_brokers_live_through_many_sessions(
     assert again.count(True) >= 8
     assert all(again), "a connection was not kept"
     stack.close()
+    assert issuer.key is issuer.keys[-1]
     for broker in guarded.brokers:
-        assert "session has expired" not in broker.server_log.read_text()
+        log = broker.server_log.read_text()
+        assert "session has expired" not in log
+        assert "a token of OAUTHBEARER is refused" not in log
 
 
 def test_credentials_change_on_all_brokers(guarded: LocalCluster) -> None:
