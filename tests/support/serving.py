@@ -41,9 +41,11 @@ from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.network.request import Buffers, Peer, Request
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
+from barnabas.broker.security.authentication import Authenticator, Mechanism
 from barnabas.broker.security.authentication_outcomes import AuthenticationOutcomes
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.client_quotas import ClientQuotas
+from barnabas.broker.security.password_servers import PlainPasswords, PlainServer
 from barnabas.broker.security.session import Session
 from barnabas.common.workers import WorkRefused
 from barnabas.protocol import codec_kafka, codec_msgpack
@@ -69,6 +71,15 @@ from tests.support.verification import Coordinators
 
 INTERNAL, EXTERNAL = "INTERNAL", "EXTERNAL"
 CORRELATION_ID = 77
+_PASSWORDS = PlainPasswords({"alice": "secret"})
+
+
+def unknown_session(max_reauth_ms: int = 0) -> Session:
+    """Of a peer that has to authenticate by PLAIN."""
+    session = Session("192.0.2.1")
+    mechanism = Mechanism(lambda: PlainServer(_PASSWORDS), max_reauth_ms)
+    session.must_authenticate(Authenticator(session, {"PLAIN": mechanism}))
+    return session
 
 
 def run_rest(request: Request) -> None:

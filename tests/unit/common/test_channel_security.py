@@ -8,10 +8,10 @@ import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 import uvloop
 
 from barnabas.common.channel import Channel
@@ -43,6 +43,7 @@ from barnabas.protocol.messages.authentication import (
 from barnabas.protocol.messages.metadata import MetadataRequest
 from barnabas.protocol.messages.produce import ProduceRequest
 from barnabas.protocol.schema import ApiKey, RequestHead
+from tests.support.certificates import Certificates
 from tests.support.waiting import DEADLINE_S, until
 
 from .channel_server import Server
@@ -317,28 +318,10 @@ def test_credentials_that_no_message_can_carry_are_refused_at_once() -> None:
 # ---- TLS
 
 
-class Authority:
-    def __init__(self) -> None:
-        self.ca = trustme.CA()
-        self.server = self._server(self.ca, "localhost", "127.0.0.1")
-
-    def _server(self, ca: trustme.CA, *names: str) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        ca.issue_cert(*names).configure_cert(context)
-        return context
-
-    def server_for(self, *names: str) -> ssl.SSLContext:
-        return self._server(self.ca, *names)
-
-    def client(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self.ca.configure_trust(context)
-        return context
-
-
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
+def server_for(certificates: Certificates, *names: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.key_store("server", *names))
+    return context
 
 
 @pytest.fixture(params=["asyncio", "uvloop"], scope="module")
@@ -427,11 +410,11 @@ async def refused_at(
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_a_channel_speaks_tls_to_a_name_and_to_an_address(
-    any_loop: Callable[[Any], None], authority: Authority, host: str
+    any_loop: Callable[[Any], None], certificates: Certificates, host: str
 ) -> None:
     async def work() -> None:
-        async with Meeting(authority.server, host) as meeting:
-            channel = await meeting.channel(authority.client())
+        async with Meeting(server_for(certificates), host) as meeting:
+            channel = await meeting.channel(certificates.client_context())
             answers = await asyncio.gather(*(channel.request(ASK) for _ in range(50)))
             assert [answer.throttle_time_ms for answer in answers] == list(range(50))
 
@@ -439,56 +422,64 @@ def test_a_channel_speaks_tls_to_a_name_and_to_an_address(
 
 
 def test_a_certificate_of_another_host_is_refused(
-    any_loop: Callable[[Any], None], authority: Authority
+    any_loop: Callable[[Any], None], certificates: Certificates
 ) -> None:
-    tls = authority.server_for("elsewhere.example")
-    any_loop(refused(tls, authority.client(), "host name mismatch: .*'localhost'"))
-    any_loop(refused(tls, authority.client(), r"host name mismatch: .*'127\.0\.0\.1'", "127.0.0.1"))
+    tls = server_for(certificates, "elsewhere.example")
+    any_loop(refused(tls, certificates.client_context(), "host name mismatch: .*'localhost'"))
+    any_loop(
+        refused(tls, certificates.client_context(), r"host name mismatch: .*'127\.0\.0\.1'", "127.0.0.1")
+    )
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(
-    any_loop: Callable[[Any], None], authority: Authority
+    any_loop: Callable[[Any], None], certificates: Certificates, tmp_path: Path
 ) -> None:
-    stranger = Authority().client()
-    any_loop(refused(authority.server, stranger, "certificate verify failed: .*ssl_truststore_location"))
+    stranger = Certificates(tmp_path).client_context()
+    any_loop(
+        refused(server_for(certificates), stranger, "certificate verify failed: .*ssl_truststore_location")
+    )
 
 
 def test_a_broker_that_wants_a_client_certificate_is_understood(
-    any_loop: Callable[[Any], None], authority: Authority
+    any_loop: Callable[[Any], None], certificates: Certificates
 ) -> None:
-    tls = authority.server_for("localhost")
+    tls = server_for(certificates, "localhost")
     tls.verify_mode = ssl.CERT_REQUIRED
-    authority.ca.configure_trust(tls)
+    certificates.authority.configure_trust(tls)
     with blocking_server(tls) as endpoint:
-        any_loop(refused_at(endpoint, authority.client(), "client certificate"))
+        any_loop(refused_at(endpoint, certificates.client_context(), "client certificate"))
 
 
-def test_too_old_a_protocol_is_refused(any_loop: Callable[[Any], None], authority: Authority) -> None:
-    tls = authority.server_for("localhost")
+def test_too_old_a_protocol_is_refused(any_loop: Callable[[Any], None], certificates: Certificates) -> None:
+    tls = server_for(certificates, "localhost")
     tls.minimum_version = ssl.TLSVersion.TLSv1_3
-    client = authority.client()
+    client = certificates.client_context()
     client.maximum_version = ssl.TLSVersion.TLSv1_2
     with blocking_server(tls) as endpoint:
         any_loop(refused_at(endpoint, client, "protocol version"))
 
 
 def test_tls_to_a_plaintext_listener_is_understood(
-    any_loop: Callable[[Any], None], authority: Authority
+    any_loop: Callable[[Any], None], certificates: Certificates
 ) -> None:
     with blocking_server(None) as endpoint:
-        any_loop(refused_at(endpoint, authority.client(), "does the listener use TLS", is_permanent=False))
+        any_loop(
+            refused_at(
+                endpoint, certificates.client_context(), "does the listener use TLS", is_permanent=False
+            )
+        )
 
 
 def test_plaintext_to_a_tls_listener_is_understood(
-    any_loop: Callable[[Any], None], authority: Authority
+    any_loop: Callable[[Any], None], certificates: Certificates
 ) -> None:
-    any_loop(refused(authority.server, None, "does the listener need security_protocol=SSL"))
+    any_loop(refused(server_for(certificates), None, "does the listener need security_protocol=SSL"))
 
 
-async def test_a_context_is_asked_for_at_each_connection(authority: Authority) -> None:
+async def test_a_context_is_asked_for_at_each_connection(certificates: Certificates, tmp_path: Path) -> None:
     """So a changed certificate counts from the next connection on."""
-    contexts = [Authority().client(), authority.client()]
-    async with Meeting(authority.server) as meeting:
+    contexts = [Certificates(tmp_path).client_context(), certificates.client_context()]
+    async with Meeting(server_for(certificates)) as meeting:
         await meeting.server.start()
         endpoint = Endpoint("localhost", meeting.server.endpoint.port)
         security = ChannelSecurity(tls=lambda: contexts.pop(0))

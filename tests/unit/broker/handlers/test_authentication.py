@@ -6,8 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.security.authentication import Authenticator, Mechanism, State
-from barnabas.broker.security.password_servers import PlainPasswords, PlainServer
+from barnabas.broker.security.authentication import State
 from barnabas.broker.security.session import Session
 from barnabas.common.security.principal import ANONYMOUS, Principal
 from barnabas.protocol import codec_kafka
@@ -20,19 +19,11 @@ from barnabas.protocol.messages.authentication import (
     SaslHandshakeRequest,
 )
 from barnabas.protocol.schema import APIS, ApiKey
-from tests.support.serving import CORRELATION_ID, EXTERNAL, Connection, Serving
+from tests.support.serving import CORRELATION_ID, EXTERNAL, Connection, Serving, unknown_session
 
-PASSWORDS = PlainPasswords({"alice": "secret"})
 RIGHT, WRONG = b"\0alice\0secret", b"\0alice\0guess"
 VERSIONS = ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1")
 OTHER = DescribeDelegationTokenRequest(owners=None)
-
-
-def new_session(max_reauth_ms: int = 0) -> Session:
-    session = Session("192.0.2.1")
-    mechanism = Mechanism(lambda: PlainServer(PASSWORDS), max_reauth_ms)
-    session.must_authenticate(Authenticator(session, {"PLAIN": mechanism}))
-    return session
 
 
 def handshake(mechanism: str = "PLAIN") -> SaslHandshakeRequest:
@@ -47,7 +38,7 @@ def authenticate(token: bytes = RIGHT) -> SaslAuthenticateRequest:
 def test_a_peer_authenticates_in_either_protocol(
     serving: Serving, versions: int | None, of_token: int | None
 ) -> None:
-    session = new_session()
+    session = unknown_session()
     asked = serving.send(VERSIONS, version=versions and 3, session=session).response
     assert {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE} <= {key.api_key for key in asked.api_keys}
     agreed = serving.send(handshake(), version=versions, session=session).response
@@ -70,7 +61,7 @@ def raw(token: bytes, session: Session) -> Connection:
 
 
 def test_after_an_old_handshake_frames_are_tokens(serving: Serving) -> None:
-    session = new_session()
+    session = unknown_session()
     assert serving.send(handshake(), version=0, session=session).response.error_code == 0
     assert serving.run(raw(RIGHT, session)).answers == [struct.pack(">i", 0)]
     assert session.principal == Principal.user("alice")
@@ -78,7 +69,7 @@ def test_after_an_old_handshake_frames_are_tokens(serving: Serving) -> None:
 
 
 def test_a_raw_token_that_is_refused_gets_no_answer(serving: Serving) -> None:
-    session = new_session()
+    session = unknown_session()
     serving.send(handshake(), version=0, session=session)
     refused = serving.run(raw(WRONG, session))
     assert refused.answers == []
@@ -87,7 +78,7 @@ def test_a_raw_token_that_is_refused_gets_no_answer(serving: Serving) -> None:
 
 
 def test_a_request_is_no_raw_token(serving: Serving) -> None:
-    session = new_session()
+    session = unknown_session()
     serving.send(handshake(), version=0, session=session)
     assert serving.send(authenticate(), version=1, session=session).closed
     assert session.principal == ANONYMOUS
@@ -97,7 +88,7 @@ def test_a_request_is_no_raw_token(serving: Serving) -> None:
 def test_a_refused_peer_is_told_and_closed(
     serving: Serving, version: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    session = new_session()
+    session = unknown_session()
     serving.send(handshake(), version=version, session=session)
     with caplog.at_level("INFO"):
         refused = serving.send(authenticate(WRONG), version=version, session=session)
@@ -112,14 +103,14 @@ def test_a_refused_peer_is_told_and_closed(
 
 @pytest.mark.parametrize("version", [None, 0, 1])
 def test_an_unknown_mechanism_is_answered_with_the_known_ones(serving: Serving, version: int | None) -> None:
-    session = new_session()
+    session = unknown_session()
     refused = serving.send(handshake("GSSAPI"), version=version, session=session)
     assert (refused.response.error_code, refused.response.mechanisms) == (33, ["PLAIN"])
     assert refused.closed
 
 
 def test_versions_may_be_asked_once_and_again_only_after_an_unknown_version(serving: Serving) -> None:
-    session = new_session()
+    session = unknown_session()
     known = b"".join(bytes(part) for part in codec_kafka.encode_request(3, CORRELATION_ID, "c", VERSIONS))
     newer = bytearray(known[LENGTH_BYTES:])
     newer[2:4] = (99).to_bytes(2, "big")
@@ -130,7 +121,7 @@ def test_versions_may_be_asked_once_and_again_only_after_an_unknown_version(serv
 
 
 def test_an_expired_session_is_closed_at_its_next_request(serving: Serving) -> None:
-    session = new_session(max_reauth_ms=60_000)
+    session = unknown_session(max_reauth_ms=60_000)
     serving.send(handshake(), version=1, session=session)
     welcome = serving.send(authenticate(), version=1, session=session).response
     assert welcome.session_lifetime_ms == 60_000
@@ -166,7 +157,7 @@ def test_before_authentication_nothing_is_decoded_but_the_handshake(serving: Ser
     }
     for state in STATES:
         for api_key in APIS:
-            session = new_session()
+            session = unknown_session()
             assert session.authenticator is not None
             session.authenticator.state = state
             if state in (State.TOKENS, State.RAW_TOKENS):
@@ -188,7 +179,7 @@ def test_before_authentication_nothing_is_decoded_but_the_handshake(serving: Ser
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_frames_let_anybody_in(serving: Serving, data: st.DataObject) -> None:
-    session = new_session()
+    session = unknown_session()
     whole = [
         b"".join(bytes(part) for part in codec_kafka.encode_request(version, 1, "c", body))[LENGTH_BYTES:]
         for version, body in ((3, VERSIONS), (0, handshake()), (1, handshake()), (1, authenticate(WRONG)))

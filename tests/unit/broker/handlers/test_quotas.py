@@ -9,9 +9,7 @@ from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.handlers import api_request
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.dispatcher import Dispatcher
-from barnabas.broker.security.authentication import Authenticator, Mechanism
 from barnabas.broker.security.broker_principals import BrokerPrincipals
-from barnabas.broker.security.password_servers import PlainPasswords, PlainServer
 from barnabas.broker.security.session import Session
 from barnabas.common.security.principal import Principal
 from barnabas.protocol.errors import ApiError, ErrorCode
@@ -45,7 +43,7 @@ from tests.support.record_requests import (
     produce,
     produced,
 )
-from tests.support.serving import EXTERNAL, Connection, Serving, Topics, batch
+from tests.support.serving import EXTERNAL, Connection, Serving, Topics, batch, unknown_session
 
 
 @pytest.fixture
@@ -275,10 +273,7 @@ def test_topics_that_are_created_by_metadata_are_charged_once(serving: Serving) 
 def test_a_peer_that_authenticates_is_exempt(serving: Serving) -> None:
     """Before that all peers share one principal: one of them could mute the others."""
     serving.quotas.take({Entity.user(None): StoredConfig({"request_percentage": "0"}, 1, 1)})
-    session = Session("192.0.2.1")
-    passwords = PlainPasswords({"alice": "secret"})
-    mechanism = Mechanism(lambda: PlainServer(passwords), 0)
-    session.must_authenticate(Authenticator(session, {"PLAIN": mechanism}))
+    session = unknown_session()
     token = SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret")
     for body in (ApiVersionsRequest(), SaslHandshakeRequest(mechanism="PLAIN"), token):
         connection = Connection.of(body, session=session)
