@@ -5,8 +5,9 @@ import select
 import socket
 import ssl
 import struct
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
 
 from barnabas.broker.base.limits import ConnectionLimits
 from barnabas.broker.network.request import Lane, Request
@@ -139,3 +140,27 @@ class Served:
         client = Client(port, receive_buffer_bytes, tls)
         self.clients.append(client)
         return client
+
+
+Serve = Callable[..., Served]
+
+
+@contextmanager
+def servers(at_end: Callable[[Served], None] = lambda served: None, **defaults: Any) -> Iterator[Serve]:
+    """``serve(process, setting=value, …)``: servers that are stopped at the end, after `at_end` of each."""
+    running: list[Served] = []
+
+    def start(process: Callable[[Request], None] = echo, **settings: Any) -> Served:
+        fatal: list[BaseException] = []
+        server = start_server(process, on_fatal=fatal.append, **(defaults | settings))
+        running.append(Served(server, fatal))
+        return running[-1]
+
+    yield start
+    for served in running:
+        for client in served.clients:
+            client.socket.close()
+        at_end(served)
+        served.server.stop(drain_timeout_ms=200)
+    for served in running:
+        assert served.fatal == []

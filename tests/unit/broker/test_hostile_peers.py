@@ -29,7 +29,7 @@ from tests.support.building import TP, state
 from tests.support.group_requests import find, join, lead, learn, work
 from tests.support.record_requests import catch_up, fetch_request, produce, produce_request
 from tests.support.serving import Serving, batch, payload_of
-from tests.support.socket_server import Client, Served, start_server
+from tests.support.socket_server import Client, Served, servers, start_server
 from tests.support.waiting import wait_for
 
 FOR_EVER_MS = 2**31 - 1
@@ -47,20 +47,9 @@ def leading(serving: Serving) -> Serving:
 
 @pytest.fixture
 def served(leading: Serving) -> Iterator[Served]:
-    fatal: list[BaseException] = []
-    server = start_server(
-        leading.dispatch,
-        on_fatal=fatal.append,
-        lane_of=lane_of,
-        in_turn=in_turn,
-        after_run=leading.managed.manager.wake_followers,
-    )
-    served = Served(server, fatal)
-    yield served
-    for client in served.clients:
-        client.socket.close()
-    server.stop()
-    assert not fatal
+    after_run = leading.managed.manager.wake_followers
+    with servers(lane_of=lane_of, in_turn=in_turn, after_run=after_run) as serve:
+        yield serve(leading.dispatch)
 
 
 def poll(client: Client, count: int, end: int) -> None:

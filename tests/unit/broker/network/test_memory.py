@@ -5,7 +5,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from barnabas.broker.config.listeners import Listener
 from barnabas.broker.network.memory import MemoryShare, RequestMemory
 from barnabas.broker.network.request import Lane, Request
 from barnabas.protocol.frames import BufferPool, FrameReceiver
-from tests.support.socket_server import LENGTH, Client, Served, echo, frame, start_server
+from tests.support.socket_server import LENGTH, Client, Serve, Served, echo, frame, servers
 from tests.support.waiting import wait_for
 
 UNIT = 1 << 18
@@ -23,8 +22,6 @@ ALWAYS_BYTES = ConnectionLimits().always_bytes
 SOON_NS = 1_000_000
 LATE_NS = 600 * 10**9
 PATIENT = ConnectionLimits(longest_hold_ns=LATE_NS, begun_grace_ns=LATE_NS, beyond_grace_ns=LATE_NS)
-
-Serve = Callable[..., Served]
 
 
 class Sender:
@@ -53,30 +50,21 @@ class Sender:
         return True
 
 
+def all_is_given_back(served: Served) -> None:
+    """Every request and every connection gives back all that it has taken."""
+    wait_for(lambda: held(served) == 0, lambda: f"{held(served)} bytes held")
+
+
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    running: list[Served] = []
-
-    def start(process: Callable[[Request], None] = echo, **settings: Any) -> Served:
-        fatal: list[BaseException] = []
-        merged = {
-            "queued_max_request_bytes": MAX_BYTES,
-            "socket_receive_buffer_bytes": 16_384,
-            "lane_of": lambda view: Lane.NETWORK,
-            "limits": PATIENT,
-            **settings,
-        }
-        running.append(Served(start_server(process, on_fatal=fatal.append, **merged), fatal))
-        return running[-1]
-
-    yield start
-    for served in running:
-        for client in served.clients:
-            client.socket.close()
-        # Every request and every connection gives back all that it has taken.
-        wait_for(lambda served=served: held(served) == 0, lambda served=served: f"{held(served)} bytes held")
-        served.server.stop(drain_timeout_ms=200)
-        assert served.fatal == []
+    with servers(
+        all_is_given_back,
+        queued_max_request_bytes=MAX_BYTES,
+        socket_receive_buffer_bytes=16_384,
+        lane_of=lambda view: Lane.NETWORK,
+        limits=PATIENT,
+    ) as serve:
+        yield serve
 
 
 def held(served: Served) -> int:

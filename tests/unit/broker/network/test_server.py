@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ from barnabas.broker.network.server import CannotBind, SocketServer
 from barnabas.protocol.invariants import InvariantViolation
 from barnabas.protocol.schema import ApiKey
 from tests.support.defaults import REQUIRED, make_config
-from tests.support.socket_server import LENGTH, Client, Served, echo, frame, start_server
+from tests.support.socket_server import LENGTH, Client, Serve, Served, echo, frame, servers, start_server
 from tests.support.waiting import DEADLINE_S, wait_for
 
 LARGE = 1 << 20
@@ -62,9 +61,6 @@ class Holding:
         return self.requests
 
 
-Serve = Callable[..., Served]
-
-
 def emptied(served: Served) -> None:
     """Wait for the queue, which may count an answered request a moment longer."""
     wait_for(lambda: served.queued() == 0, "the queue to be emptied")
@@ -90,23 +86,8 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
     Each test runs with handlers on the workers, on the network threads, and on both in turn, unless it
     chooses how requests get their lanes.
     """
-    lane_of: Callable[[memoryview], Lane] = request.param
-    running: list[Served] = []
-
-    def start(process: Callable[[Request], None] = echo, **settings: Any) -> Served:
-        fatal: list[BaseException] = []
-        merged = {"num_io_threads": 2, "num_network_threads": 2, **settings}
-        server = start_server(process, on_fatal=fatal.append, lane_of=lane_of, **merged)
-        running.append(Served(server, fatal))
-        return running[-1]
-
-    yield start
-    for served in running:
-        for client in served.clients:
-            client.socket.close()
-        served.server.stop(drain_timeout_ms=200)
-    for served in running:
-        assert served.fatal == []
+    with servers(lane_of=request.param, num_io_threads=2, num_network_threads=2) as serve:
+        yield serve
 
 
 @pytest.fixture

@@ -23,32 +23,18 @@ from barnabas.broker.security.session import Session
 from barnabas.common.security.principal import ANONYMOUS, Principal
 from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
-from tests.support.socket_server import Client, Served, echo, frame, start_server
+from tests.support.socket_server import Client, Serve, Served, echo, frame, servers
 from tests.support.waiting import wait_for
 
-Serve = Callable[..., Served]
 PLAIN = {"sasl_enabled_mechanisms": "PLAIN", "sasl_mechanism_inter_broker_protocol": "PLAIN"}
 
 
 @pytest.fixture
 def serve(certificates: Certificates) -> Iterator[Serve]:
-    """``serve(process, setting=value, …)``: a server on a TLS listener, stopped after the test."""
-    running: list[Served] = []
-
-    def start(process: Callable[[Request], None] = echo, **settings: Any) -> Served:
-        fatal: list[BaseException] = []
-        merged = {"listener": "SECURE", "protocol": "SSL", "num_io_threads": 2, **settings}
-        merged = certificates.listener_settings() | merged
-        running.append(Served(start_server(process, on_fatal=fatal.append, **merged), fatal))
-        return running[-1]
-
-    yield start
-    for served in running:
-        for client in served.clients:
-            client.socket.close()
-        served.server.stop(drain_timeout_ms=200)
-    for served in running:
-        assert served.fatal == []
+    """Servers on a TLS listener."""
+    secure = {"listener": "SECURE", "protocol": "SSL", "num_io_threads": 2}
+    with servers(**certificates.listener_settings(), **secure) as serve:
+        yield serve
 
 
 @pytest.fixture
@@ -255,22 +241,6 @@ class TestHandshakes:
         assert "(SSL handshake failed: peer did not return a certificate)" in line
         assert "Traceback" not in caplog.text
 
-    def test_a_certificate_of_an_unknown_authority(
-        self, serve: Serve, tls: ssl.SSLContext, tmp_path: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        served = serve(ssl_client_auth="requested")
-        tls.load_cert_chain(Certificates(tmp_path).key_store("mallory"))
-        assert "UNKNOWN_CA" in self.fails(served, tls)
-        wait_logged(caplog, "certificate verify failed: unable to get local issuer certificate")
-
-    def test_an_expired_certificate(
-        self, serve: Serve, certificates: Certificates, tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        served = serve(ssl_client_auth="required")
-        tls.load_cert_chain(certificates.key_store("old", is_expired=True))
-        assert "CERTIFICATE_EXPIRED" in self.fails(served, tls)
-        wait_logged(caplog, "certificate verify failed: certificate has expired")
-
     def test_a_certificate_that_has_expired_since_the_session_began(
         self,
         serve: Serve,
@@ -299,15 +269,6 @@ class TestHandshakes:
         monkeypatch.setattr(tls_transport, "time", SimpleNamespace(time=lambda: later_s))
         assert resume().is_closed_by_server()
         wait_logged(caplog, "certificate verify failed: certificate has expired")
-
-    def test_a_downgrade(self, serve: Serve, tls: ssl.SSLContext, caplog: pytest.LogCaptureFixture) -> None:
-        tls.set_ciphers("DEFAULT:@SECLEVEL=0")
-        with pytest.warns(DeprecationWarning, match="TLSv1"):
-            tls.minimum_version = ssl.TLSVersion.TLSv1
-        with pytest.warns(DeprecationWarning, match="TLSv1"):
-            tls.maximum_version = ssl.TLSVersion.TLSv1_1
-        assert "PROTOCOL_VERSION" in self.fails(serve(), tls)
-        wait_logged(caplog, "SSL handshake failed: unsupported protocol")
 
     def test_a_client_without_tls(self, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
         served = serve()

@@ -13,7 +13,7 @@ from barnabas.broker.network.tls_listeners import TlsListeners
 from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
 from tests.support.defaults import make_config
-from tests.support.socket_server import Client, echo, start_server
+from tests.support.socket_server import Client, servers
 
 NAMES = ("localhost", "one")
 
@@ -191,24 +191,18 @@ def test_new_connections_see_the_new_certificate_and_old_ones_go_on(
     store = tmp_path / "server.pem"
     shutil.copy(certificates.key_store("server"), store)
     settings: dict[str, Any] = certificates.listener_settings(ssl_keystore_location=store)
-    fatal: list[BaseException] = []
-    server = start_server(echo, on_fatal=fatal.append, protocol="SSL", **settings)
 
-    def connect() -> tuple[Client, bytes | None]:
-        client = Client(next(iter(server.ports.values())), tls=certificates.client_context())
+    def certificate_of(client: Client) -> bytes | None:
         assert isinstance(client.socket, ssl.SSLSocket)
-        return client, client.socket.getpeercert(binary_form=True)
+        return client.socket.getpeercert(binary_form=True)
 
-    try:
-        old, first = connect()
+    with servers(protocol="SSL", **settings) as serve:
+        served, tls = serve(), certificates.client_context()
+        old = served.client(tls=tls)
         certificates.write_key_store(store, "server")
-        server.tls.reload_changed_files()
-        new, second = connect()
-        assert first != second
+        served.server.tls.reload_changed_files()
+        new = served.client(tls=tls)
+        assert certificate_of(old) != certificate_of(new)
         for client in (old, new):
             client.send(b"x")
             assert client.receive() == b"x"
-            client.socket.close()
-    finally:
-        server.stop()
-    assert fatal == []
