@@ -1,6 +1,5 @@
 """The certificates of a local cluster: their uses, the files that are kept, and those that are made again."""
 
-import contextlib
 import datetime
 import ssl
 import stat
@@ -27,6 +26,7 @@ from barnabas.deploy.certificates import (
     server_names,
 )
 from barnabas.deploy.process import DeployError
+from tests.support.certificates import handshake
 
 NOW = datetime.datetime.now(datetime.UTC)
 NAMES = ["127.0.0.1", "localhost", "::1"]
@@ -44,12 +44,7 @@ def _handshake(server_file: Path, ca_file: Path, name: str, client_file: Path | 
         client_context.load_cert_chain(client_file)
         server_context.load_verify_locations(ca_file)
         server_context.verify_mode = ssl.CERT_REQUIRED
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = server_context.wrap_bio(to_server, to_client, server_side=True)
-    client = client_context.wrap_bio(to_client, to_server, server_hostname=name)
-    for side in (client, server, client, server):
-        with contextlib.suppress(ssl.SSLWantReadError):
-            side.do_handshake()
+    handshake(server_context, client_context, name)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,26 +19,8 @@ from barnabas.common.security.tls import (
     settings_from,
 )
 from barnabas.protocol.errors import InvalidConfiguration
-from tests.support.certificates import Certificates
+from tests.support.certificates import Certificates, handshake
 from tests.support.defaults import make_config
-
-
-def handshake(
-    server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost"
-) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both sides after the handshake; raises the error of the side that fails first."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    serving = server.wrap_bio(to_server, to_client, server_side=True)
-    calling = client.wrap_bio(to_client, to_server, server_hostname=name)
-    for _ in range(4):
-        for side in (calling, serving):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    # With TLS 1.3 a client is done before the server has checked its certificate.
-    serving.do_handshake()
-    return serving, calling
 
 
 def fails(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "localhost") -> str:
