@@ -182,7 +182,8 @@ def test_changed_settings_of_a_broker_apply_from_its_next_start(cluster: LocalCl
 
 
 def test_a_broker_that_ends_at_start_fails_the_start_with_its_last_words(make: Make) -> None:
-    cluster = make(command=lambda file: [sys.executable, "-c", "raise SystemExit('bad luck')"])
+    command = [sys.executable, "-c", "raise SystemExit('bad luck')"]
+    cluster = make(command=lambda file: command, ready=_never_ready)
     with pytest.raises(DeployError, match=r"broker \d ended with exit code 1(?s:.*)bad luck"):
         cluster.start()
     assert not cluster.is_running
