@@ -18,7 +18,9 @@ from typing import Final, NamedTuple
 from barnabas.cli.action import Row, actions, answer, arg, flag, one_of, repeated, show
 from barnabas.cli.arguments import STDIN, key_values, local_cluster, number, on_cluster
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
-from barnabas.client.admin.admin import Admin, ClientQuotaEntity, ScramDeletion, ScramUpsertion
+from barnabas.client.admin.admin import Admin
+from barnabas.client.admin.quotas import ClientQuotaEntity
+from barnabas.client.admin.users import ScramDeletion, ScramUpsertion
 from barnabas.common.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from barnabas.common.suggestions import did_you_mean
 from barnabas.deploy.security import BROKER, ClusterSecurity, check_user, make_password

@@ -9,26 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from barnabas.client.admin.admin import (
-        AclBinding,
-        AclEntry,
-        AclFilter,
-        Admin,
-        ClientQuotaEntity,
-        ConfigResource,
-        NewPartitions,
-        NewTopic,
-        Operation,
-        PatternType,
-        Permission,
-        Principal,
-        QuotaMatch,
-        ResourcePattern,
-        ResourceType,
-        ScramDeletion,
-        ScramMechanism,
-        ScramUpsertion,
-    )
+    from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
+    from barnabas.client.admin.quotas import ClientQuotaEntity
+    from barnabas.client.admin.users import ScramDeletion, ScramUpsertion
     from barnabas.client.config import AdminConfig, ConsumerConfig, ProducerConfig
     from barnabas.client.consumer.consumer import Consumer
     from barnabas.client.consumer.partition_state import ConsumerRecord
@@ -37,7 +20,20 @@ if TYPE_CHECKING:
     from barnabas.client.producer.batch import RecordFuture, RecordMetadata
     from barnabas.client.producer.producer import Producer
     from barnabas.client.producer.transactions import PreparedTransaction
+    from barnabas.common.security.acl import (
+        AclBinding,
+        AclEntry,
+        AclFilter,
+        Operation,
+        PatternType,
+        Permission,
+        ResourcePattern,
+        ResourceType,
+    )
+    from barnabas.common.security.principal import Principal
+    from barnabas.common.security.scram import ScramMechanism
     from barnabas.protocol.ids import TopicPartition
+    from barnabas.protocol.messages.client_quotas import QuotaMatch
 
 __all__ = [
     "AclBinding",
@@ -74,26 +70,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "barnabas.client.admin.admin": (
-        "AclBinding",
-        "AclEntry",
-        "AclFilter",
-        "Admin",
-        "ClientQuotaEntity",
-        "ConfigResource",
-        "NewPartitions",
-        "NewTopic",
-        "Operation",
-        "PatternType",
-        "Permission",
-        "Principal",
-        "QuotaMatch",
-        "ResourcePattern",
-        "ResourceType",
-        "ScramDeletion",
-        "ScramMechanism",
-        "ScramUpsertion",
-    ),
+    "barnabas.client.admin.admin": ("Admin", "ConfigResource", "NewPartitions", "NewTopic"),
+    "barnabas.client.admin.quotas": ("ClientQuotaEntity",),
+    "barnabas.client.admin.users": ("ScramDeletion", "ScramUpsertion"),
     "barnabas.client.config": ("AdminConfig", "ConsumerConfig", "ProducerConfig"),
     "barnabas.client.consumer.consumer": ("Consumer",),
     "barnabas.client.consumer.partition_state": ("ConsumerRecord",),
@@ -102,7 +81,20 @@ _HOMES = {
     "barnabas.client.producer.batch": ("RecordFuture", "RecordMetadata"),
     "barnabas.client.producer.producer": ("Producer",),
     "barnabas.client.producer.transactions": ("PreparedTransaction",),
+    "barnabas.common.security.acl": (
+        "AclBinding",
+        "AclEntry",
+        "AclFilter",
+        "Operation",
+        "PatternType",
+        "Permission",
+        "ResourcePattern",
+        "ResourceType",
+    ),
+    "barnabas.common.security.principal": ("Principal",),
+    "barnabas.common.security.scram": ("ScramMechanism",),
     "barnabas.protocol.ids": ("TopicPartition",),
+    "barnabas.protocol.messages.client_quotas": ("QuotaMatch",),
 }
 
 

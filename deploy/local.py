@@ -392,6 +392,7 @@ def _continued(
 ) -> ClusterConfiguration:
     """The configuration of the last start with the changes of this one."""
     base = last or ClusterConfiguration(brokers=_BROKERS, replicates=replicates)
+    chosen = base.security if security is None else security
     kept = {name: base.settings[name] for name in base.settings if name not in dropped_settings}
     return ClusterConfiguration(
         brokers=brokers or base.brokers,
@@ -401,7 +402,7 @@ def _continued(
         zookeeper=zookeeper or base.zookeeper,
         # Topics without settings of their own must not change under their users.
         replicates=base.replicates,
-        security=_chosen_security(security, base.security),
+        security=None if chosen == SecurityConfiguration() else chosen,
     )
 
 
@@ -419,14 +420,6 @@ def _new_record(
         owner=owner,
         configuration=last,
     )
-
-
-def _chosen_security(
-    security: SecurityConfiguration | None, earlier: SecurityConfiguration | None
-) -> SecurityConfiguration | None:
-    """None if all is open."""
-    chosen = earlier if security is None else security
-    return None if chosen is None or chosen == SecurityConfiguration() else chosen
 
 
 def _check_packages() -> None:

@@ -19,7 +19,7 @@ from barnabas.client.admin.groups import GroupAdmin, GroupDescription, GroupList
 from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas, LogDirAdmin, TopicPartitionReplica
 from barnabas.client.admin.peek import BatchSize, PeekAdmin
 from barnabas.client.admin.placement import PartitionReassignment, PlacementAdmin
-from barnabas.client.admin.quotas import ClientQuotaEntity, QuotaAdmin
+from barnabas.client.admin.quotas import QuotaAdmin
 from barnabas.client.admin.topics import CreatedTopic, NewPartitions, NewTopic
 from barnabas.client.admin.transactions import (
     HangingTransaction,
@@ -28,42 +28,25 @@ from barnabas.client.admin.transactions import (
     TransactionDescription,
     TransactionListing,
 )
-from barnabas.client.admin.users import ScramDeletion, ScramUpsertion, UserAdmin
+from barnabas.client.admin.users import UserAdmin
 from barnabas.client.arguments import check_mapping, check_member
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.isolation import IsolationLevel
 from barnabas.client.metadata import Node, nodes_of
 from barnabas.client.offsets import ListedOffset, OffsetSpecs, checked_specs, list_offsets
 from barnabas.common.opening import SOFTWARE_NAME, SOFTWARE_VERSION
-from barnabas.common.security.acl import (
-    AclBinding,
-    AclEntry,
-    AclFilter,
-    Operation,
-    PatternType,
-    Permission,
-    ResourcePattern,
-    ResourceType,
-)
-from barnabas.common.security.principal import Principal
-from barnabas.common.security.scram import ScramMechanism
 from barnabas.protocol.errors import raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest
-from barnabas.protocol.messages.client_quotas import QuotaMatch
 from barnabas.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpgradeType
 from barnabas.protocol.messages.placement import ElectionType
 
 __all__ = [
-    "AclBinding",
-    "AclEntry",
-    "AclFilter",
     "Admin",
     "Append",
     "BatchSize",
     "BrokerLogDirs",
     "BrokerReplicas",
-    "ClientQuotaEntity",
     "ClusterDescription",
     "ConfigChange",
     "ConfigEntry",
@@ -78,19 +61,9 @@ __all__ = [
     "MemberDescription",
     "NewPartitions",
     "NewTopic",
-    "Operation",
     "PartitionReassignment",
-    "PatternType",
-    "Permission",
-    "Principal",
     "ProducerIdAndEpoch",
     "ProducerState",
-    "QuotaMatch",
-    "ResourcePattern",
-    "ResourceType",
-    "ScramDeletion",
-    "ScramMechanism",
-    "ScramUpsertion",
     "Subtract",
     "TopicPartitionReplica",
     "TransactionDescription",

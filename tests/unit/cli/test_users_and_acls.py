@@ -12,7 +12,7 @@ import pytest
 from barnabas.cli import acls
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.main import build_parser
-from barnabas.client.admin.admin import ClientQuotaEntity, ScramDeletion, ScramUpsertion
+from barnabas.client import ClientQuotaEntity, ScramDeletion, ScramUpsertion
 from barnabas.common.security.acl import AclBinding, AclFilter
 from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.process import DeployError

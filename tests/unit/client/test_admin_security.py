@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.admin.admin import (
+from barnabas.client import (
     AclBinding,
     AclEntry,
     AclFilter,
