@@ -30,7 +30,6 @@ from barnabas.deploy.security import (
     BROKER,
     DEFAULT_MECHANISM,
     ClusterSecurity,
-    UserPasswords,
     check_user,
     store_users,
 )
@@ -45,35 +44,20 @@ _WAIT_S: Final = 120.0
 _OWN: Final = Endpoint("localhost", 9092)
 
 
-class Secured:
-    """The shared volume of the profile."""
-
-    def __init__(self, directory: Path, hosts: list[str]) -> None:
-        configuration = SecurityConfiguration(tls=True, mechanism=DEFAULT_MECHANISM, acl=True, hosts=hosts)
-        self.security = ClusterSecurity(directory, configuration)
-
-    def settings_file(self, broker_id: int) -> Path:
-        return self.security.folder / f"broker-{broker_id}.properties"
-
-    def prepare(self, users: UserPasswords, bootstrap: str) -> None:
-        """Make everything but the settings of the brokers. Raises DeployError."""
-        self.security.prepare(_BROKERS, users, datetime.datetime.now(datetime.UTC))
-        self.security.write_clients(bootstrap)
-
-    def release_brokers(self) -> None:
-        """Write the settings that the brokers wait for."""
-        for broker_id in _BROKERS:
-            settings = self.security.broker_settings(broker_id, LISTENERS) | self.security.zookeeper_settings
-            write_private(self.settings_file(broker_id), to_properties(settings))
-
-
-def secured(environment: Mapping[str, str]) -> Secured | None:
-    """None without the profile."""
+def secured(environment: Mapping[str, str]) -> ClusterSecurity | None:
+    """The security on the volume that all share; None without the profile."""
     if PROFILE not in environment.get("PROFILES", "").split(","):
         return None
     hosts = [f"broker-{broker_id}" for broker_id in _BROKERS]
     hosts += filter(None, [environment.get("ADVERTISED_HOST")])
-    return Secured(Path(environment["SECURED_DIR"]), [check_name(host) for host in hosts])
+    configuration = SecurityConfiguration(
+        tls=True, mechanism=DEFAULT_MECHANISM, acl=True, hosts=[check_name(host) for host in hosts]
+    )
+    return ClusterSecurity(Path(environment["SECURED_DIR"]), configuration)
+
+
+def _settings_file(security: ClusterSecurity, broker_id: int) -> Path:
+    return security.folder / f"broker-{broker_id}.properties"
 
 
 def users_of(environment: Mapping[str, str]) -> dict[str, str | None]:
@@ -92,11 +76,11 @@ def users_of(environment: Mapping[str, str]) -> dict[str, str | None]:
 def broker_command(environment: Mapping[str, str]) -> list[str]:
     """The command of a broker; with the profile once its settings are there. Raises DeployError."""
     command = ["barnabas", "broker", "--await-zookeeper"]
-    chosen = secured(environment)
-    if chosen is None:
+    security = secured(environment)
+    if security is None:
         return command
-    protocols = ",".join(f"{name}:{chosen.security.configuration.protocol}" for name in LISTENERS)
-    file = _await(chosen.settings_file(int(environment["BARNABAS_BROKER_ID"])))
+    protocols = ",".join(f"{name}:{security.configuration.protocol}" for name in LISTENERS)
+    file = _await(_settings_file(security, int(environment["BARNABAS_BROKER_ID"])))
     # The variables of the open cluster are above the file, and this is above them.
     return [*command, "--config", str(file), "--set", f"listener.security.protocol.map={protocols}"]
 
@@ -104,8 +88,8 @@ def broker_command(environment: Mapping[str, str]) -> list[str]:
 def zookeeper_command(environment: Mapping[str, str]) -> list[str]:
     """As `broker_command`."""
     command = [sys.executable, "-m", "barnabas.deploy.zookeeper", "--dir", "/data"]
-    chosen = secured(environment)
-    return command if chosen is None else [*command, "--jaas", str(_await(chosen.security.jaas_file))]
+    security = secured(environment)
+    return command if security is None else [*command, "--jaas", str(_await(security.jaas_file))]
 
 
 def _await(file: Path) -> Path:
@@ -119,27 +103,31 @@ def _become(command: list[str]) -> None:
 
 
 def _make_security() -> None:
-    chosen = secured(os.environ)
-    if chosen is None:
+    security = secured(os.environ)
+    if security is None:
         raise DeployError(
             f"set COMPOSE_PROFILES={PROFILE}: the option --profile alone does not reach brokers"
         )
-    users, security = users_of(os.environ), chosen.security
-    known = security.users if chosen.settings_file(_BROKERS[0]).exists() else {}
-    chosen.prepare(users, os.environ["BOOTSTRAP"])
+    users = users_of(os.environ)
+    known = security.users if _settings_file(security, _BROKERS[0]).exists() else {}
+    security.prepare(_BROKERS, users, datetime.datetime.now(datetime.UTC))
+    security.write_clients(os.environ["BOOTSTRAP"])
     connect = os.environ["BARNABAS_ZOOKEEPER_CONNECT"]
     ExistingZooKeeper(connect).wait_ready(_WAIT_S)
     # This runs at each `up`: users that were changed or deleted since the first complete one stay so.
     written = {ADMIN, BROKER, *(name for name, password in users.items() if password or name not in known)}
     passwords = {name: password for name, password in security.users.items() if name in written}
     store_users(connect, ScramMechanism(DEFAULT_MECHANISM), passwords, security.jaas_file)
-    chosen.release_brokers()
-    print("users:", ", ".join(chosen.security.client_users))
+    # The brokers wait for these.
+    for broker_id in _BROKERS:
+        settings = security.broker_settings(broker_id, LISTENERS) | security.zookeeper_settings
+        write_private(_settings_file(security, broker_id), to_properties(settings))
+    print("users:", ", ".join(security.client_users))
 
 
 def _check_health() -> None:
-    chosen = secured(os.environ)
-    security = PLAINTEXT if chosen is None else chosen.security.channel_security(str(_OWN))
+    secure = secured(os.environ)
+    security = PLAINTEXT if secure is None else secure.channel_security(str(_OWN))
     problem = asyncio.run(broker_problem(_OWN, security))
     if problem is not None:
         raise DeployError(f"broker at {_OWN}: {problem}")

@@ -96,16 +96,7 @@ class _Filter:
         names = {kind: each.match for kind, each in self._components.items() if each.match_type in exact}
         if not self._is_strict or len(names) < len(self._components):
             return None
-        match names:
-            case {"user": user, "client-id": client}:
-                return Entity.user(user, client)
-            case {"user": user}:
-                return Entity.user(user)
-            case {"client-id": client}:
-                return Entity.client_id(client)
-            case {"ip": address}:
-                return Entity.ip(address)
-        return None
+        return _entity_of(names) if names else None
 
     def matches(self, entity: Sequence[wire.QuotaEntity]) -> bool:
         names = {part.entity_type: part.entity_name for part in entity}
@@ -200,20 +191,26 @@ def _entity(parts: Iterable[wire.QuotaEntity]) -> Entity:
             raise _invalid(f"Unhandled client quota entity type: {kind}")
         if name == "":
             raise _invalid(f"Empty {kind} not supported")
+    address = names.get(_IP)
+    if _IP in names and len(names) > 1:
+        raise _invalid(
+            "Invalid quota entity combination, IP entity should not be used with user/client ID entity."
+        )
+    if address is not None and not _is_host(address):
+        raise _invalid(f"{address} is not a valid IP or resolvable host.")
+    return _entity_of(names)
+
+
+def _entity_of(names: Mapping[str, str | None]) -> Entity:
+    """The entity of these names by type, at least one; None is a default."""
     match names:
-        case {"ip": address} if len(names) == 1:
-            if address is not None and not _is_host(address):
-                raise _invalid(f"{address} is not a valid IP or resolvable host.")
-            return Entity.ip(address)
-        case {"ip": _}:
-            raise _invalid(
-                "Invalid quota entity combination, IP entity should not be used with user/client ID entity."
-            )
         case {"user": user, "client-id": client}:
             return Entity.user(user, client)
         case {"user": user}:
             return Entity.user(user)
-    return Entity.client_id(names[_CLIENT])
+        case {"client-id": client}:
+            return Entity.client_id(client)
+    return Entity.ip(names[_IP])
 
 
 def _is_host(name: str) -> bool:
