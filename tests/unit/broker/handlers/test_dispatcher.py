@@ -202,37 +202,32 @@ def test_requests_between_brokers_are_refused_on_other_listeners(serving: Servin
     assert serving.call(body, INTERNAL).error_code == ErrorCode.NONE
 
 
-def test_requests_of_brokers_need_their_principal_on_a_listener_that_authenticates(leading: Serving) -> None:
-    broker, alice = (Session("127.0.0.1", Principal.user(name)) for name in ("broker", "alice"))
-    services = dataclasses.replace(leading.dispatch._services, brokers=BrokerPrincipals([broker.principal]))
-    leading.dispatch = Dispatcher(services)
-    order = StopReplicaRequest(topic_states=[], **ORDER)
-    fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], replica_id=2)
-    refused = leading.send(order, INTERNAL, session=alice)
-    assert refused.closed == "STOP_REPLICA is refused to User:alice, no broker"
-    answer = leading.send(fetch, INTERNAL, session=alice).response
-    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    for request in (order, fetch):
-        assert leading.send(request, INTERNAL, session=broker).response.error_code == ErrorCode.NONE
-    # A broker's principal on a listener of clients is no broker there.
-    assert leading.send(order, EXTERNAL, session=broker).closed is not None
+KNOWN = Principal.user("known")
+NO_SUPER_USER = "on listener EXTERNAL to User:alice, no super user"
 
 
-@pytest.mark.parametrize("brokers", [None, [Principal.user("broker")]], ids=["open", "authenticated"])
-def test_requests_of_super_users_are_those_of_brokers_on_every_listener(
-    leading: Serving, brokers: list[Principal] | None
+@pytest.mark.parametrize(
+    ("principals", "listener", "refusal"),
+    [
+        (BrokerPrincipals([KNOWN]), INTERNAL, "to User:alice, no broker"),
+        # While the inter-broker listener is changed broker by broker, others use the former one.
+        (BrokerPrincipals(None, [KNOWN]), EXTERNAL, NO_SUPER_USER),
+        (BrokerPrincipals([Principal.user("broker")], [KNOWN]), EXTERNAL, NO_SUPER_USER),
+    ],
+    ids=["brokers", "super users", "super users, authenticated"],
+)
+def test_requests_of_brokers_need_their_principal(
+    leading: Serving, principals: BrokerPrincipals, listener: str, refusal: str
 ) -> None:
-    """While the inter-broker listener is changed broker by broker, others use the former one."""
-    admin, alice = (Session("127.0.0.1", Principal.user(name)) for name in ("admin", "alice"))
-    services = dataclasses.replace(
-        leading.dispatch._services, brokers=BrokerPrincipals(brokers, [admin.principal])
-    )
-    leading.dispatch = Dispatcher(services)
+    known, alice = Session("127.0.0.1", KNOWN), Session("127.0.0.1", Principal.user("alice"))
+    leading.dispatch = Dispatcher(dataclasses.replace(leading.dispatch._services, brokers=principals))
     order = StopReplicaRequest(topic_states=[], **ORDER)
     fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], replica_id=2)
-    refused = leading.send(order, EXTERNAL, session=alice)
-    assert refused.closed == "STOP_REPLICA is refused on listener EXTERNAL to User:alice, no super user"
-    answer = leading.send(fetch, EXTERNAL, session=alice).response
+    assert leading.send(order, listener, session=alice).closed == f"STOP_REPLICA is refused {refusal}"
+    answer = leading.send(fetch, listener, session=alice).response
     assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     for request in (order, fetch):
-        assert leading.send(request, EXTERNAL, session=admin).response.error_code == ErrorCode.NONE
+        assert leading.send(request, listener, session=known).response.error_code == ErrorCode.NONE
+    if listener is INTERNAL:
+        # A broker's principal on a listener of clients is no broker there.
+        assert leading.send(order, EXTERNAL, session=known).closed is not None
