@@ -231,6 +231,7 @@ def test_a_password_survives_encoding(cipher: str, password: str) -> None:
     secret = Secret("one")
     text = encode(config, secret, Secret(password))
     assert decode(secret, text).value == password
+    assert ("authenticationTagLength:128" in text) == ("GCM" in cipher)
     assert encode(config, secret, Secret(password)) != text
     assert decode(secret, text) is decode(secret, text), "the derivation of a key is slow"
     with pytest.raises(ValueError, match="cannot be decoded"):

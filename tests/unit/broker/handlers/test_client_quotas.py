@@ -195,6 +195,13 @@ def test_the_error_of_the_store_is_that_of_its_entry(serving: Serving) -> None:
     assert (answer.error_code, answer.entries) == (ErrorCode.REQUEST_TIMED_OUT, None)
 
 
+def test_a_stored_text_that_is_no_number_is_reported(serving: Serving) -> None:
+    serving.configs.stored[Entity.user("a")] = {"producer_byte_rate": "many"}
+    answer = ask(serving, {})
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert answer.error_message == "producer_byte_rate of users/a is not a number in ZooKeeper"
+
+
 @pytest.mark.parametrize(
     ("components", "strict", "numbers"),
     [

@@ -106,9 +106,10 @@ def test_a_bearer_token_with_extensions() -> None:
 def test_a_refused_token_is_acknowledged_so_that_the_broker_ends_the_exchange() -> None:
     client = OAuthBearerClient("abc")
     client.first()
-    assert client.answer(b'{"status":"invalid_token"}') == b"\x01"
+    error = b'{"status":"invalid_token"}'
+    assert client.answer(error) == b"\x01"
     # The broker fails the exchange now; if it does not, its own rules have let the client in.
-    assert client.answer(b"") is None
+    assert client.answer(error) is None
 
 
 async def test_unsecured_tokens_have_the_claims_of_kafkas_options() -> None:

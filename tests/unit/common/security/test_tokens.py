@@ -93,9 +93,11 @@ async def test_a_token_endpoint_is_asked_once_in_the_life_of_a_token(
     [
         (401, b"{}", SaslAuthenticationFailed),
         (200, b"{}", SaslAuthenticationFailed),
+        (200, b'{"access_token":""}', SaslAuthenticationFailed),
+        (200, b'{"access_token":1}', SaslAuthenticationFailed),
         (200, b"<html>", SaslAuthenticationFailed),
         (200, b"[" * 100_000, SaslAuthenticationFailed),
-        (503, b"", ConnectionClosed),
+        (500, b"", ConnectionClosed),
         # Raw answers, of no HTTP and of less than was promised.
         (0, b"SSH-2.0-x\r\n\r\n", ConnectionClosed),
         (0, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\nabc", ConnectionClosed),
