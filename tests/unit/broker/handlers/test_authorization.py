@@ -78,7 +78,7 @@ from tests.support.building import metadata as metadata_update
 from tests.support.group_requests import commit
 from tests.support.record_requests import fetch_request, produce_request
 from tests.support.serving import INTERNAL, Connection, batch, payload_of
-from tests.support.socket_server import Client, start_server
+from tests.support.socket_server import Client, servers
 
 
 def is_allowed(case: Case, connection: Connection) -> bool:
@@ -144,10 +144,7 @@ def must_log_in(session: Session, listener: str) -> None:
 @pytest.fixture
 def port(secured: SecuredServing) -> Iterator[int]:
     """Of a real listener, which the brokers use too."""
-    fatal: list[BaseException] = []
-    server = start_server(
-        secured.process,
-        on_fatal=fatal.append,
+    with servers(
         lane_of=lane_of,
         in_turn=in_turn,
         listener=INTERNAL,
@@ -155,10 +152,8 @@ def port(secured: SecuredServing) -> Iterator[int]:
         protect=must_log_in,
         sasl_enabled_mechanisms="PLAIN",
         sasl_mechanism_inter_broker_protocol="PLAIN",
-    )
-    yield server.ports[INTERNAL]
-    server.stop()
-    assert not fatal
+    ) as serve:
+        yield serve(secured.process).server.ports[INTERNAL]
 
 
 def log_in(password: str) -> tuple[bytes, bytes]:
