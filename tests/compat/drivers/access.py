@@ -3,7 +3,7 @@
 `barnabas.deploy` makes the settings for users with a password, which are those that it writes for people.
 """
 
-import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,16 @@ def current() -> Access:
     return _CURRENT[0]
 
 
-def reaching(kind: str, bootstrap: str) -> dict[str, Any]:
-    """The settings with which a kind of client reaches the bootstrap servers."""
+def reaching(kind: str, bootstrap: str, provider: Callable[[str], object] | None = None) -> dict[str, Any]:
+    """The settings with which a kind of client reaches the bootstrap servers.
+
+    `provider` makes the client's provider of a token; other clients take a function of their own kind.
+    """
     chosen = current()
     given = ClientAccess(
         bootstrap=bootstrap,
         ca_file=None if chosen.ca_file is None else Path(chosen.ca_file),
+        keystore_file=None if chosen.certificate is None else Path(chosen.certificate),
         mechanism=None if chosen.token else chosen.mechanism,
         user=chosen.user,
         password=chosen.password,
@@ -49,8 +53,8 @@ def reaching(kind: str, bootstrap: str) -> dict[str, Any]:
     settings = client_settings(kind, given)
     if chosen.token:
         settings |= _TOKEN_SETTINGS[kind]
-    if chosen.certificate:
-        settings |= _certificate_settings(kind, chosen.certificate, settings)
+        if provider is not None:
+            settings["sasl_oauth_token_provider"] = provider(chosen.token)
     return settings
 
 
@@ -59,14 +63,3 @@ _TOKEN_SETTINGS: dict[str, dict[str, Any]] = {
     "kafka-python": {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
     "aiokafka": {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
 }
-"""Without the function that returns the token, which each client has its own kind of."""
-
-
-def _certificate_settings(kind: str, path: str, settings: dict[str, Any]) -> dict[str, Any]:
-    if kind == "aiokafka":
-        context: ssl.SSLContext = settings["ssl_context"]
-        context.load_cert_chain(path)
-        return {}
-    if kind == "confluent":
-        return {"ssl.certificate.location": path, "ssl.key.location": path}
-    return {"ssl_certfile": path, "ssl_keyfile": path}

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiokafka
-from access import current, reaching
+from access import reaching
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
@@ -48,10 +48,7 @@ class Token(AbstractTokenProvider):
 
 def servers(bootstrap: str) -> dict[str, Any]:
     """The settings with which aiokafka reaches the bootstrap servers."""
-    settings = reaching("aiokafka", bootstrap)
-    if token := current().token:
-        settings["sasl_oauth_token_provider"] = Token(token)
-    return settings
+    return reaching("aiokafka", bootstrap, Token)
 
 
 def hello() -> dict[str, str]:

@@ -49,10 +49,7 @@ class Token(AbstractTokenProvider):
 
 def servers(bootstrap: str) -> dict[str, Any]:
     """The settings with which kafka-python reaches the bootstrap servers."""
-    settings = reaching("kafka-python", bootstrap)
-    if token := current().token:
-        settings["sasl_oauth_token_provider"] = Token(token)
-    return settings
+    return reaching("kafka-python", bootstrap, Token)
 
 
 def hello() -> dict[str, str]:
