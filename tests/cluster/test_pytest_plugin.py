@@ -1,4 +1,7 @@
-"""The pytest plugin, in runs of pytest of its own: example suites, settings by marker, faults, leftovers."""
+"""The pytest plugin, in runs of pytest of its own: example suites, settings by marker, faults, leftovers.
+
+Most runs are in this process, which has all imports and the process that forks brokers.
+"""
 
 import os
 import re
@@ -6,17 +9,24 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from barnabas.deploy.process import ProcessId
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
+from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
+
+pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = "pytest_barnabas.plugin"
 SRC = str(ROOT / "src")
+
+
+RunSuite = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def command(folder: Path, *arguments: str) -> Sequence[str]:
@@ -24,14 +34,12 @@ def command(folder: Path, *arguments: str) -> Sequence[str]:
 
 
 def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": SRC}
-    # The variables of this run's own xdist would make the run inside a worker of it.
-    for name in [name for name in environment if name.startswith("PYTEST_")]:
-        del environment[name]
+    """Run a suite in a process of its own."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return subprocess.run(
         command(folder, *arguments),
         cwd=folder,
-        env=environment,
+        env=environment | {"PYTHONPATH": SRC},
         capture_output=True,
         text=True,
         check=False,
@@ -39,8 +47,29 @@ def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.fixture
+def run_suite(
+    pytester: pytest.Pytester, zookeeper: ZooKeeper | ExistingZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> RunSuite:
+    """Runs a suite in this process; its cluster is in the ZooKeeper of this worker, or has one of its own."""
+    # The variables of this run's own xdist would make the run inside a worker of it.
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+        monkeypatch.delenv(name)
+
+    def run(folder: Path, *, own_zookeeper: bool = False) -> subprocess.CompletedProcess[str]:
+        if not own_zookeeper:
+            monkeypatch.setenv("BARNABAS_ZOOKEEPER", fresh_name(f"{zookeeper.connect}/plugin"))
+        monkeypatch.chdir(folder)
+        words = command(folder)[3:]
+        ran = pytester.runpytest_inprocess(*words)
+        return subprocess.CompletedProcess(words, int(ran.ret), str(ran.stdout), str(ran.stderr))
+
+    return run
+
+
 def suite(folder: Path, code: str, ini: str = "") -> Path:
-    (folder / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+    scope = "asyncio_default_fixture_loop_scope = function"
+    (folder / "pytest.ini").write_text(f"[pytest]\n{scope}\n{ini}\n")
     (folder / "test_it.py").write_text(code)
     return folder
 
@@ -57,7 +86,7 @@ def test_the_example_suites_pass_in_two_workers() -> None:
     assert re.search(r"\b6 passed", ran.stdout), ran.stdout
 
 
-def test_a_paused_broker_is_resumed_and_a_failure_shows_the_logs(tmp_path: Path) -> None:
+def test_a_paused_broker_is_resumed_and_a_failure_shows_the_logs(tmp_path: Path, run_suite: RunSuite) -> None:
     code = """
 def test_paused(barnabas_cluster, barnabas_topic):
     leader = barnabas_cluster.leader_of(barnabas_topic)
@@ -67,7 +96,7 @@ def test_paused(barnabas_cluster, barnabas_topic):
     assert barnabas_cluster.controller() in barnabas_cluster.broker_ids
     assert leader == "the failure that this test wants"
 """
-    ran = pytest_in(suite(tmp_path, code))
+    ran = run_suite(suite(tmp_path, code))
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "the failure that this test wants" in ran.stdout
     ends = re.findall(r"- the end of (\S+) -+\n(.*)", ran.stdout)
@@ -78,19 +107,19 @@ def test_paused(barnabas_cluster, barnabas_topic):
     assert "error" not in ran.stdout.splitlines()[-1]
 
 
-def test_a_failure_shows_nothing_of_an_empty_log(tmp_path: Path) -> None:
+def test_a_failure_shows_nothing_of_an_empty_log(tmp_path: Path, run_suite: RunSuite) -> None:
     code = """
 def test_it(barnabas_cluster):
     for path in barnabas_cluster.log_files.values():
         open(path, "w").close()
     assert not "the failure that this test wants"
 """
-    ran = pytest_in(suite(tmp_path, code, "barnabas_brokers = 1"))
+    ran = run_suite(suite(tmp_path, code, "barnabas_brokers = 1"))
     assert "the failure that this test wants" in ran.stdout
     assert "the end of" not in ran.stdout
 
 
-def test_two_faults_at_a_time_are_undone_one_by_one(tmp_path: Path) -> None:
+def test_two_faults_at_a_time_are_undone_one_by_one(tmp_path: Path, run_suite: RunSuite) -> None:
     code = """
 import time
 
@@ -112,11 +141,11 @@ def test_nested(barnabas_cluster, barnabas_topic):
     wait_isr(barnabas_cluster, barnabas_topic, {1, 2, 3})
     barnabas_cluster.wait_until_whole(10)
 """
-    ran = pytest_in(suite(tmp_path, code))
+    ran = run_suite(suite(tmp_path, code))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_a_marker_overrides_the_settings_of_the_ini_file(tmp_path: Path) -> None:
+def test_a_marker_overrides_the_settings_of_the_ini_file(tmp_path: Path, run_suite: RunSuite) -> None:
     """Transactions work in clusters of one and of two brokers too."""
     code = """
 import pytest
@@ -155,11 +184,13 @@ def test_marker(barnabas_cluster, barnabas_topic):
     assert (len(barnabas_cluster.broker_ids), retention(barnabas_cluster)) == (1, "2000000")
 """
     ini = "barnabas_brokers = 2\nbarnabas_settings =\n    log.retention.ms=1000000"
-    ran = pytest_in(suite(tmp_path, code, ini))
+    ran = run_suite(suite(tmp_path, code, ini), own_zookeeper=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_a_secured_cluster_has_settings_for_clients_and_users_of_a_test(tmp_path: Path) -> None:
+def test_a_secured_cluster_has_settings_for_clients_and_users_of_a_test(
+    tmp_path: Path, run_suite: RunSuite
+) -> None:
     code = """
 import pytest
 from confluent_kafka import Producer
@@ -194,17 +225,19 @@ def test_a_fault(barnabas_cluster):
     with barnabas_cluster.killed(1):
         pass
 """
-    ran = pytest_in(suite(tmp_path, code, "barnabas_security = tls + scram"))
+    ran = run_suite(suite(tmp_path, code, "barnabas_security = tls + scram"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_a_setting_without_a_value_is_refused_by_name(tmp_path: Path) -> None:
-    ran = pytest_in(suite(tmp_path, "def test(barnabas_cluster): ...", "barnabas_settings =\n    log.dirs"))
+def test_a_setting_without_a_value_is_refused_by_name(tmp_path: Path, run_suite: RunSuite) -> None:
+    ran = run_suite(suite(tmp_path, "def test(barnabas_cluster): ...", "barnabas_settings =\n    log.dirs"))
     assert ran.returncode != 0
     assert "expected NAME=VALUE, got 'log.dirs'" in ran.stdout + ran.stderr
 
 
-def test_a_wrong_argument_of_a_marker_is_named_before_a_cluster_starts(tmp_path: Path) -> None:
+def test_a_wrong_argument_of_a_marker_is_named_before_a_cluster_starts(
+    tmp_path: Path, run_suite: RunSuite
+) -> None:
     said_of = {
         "barnabas(borkers=1)": "borkers=1: unknown; did you mean brokers?",
         "barnabas(1)": "1 has no name; expected one of brokers, settings, security",
@@ -223,7 +256,7 @@ def test_a_wrong_argument_of_a_marker_is_named_before_a_cluster_starts(tmp_path:
     for number, marker in enumerate(said_of):
         code = f"import pytest\n@pytest.mark.{marker}\ndef test(barnabas_cluster, barnabas_topic): ...\n"
         (tmp_path / f"test_{number}.py").write_text(code)
-    ran = pytest_in(suite(tmp_path, "def test(): ..."))
+    ran = run_suite(suite(tmp_path, "def test(): ..."))
     assert f"{len(said_of)} errors" in ran.stdout.splitlines()[-1], ran.stdout + ran.stderr
     for number, (marker, said) in enumerate(said_of.items()):
         expected = f"test_{number}.py::test: @pytest.mark.{marker.partition('(')[0]}: {said}\n"
@@ -233,14 +266,16 @@ def test_a_wrong_argument_of_a_marker_is_named_before_a_cluster_starts(tmp_path:
 
 
 @pytest.mark.parametrize("brokers", ["three", "0"])
-def test_a_wrong_number_of_brokers_in_the_ini_file_is_named(tmp_path: Path, brokers: str) -> None:
-    ran = pytest_in(suite(tmp_path, "def test(barnabas_cluster): ...", f"barnabas_brokers = {brokers}"))
+def test_a_wrong_number_of_brokers_in_the_ini_file_is_named(
+    tmp_path: Path, run_suite: RunSuite, brokers: str
+) -> None:
+    ran = run_suite(suite(tmp_path, "def test(barnabas_cluster): ...", f"barnabas_brokers = {brokers}"))
     said = f"barnabas_brokers = {brokers}: expected a whole number, 1 or more"
     assert said in ran.stdout + ran.stderr
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-def test_a_wrong_argument_of_the_cluster_is_named_at_once(tmp_path: Path) -> None:
+def test_a_wrong_argument_of_the_cluster_is_named_at_once(tmp_path: Path, run_suite: RunSuite) -> None:
     code = """
 import re, time
 import pytest
@@ -268,7 +303,7 @@ def test(barnabas_cluster, barnabas_topic):
     c.create_topic("y", configs={"max.message.bytes": 5_000})
     c.delete_topic("y")
 """
-    ran = pytest_in(suite(tmp_path, code, "barnabas_brokers = 1"))
+    ran = run_suite(suite(tmp_path, code, "barnabas_brokers = 1"))
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
