@@ -24,7 +24,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 Foreground = tuple[subprocess.Popen[str], dict[str, Any]]
 
 
-def commands_to(cluster: LocalCluster, run_one: Command = run_command) -> Barnabas:
+def commands_to(cluster: LocalCluster, run_one: Command = call_command) -> Barnabas:
     """Runs a command against the cluster; `check` (default) wants exit code 0."""
     named = {"BARNABAS_BOOTSTRAP": cluster.bootstrap, "BARNABAS_DIR": str(cluster.directory)}
     named |= credentials_of(cluster)
@@ -40,6 +40,7 @@ def commands_to(cluster: LocalCluster, run_one: Command = run_command) -> Barnab
 
 @pytest.fixture
 def barnabas(shared_cluster: LocalCluster) -> Barnabas:
+    """Commands in this process: a process of its own takes half a second to start."""
     return commands_to(shared_cluster)
 
 
@@ -49,7 +50,8 @@ def topic() -> str:
     return fresh_name("flights")
 
 
-def test_produced_lines_are_consumed(barnabas: Barnabas, topic: str, tmp_path: Path) -> None:
+def test_produced_lines_are_consumed(shared_cluster: LocalCluster, topic: str, tmp_path: Path) -> None:
+    barnabas = commands_to(shared_cluster, run_command)
     barnabas("topics", "create", topic, "--partitions", "2", "--replication-factor", "3")
     lines = [f"carrier{number % 7}:flight {number}" for number in range(500)]
     (tmp_path / "lines").write_text("\n".join(lines) + "\n")
@@ -110,10 +112,7 @@ def test_follow_prints_later_records(barnabas: Barnabas, topic: str, shared_clus
         follower.wait()
 
 
-def test_errors_name_the_mistake_and_have_their_exit_codes(
-    barnabas: Barnabas, shared_cluster: LocalCluster, topic: str
-) -> None:
-    called = commands_to(shared_cluster, call_command)
+def test_errors_name_the_mistake_and_have_their_exit_codes(barnabas: Barnabas, topic: str) -> None:
     typo, hint = topic.replace("flights", "fligths"), f"did you mean {topic}"
     barnabas("topics", "create", topic, "--partitions", "2", "--replication-factor", "3")
     for words, code, said in [
@@ -143,7 +142,7 @@ def test_errors_name_the_mistake_and_have_their_exit_codes(
         (("produce", topic, "--set", "linger.sm=1"), exit_codes.USAGE, "linger"),
         (("kill", "9"), exit_codes.NOT_FOUND, "there is no broker 9; there are 1, 2, 3"),
     ]:
-        done = called(*words, check=False)
+        done = barnabas(*words, check=False)
         assert said in done.stderr, f"{words}: {done.stderr}"
         assert done.returncode == code, words
     missing = barnabas("produce", topic, "--key-separator", ":", stdin="a:b\nno separator\n", check=False)
@@ -379,18 +378,18 @@ def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
 ) -> None:
     up, described = foreground
     directory = ("--dir", str(tmp_path))
-    assert run_command("kill", "2", *directory).returncode == exit_codes.OK
-    assert run_command("kill", "2", *directory).returncode == exit_codes.FAILED
-    assert run_command("pause", "3", *directory).returncode == exit_codes.OK
-    assert run_command("resume", "3", *directory).returncode == exit_codes.OK
+    assert call_command("kill", "2", *directory).returncode == exit_codes.OK
+    assert call_command("kill", "2", *directory).returncode == exit_codes.FAILED
+    assert call_command("pause", "3", *directory).returncode == exit_codes.OK
+    assert call_command("resume", "3", *directory).returncode == exit_codes.OK
     done = run_command("restart", "2", *directory, "--json")
     assert done.returncode == exit_codes.OK, done.stderr
     restarted = ProcessId.of(json.loads(done.stdout)["pid"])
     assert restarted is not None
     assert restarted.pid != described["brokers"][1]["pid"]
-    assert run_command("stop", "3", *directory).stdout == "broker 3: stopped\n"
-    assert run_command("kill", "zookeeper", *directory).stdout == "ZooKeeper: killed\n"
-    assert run_command("kill", "zookeeper", *directory).returncode == exit_codes.FAILED
+    assert call_command("stop", "3", *directory).stdout == "broker 3: stopped\n"
+    assert call_command("kill", "zookeeper", *directory).stdout == "ZooKeeper: killed\n"
+    assert call_command("kill", "zookeeper", *directory).returncode == exit_codes.FAILED
     done = run_command("restart", "zookeeper", *directory, "--json")
     assert done.returncode == exit_codes.OK, done.stderr
     zookeeper = ProcessId.of(json.loads(done.stdout)["pid"])
@@ -447,7 +446,7 @@ def test_a_detached_cluster_runs_until_down(tmp_path: Path, monkeypatch: pytest.
         (broker,) = json.loads(up.stdout)["brokers"]
         env = run_command("env", "--dir", str(tmp_path))
         assert ProcessId.of(broker["pid"]) is not None
-        wait_for(lambda: run_command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK)
+        wait_for(lambda: call_command("status", "--dir", str(tmp_path)).returncode == exit_codes.OK)
         # A disk with less space left than this counts as full.
         monkeypatch.setattr(cluster_view, "_FULL_BYTES", 2**63)
         full = call_command("status", "--dir", str(tmp_path))
@@ -460,13 +459,13 @@ def test_a_detached_cluster_runs_until_down(tmp_path: Path, monkeypatch: pytest.
             check=True,
         )
         assert exported.stdout == f"127.0.0.1:{broker['port']} {tmp_path}\n"
-        assert "broker-1 | " in run_command("logs", "--dir", str(tmp_path)).stdout
-        assert run_command("kill", "zookeeper", "--dir", str(tmp_path)).returncode == exit_codes.OK
-        said = run_command("up", "--dir", str(tmp_path)).stderr
+        assert "broker-1 | " in call_command("logs", "--dir", str(tmp_path)).stdout
+        assert call_command("kill", "zookeeper", "--dir", str(tmp_path)).returncode == exit_codes.OK
+        said = call_command("up", "--dir", str(tmp_path)).stderr
         assert "its ZooKeeper is down (start it: `barnabas restart zookeeper" in said
         assert run_command("restart", "zookeeper", "--dir", str(tmp_path)).returncode == exit_codes.OK
     finally:
         down = run_command("down", "--dir", str(tmp_path))
     assert (down.returncode, down.stdout) == (exit_codes.OK, "stopped\n")
     assert ProcessId.of(broker["pid"]) is None
-    assert run_command("down", "--dir", str(tmp_path)).stdout.endswith("was not running\n")
+    assert call_command("down", "--dir", str(tmp_path)).stdout.endswith("was not running\n")

@@ -17,7 +17,7 @@ from barnabas.protocol.ids import TopicPartition
 from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
 
-from .tools import COMMAND, call_command, partitions_seen_by, run_command
+from .tools import COMMAND, call_command, partitions_seen_by
 
 Groups = Callable[..., Any]
 
@@ -151,7 +151,7 @@ def test_a_member_continues_at_the_offsets_of_its_group(
     shared_cluster: LocalCluster, groups: Groups, topic: str
 ) -> None:
     def consume(*words: str) -> subprocess.CompletedProcess[str]:
-        return run_command("consume", topic, "--group", topic, "-b", shared_cluster.bootstrap, *words)
+        return call_command("consume", topic, "--group", topic, "-b", shared_cluster.bootstrap, *words)
 
     lines = consume("--max", "7").stdout.splitlines() + consume("--max", "13").stdout.splitlines()
     assert sorted(lines) == sorted([str(number) for number in range(10)] * 2)

@@ -18,7 +18,7 @@ from barnabas.protocol.ids import TopicPartition
 from tests.support.metrics_page import fetch_page, fetch_pages
 from tests.support.waiting import wait_for
 
-from .tools import ClusterView, StartCluster, run_command, show_status
+from .tools import ClusterView, StartCluster, call_command, run_command, show_status
 
 Samples = dict[tuple[str, ...], float]
 """Values by the name and the `LABELS` that a sample has."""
@@ -64,7 +64,9 @@ def barnabas(*words: str) -> str:
 
 def groups_lag(cluster: LocalCluster, group: str) -> Samples:
     """The output of `barnabas groups lag`, with the names of the metrics."""
-    said = json.loads(barnabas("groups", "lag", group, "--json", "--bootstrap", cluster.bootstrap))
+    shown = call_command("groups", "lag", group, "--json", "--bootstrap", cluster.bootstrap)
+    assert shown.returncode == 0, shown.stderr
+    said = json.loads(shown.stdout)
     lags = {(row["topic"], str(row["partition"])): row["lag"] for row in said["partitions"]}
     return {("lag", *key): lag for key, lag in lags.items() if lag is not None} | {
         # The metric is of the committed partitions; the command's total is unknown if one lag is.
@@ -223,7 +225,7 @@ def test_the_command_shows_the_urls_of_the_metrics(tmp_path: Path) -> None:
         assert f"metrics of broker 1: {url}\n" in shown.stdout
         (process,) = json.loads(as_json.stdout)["processes"]
         assert process["metrics"] == url
-        barnabas("kill", "1", *directory)
+        assert call_command("kill", "1", *directory).returncode == 0
         barnabas("restart", "1", *directory)
         assert fetch_page(url).value("kafka_server_kafkaserver_brokerstate") == RUNNING
     finally:

@@ -72,12 +72,12 @@ def run_command(*words: str, stdin: str = "", **environment: str) -> subprocess.
     )
 
 
-def call_command(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """As `run_command`, but in this process, which saves its start; for commands that read no input."""
+def call_command(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """As `run_command`, but in this process, which saves its start."""
     output, errors = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
         patch.setattr(os, "environ", clean_environment(**environment))
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         try:
             code = main(words)
         except SystemExit as ended:
