@@ -17,14 +17,16 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast lint format demo pipeline chaos soak spark-lanes flaky mutants bench bench-kafka pictures settings loops \
-	dashboard lock clean
+.PHONY: help setup test rewritten test-fast lint format demo pipeline chaos soak spark-lanes flaky mutants bench bench-kafka \
+	pictures settings loops dashboard lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
 	"$$found" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$found" && break; done)
 BIN := .venv/bin
 STAMP := .venv/.set-up
+# Folders of packages that nothing here imports.
+UNUSED := /(tests?|testing/tests|examples)/
 # Each is a lane of its own: .venv-spark/VERSION, the locked packages but for PySpark.
 SPARK_VERSIONS ?= 4.0.0 4.1.4 4.2.1 4.3.0
 JOBS ?= auto
@@ -45,13 +47,22 @@ $(STAMP): requirements.lock pyproject.toml
 			echo "make setup: $(PYTHON) cannot make a venv (on Debian: apt-get install python3-venv)" >&2; exit 1; }; \
 	fi
 	@echo "setup: $$(grep -c == requirements.lock) locked packages (one or two minutes the first time)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off \
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile \
 		-r requirements.lock | sed -un 's/^Collecting \([^ ]*\).*/setup:   \1/p'
+	@# pip would compile in one process, and the packages' own tests too.
+	@$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' .venv/lib
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -q --no-build-isolation --no-deps -e .
 	@touch $@ && echo "setup: done"
 
-test: setup lint
+test: setup
+	@$(MAKE) --no-print-directory -j 2 lint rewritten
 	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+# Compiles the test modules with their asserts, which each worker would do in the first run of a clone. Beside
+# the lint, because mypy has one process. A test module that cannot be imported fails `make test` again.
+rewritten: setup
+	@mkdir -p build && { $(BIN)/python -m pytest --collect-only -q $(PYTEST_ARGS) > build/rewritten.txt \
+		|| { cat build/rewritten.txt; exit 1; }; }
 
 test-fast: setup lint
 	$(BIN)/python -m pytest -n $(JOBS) -m "not long" tests/unit tests/architecture tests/simulation $(PYTEST_ARGS)
