@@ -195,14 +195,15 @@ def alone(name: str) -> Iterator[Path]:
         yield folder
 
 
-def run_tool(command: list[str], folder: Path) -> None:
-    """Run a package tool; raises Unavailable with the end of its output."""
+def run_tool(command: list[str], folder: Path, **environment: str) -> None:
+    """Run a package tool, with more variables; raises Unavailable with the end of its output."""
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{command[0]} is not on the PATH")
     try:
         done = subprocess.run(
             command,
             cwd=folder,
+            env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -292,7 +293,11 @@ PROGRAM: Final = "DRIVER_PROGRAM"
 def _franz_go() -> Mapping[str, str]:
     with alone("franz-go") as folder:
         program = folder / "driver"
-        run_tool(["go", "build", "-o", str(program), "."], HERE / "drivers" / "franz_go")
+        # A build from nothing compiles Go's library too: 30 CPU seconds like this, and 80 by default.
+        fast = ("-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w")
+        run_tool(
+            ["go", "build", *fast, "-o", str(program), "."], HERE / "drivers" / "franz_go", CGO_ENABLED="0"
+        )
         return {PROGRAM: str(program)}
 
 
