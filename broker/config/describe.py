@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from barnabas.broker.config.dynamic import (
     ConfigLayers,
@@ -32,6 +32,9 @@ from barnabas.common.settings import Setting, setting_text
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.messages import configs as wire
+
+_LIMITS_OF_CONNECTIONS: Final = ("max.connections", "max.connection.creation.rate")
+"""Of the broker, and the ends of those of listeners."""
 
 
 class Alteration(NamedTuple):
@@ -169,6 +172,8 @@ def check(kind: wire.ConfigResourceType, settings: Mapping[str, str], layers: Co
             value = parse_setting(name, declared.kind, text, problems)
             if value is not None and name in _settings_of(kind):
                 values[name] = value
+            if value == 0 and name.endswith(_LIMITS_OF_CONNECTIONS):
+                problems.append(f"{name}=0: no client could connect any more, not even to change that")
     problems += conflicts(values)
     if not problems and not is_topic and any(is_per_broker(name) for name in {*settings, *layers.broker}):
         after, _ = ConfigLayers.of(layers.static, settings, layers.all_brokers)

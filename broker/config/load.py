@@ -95,6 +95,7 @@ _NEEDED: Final = (
 """Settings without which the others cannot be checked together."""
 _JAAS_FILE: Final = "java.security.auth.login.config"
 _CLEANER_THREADS: Final = "log.cleaner.threads"
+_PER_IP: Final = "max.connections.per.ip"
 _DEDUPE_BUFFER: Final = "log.cleaner.dedupe.buffer.size"
 _LEAST_MAP_BYTES: Final = 1 << 20
 _KEY_VALUE: Final = re.compile(r"^((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)$")
@@ -188,6 +189,8 @@ def conflicts(values: Mapping[str, SettingValue]) -> list[str]:
             f"{_DEDUPE_BUFFER}={buffer}: expected at least {_LEAST_MAP_BYTES} for each of "
             f"{_CLEANER_THREADS}={threads}"
         )
+    if values.get(_PER_IP) == 0 and not values.get(f"{_PER_IP}.overrides"):
+        problems.append(f"{_PER_IP}=0: expected {_PER_IP}.overrides beside it")
     return problems
 
 

@@ -133,6 +133,14 @@ def test_passwords_are_described_without_their_texts() -> None:
             ErrorCode.INVALID_CONFIG,
             "Configs cannot be updated dynamically for existing listener EXTERNAL",
         ),
+        ("max.connections", "0", ErrorCode.INVALID_CONFIG, "max.connections=0: no client could connect"),
+        (f"{EXTERNAL}max.connection.creation.rate", "0", ErrorCode.INVALID_CONFIG, "no client could connect"),
+        (
+            "max.connections.per.ip",
+            "0",
+            ErrorCode.INVALID_CONFIG,
+            "expected max.connections.per.ip.overrides",
+        ),
         (
             "listener.security.protocol.map",
             "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
@@ -148,6 +156,11 @@ def test_what_cannot_change_while_a_broker_runs_is_refused(
         alter({}, (name, value))
     assert refused.value.code is code
     assert sentence in str(refused.value)
+
+
+def test_all_but_some_addresses_may_be_refused() -> None:
+    chosen = ("max.connections.per.ip", "0"), ("max.connections.per.ip.overrides", "10.0.0.1:9")
+    assert alter({}, *chosen) == dict(chosen)
 
 
 def test_a_new_listener_comes_with_any_settings() -> None:
