@@ -17,8 +17,7 @@ import confluent_kafka
 import pytest
 
 from barnabas.cli import exit_codes
-from barnabas.client import NewTopic
-from barnabas.client.admin.admin import ClientQuotaEntity, QuotaMatch
+from barnabas.client import ClientQuotaEntity, NewTopic, QuotaMatch
 from barnabas.client.blocking import Admin, Producer
 from barnabas.client.errors import NoBrokerReachable
 from barnabas.deploy.local import LocalCluster
