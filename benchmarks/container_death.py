@@ -29,8 +29,9 @@ from barnabas.client.admin.admin import Admin, NewTopic
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
+from barnabas.common.properties import to_properties
 from barnabas.deploy.health import wait_ready
-from barnabas.deploy.local_broker import broker_command, to_properties
+from barnabas.deploy.local_broker import broker_command
 from barnabas.deploy.process import DeployError, ManagedProcess, tail
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import BarnabasError

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.common.properties import to_properties
 from barnabas.common.security.jaas import LOGIN_MODULES, LoginModule, jaas_text
-from barnabas.deploy.local_broker import PLAINTEXT, to_properties
+from barnabas.deploy.local_broker import PLAINTEXT
 from barnabas.deploy.private_files import make_private_folder, write_private
 from barnabas.deploy.state import SecurityConfiguration
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from barnabas.common.properties import to_properties
 from barnabas.common.security.channel_security import PLAINTEXT
 from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.certificates import check_name
 from barnabas.deploy.health import broker_problem
-from barnabas.deploy.local_broker import to_properties
 from barnabas.deploy.private_files import write_private
 from barnabas.deploy.process import DeployError, wait_until
 from barnabas.deploy.security import (

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from barnabas.common.properties import to_properties
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.preloaded import fork_broker, preload
 from barnabas.deploy.private_files import make_private_folder, write_private
@@ -84,17 +85,6 @@ def check_settings(settings: Mapping[str, str], *, metrics: bool = False) -> Non
     for name in _fixed(metrics):
         if name in settings:
             raise InvalidConfiguration(f"{name} differs from broker to broker; the cluster sets it")
-
-
-def to_properties(settings: Mapping[str, str]) -> str:
-    """The text of a properties file; backslashes, and blanks at a value's start, are escaped."""
-    lines = []
-    for name, value in settings.items():
-        escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-        if escaped[:1] in (" ", "\t"):
-            escaped = "\\" + escaped
-        lines.append(f"{name}={escaped}\n")
-    return "".join(lines)
 
 
 def settings_in(environment: Mapping[str, str], *, metrics: bool = False) -> dict[str, str]:

@@ -27,6 +27,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from barnabas.common.properties import to_properties
 from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.private_files import make_private_folder
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
@@ -281,7 +282,7 @@ class ZooKeeper(LocalServer):
                 "enforce.auth.schemes": "sasl",
             }
         configuration = self.directory / "zoo.cfg"
-        configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        configuration.write_text(to_properties({name: str(value) for name, value in settings.items()}))
         flags = [*_JVM_FLAGS, f"-Dzookeeper.forceSync={'yes' if self.sync else 'no'}"]
         if self.jaas_file is not None:
             flags.append(f"-Djava.security.auth.login.config={self.jaas_file}")

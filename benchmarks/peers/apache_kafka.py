@@ -36,8 +36,8 @@ from typing import Final, NamedTuple, NoReturn, Self
 
 from kazoo.client import KazooClient
 
+from barnabas.common.properties import to_properties
 from barnabas.common.security.scram import ScramMechanism, make_credential
-from barnabas.deploy.local_broker import to_properties
 from barnabas.deploy.maven import FetchFailed, fetch, read_pinned
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.process import DeployError, ManagedProcess, tail, wait_until

@@ -8,7 +8,6 @@ nearest known name. Pure except for reading the file; used at start on the main 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -41,6 +40,7 @@ from barnabas.broker.config.settings import (
     declaration,
 )
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, SettingValue, TopicConfig
+from barnabas.common.properties import parse_properties
 from barnabas.common.security.jaas import LoginModule, MalformedJaas, parse_jaas_file
 from barnabas.common.security.secret import HIDDEN, shown
 from barnabas.common.settings import DERIVED, REQUIRED, Integer, Kind, Setting, parse_key_values, problem
@@ -98,8 +98,6 @@ _CLEANER_THREADS: Final = "log.cleaner.threads"
 _PER_IP: Final = "max.connections.per.ip"
 _DEDUPE_BUFFER: Final = "log.cleaner.dedupe.buffer.size"
 _LEAST_MAP_BYTES: Final = 1 << 20
-_KEY_VALUE: Final = re.compile(r"^((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)$")
-_ESCAPE: Final = re.compile(r"\\(.)")
 
 
 def config_from(settings: Mapping[str, str]) -> BrokerConfig:
@@ -388,34 +386,6 @@ def _check_together(values: Mapping[str, Any], problems: list[str]) -> None:
 
 
 # The sources, each as ``{name: text}``
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Read the format of ``java.util.Properties``; of a repeated key the last counts.
-
-    A backslash continues a line, or makes a character such as ``:`` part of a name or a value. Raises
-    ValueError with the line number if it is before a letter or digit, of which Java makes control characters
-    or other letters, and for a line without a name.
-    """
-    settings: dict[str, str] = {}
-    joined, first = "", 0
-    for number, raw in enumerate([*re.split("\r\n|\r|\n", text), ""], start=1):
-        line = raw.lstrip()
-        if not joined and line[:1] in ("", "#", "!"):
-            continue
-        line, first = joined + line, first if joined else number
-        # An even number of backslashes at the end is not a continuation: they escape each other.
-        joined = line[:-1] if (len(line) - len(line.rstrip("\\"))) % 2 else ""
-        if joined:
-            continue
-        ((key, value),) = _KEY_VALUE.findall(line)
-        if not key:
-            raise ValueError(f"line {first} has no name before its value")
-        for escaped in _ESCAPE.findall(line):
-            if escaped.isalnum():
-                raise ValueError(f"line {first} has \\{escaped}: write two backslashes for one")
-        settings[_ESCAPE.sub(r"\1", key)] = _ESCAPE.sub(r"\1", value)
-    return settings
 
 
 def read_properties_file(path: Path, problems: list[str]) -> dict[str, str]:

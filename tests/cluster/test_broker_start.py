@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.common.properties import to_properties
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.local_broker import to_properties
 from barnabas.deploy.ports import ReservedPort
 
 from .tools import ClusterView

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from barnabas.broker.config.load import load_config, parse_properties
+from barnabas.broker.config.load import load_config
+from barnabas.common.properties import parse_properties
 from barnabas.common.security.jaas import parse_jaas
 from barnabas.deploy import container
 from barnabas.deploy.certificates import keystore_file

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.config.load import parse_properties
+from barnabas.common.properties import parse_properties
 from barnabas.common.security.certificate_names import names_of_pem
 from barnabas.common.security.jaas import parse_jaas, parse_jaas_file
 from barnabas.common.security.keystores import read_keys
@@ -224,7 +224,7 @@ def test_users_with_odd_names_and_passwords_do_without_certificates(tmp_path: Pa
 
 
 def test_each_file_of_a_user_has_the_settings_of_its_client(tmp_path: Path) -> None:
-    password = 'quo"ted\\ and spaced'
+    password = 'quo"ted\\ and spaced ü'
     security = prepared(tmp_path, users={"alice": password})
     folder = security.clients_of("alice")
     security.write_clients(BOOTSTRAP)
@@ -233,7 +233,7 @@ def test_each_file_of_a_user_has_the_settings_of_its_client(tmp_path: Path) -> N
     def settings(kind: str) -> dict[str, Any]:
         return client_settings(kind, access)
 
-    assert parse_properties((folder / "client.properties").read_text()) == settings("java")
+    assert parse_properties((folder / "client.properties").read_text("ascii")) == settings("java")
     assert parse_jaas(settings("java")["sasl.jaas.config"], "SCRAM-SHA-256").options == {
         "username": "alice",
         "password": password,

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.common.properties import parse_properties
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, find_jars, find_java, java_version
 
@@ -78,3 +79,10 @@ def test_with_users_nobody_else_may_connect(tmp_path: Path) -> None:
     plain = ZooKeeper(tmp_path / "plain").command()
     assert not [word for word in plain if "login.config" in word or "netty" in word]
     assert "auth" not in (tmp_path / "plain" / "zoo.cfg").read_text()
+
+
+def test_its_data_is_in_its_folder_whatever_its_name(tmp_path: Path) -> None:
+    server = ZooKeeper(tmp_path / "zookeeper ü")
+    server.command()
+    settings = parse_properties((server.directory / "zoo.cfg").read_text(encoding="ascii"))
+    assert settings["dataDir"] == str(server.directory / "data")
