@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
+from barnabas.broker.config.listener_config import KNOWN_MECHANISMS
 from barnabas.broker.security.session import NEVER_NS, Session
 from barnabas.common.security.principal import Principal
 from barnabas.protocol.errors import ErrorCode
@@ -200,8 +201,9 @@ class Authenticator:
             self._begin_again(now_ns)
         offered = self._mechanisms.get(mechanism)
         if offered is None:
-            # The name is the peer's: it does not go into the log.
-            raise self.failure("Unsupported SASL mechanism", ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+            # A name that the peer made up does not go into the log.
+            named = mechanism if mechanism in KNOWN_MECHANISMS else "of another name"
+            raise self.failure(f"Unsupported SASL mechanism {named}", ErrorCode.UNSUPPORTED_SASL_MECHANISM)
         if self._reauthenticates and mechanism != self._mechanism:
             self._move(Event.OTHER_MECHANISM)
             self._other_mechanism = (

@@ -149,10 +149,11 @@ def test_tokens_without_a_handshake_are_a_bug_of_the_caller() -> None:
         assert peer.session.principal != Principal.user("mallory")
 
 
-def test_an_unknown_mechanism_is_refused() -> None:
+@pytest.mark.parametrize(("mechanism", "named"), [("GSSAPI", "GSSAPI"), ("X\nINFO", "of another name")])
+def test_a_mechanism_that_is_not_enabled_is_refused(mechanism: str, named: str) -> None:
     peer = Peer()
-    with pytest.raises(AuthenticationFailed, match="Unsupported SASL mechanism") as refused:
-        peer.handshake("GSSAPI")
+    with pytest.raises(AuthenticationFailed, match=f"Unsupported SASL mechanism {named}$") as refused:
+        peer.handshake(mechanism)
     assert refused.value.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert peer.authenticator.state is State.FAILED
     assert peer.authenticator.mechanisms == ["TALK", "OTHER"]
