@@ -36,7 +36,7 @@ from barnabas.broker.config.listeners import (
 )
 from barnabas.broker.config.load import parse_setting, unknown_setting
 from barnabas.broker.config.password_encoder import decode, encode
-from barnabas.broker.config.settings import ALIASES, SETTINGS, BrokerConfig, declaration
+from barnabas.broker.config.settings import ALIASES, OF_LISTENERS, SETTINGS, BrokerConfig, declaration
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, TopicConfig
 from barnabas.broker.config.topic_configs import TopicConfigs
 from barnabas.common.security.secret import HIDDEN, Secret
@@ -63,7 +63,7 @@ def is_dynamic(name: str) -> bool:
 def is_per_broker(name: str) -> bool:
     """Whether a setting differs from broker to broker, so that it cannot be set for all."""
     parsed = parse_listener_name(name)
-    return name in _ADDRESSES if parsed is None else parsed.setting not in LIMITS
+    return name in _ADDRESSES | OF_LISTENERS if parsed is None else parsed.setting not in LIMITS
 
 
 def is_password(name: str) -> bool:

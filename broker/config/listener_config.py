@@ -119,6 +119,7 @@ class ListenerConfig:
         Choice("TLSv1.3", "TLSv1.2", "TLS"),
         "TLSv1.3",
         "Without effect: ssl.enabled.protocols counts.",
+        is_dynamic=True,
     )
     ssl_enabled_protocols: tuple[str, ...] = setting(
         TextList(choices=("TLSv1.2", "TLSv1.3")), ("TLSv1.2", "TLSv1.3"), "The versions of TLS that are used."
@@ -150,14 +151,18 @@ class ListenerConfig:
         Boolean(), False, "Whether a new certificate may lack names of the former one while the broker runs."
     )
     ssl_engine_factory_class: str | None = setting(
-        JavaClass(_ENGINE_FACTORY), None, "Without effect: TLS is OpenSSL's."
+        JavaClass(_ENGINE_FACTORY), None, "Without effect: TLS is OpenSSL's.", is_dynamic=True
     )
-    ssl_provider: str | None = setting(Text(), None, "Without effect: TLS is OpenSSL's.")
+    ssl_provider: str | None = setting(Text(), None, "Without effect: TLS is OpenSSL's.", is_dynamic=True)
     ssl_secure_random_implementation: str | None = setting(
-        Text(), None, "Without effect: random numbers are OpenSSL's."
+        Text(), None, "Without effect: random numbers are OpenSSL's.", is_dynamic=True
     )
-    ssl_keymanager_algorithm: str = setting(Text(), "SunX509", "Without effect: TLS is OpenSSL's.")
-    ssl_trustmanager_algorithm: str = setting(Text(), "PKIX", "Without effect: TLS is OpenSSL's.")
+    ssl_keymanager_algorithm: str = setting(
+        Text(), "SunX509", "Without effect: TLS is OpenSSL's.", is_dynamic=True
+    )
+    ssl_trustmanager_algorithm: str = setting(
+        Text(), "PKIX", "Without effect: TLS is OpenSSL's.", is_dynamic=True
+    )
 
     # SASL
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
@@ -217,18 +222,28 @@ class ListenerConfig:
         Integer(0, LONG_MAX), 10_000, "Without effect: the next login asks the token endpoint again."
     )
     sasl_login_refresh_window_factor: float = setting(
-        Double(0.5, 1.0), 0.8, "Without effect: a token is replaced after four fifths of its life."
+        Double(0.5, 1.0),
+        0.8,
+        "Without effect: a token is replaced after four fifths of its life.",
+        is_dynamic=True,
     )
     sasl_login_refresh_window_jitter: float = setting(
         Double(0.0, 0.25),
         0.05,
         "Without effect: a token is replaced after four fifths of its life.",
+        is_dynamic=True,
     )
     sasl_login_refresh_min_period_seconds: int = setting(
-        _Seconds(900), 60, "Without effect: a token is replaced after four fifths of its life."
+        _Seconds(900),
+        60,
+        "Without effect: a token is replaced after four fifths of its life.",
+        is_dynamic=True,
     )
     sasl_login_refresh_buffer_seconds: int = setting(
-        _Seconds(3_600), 300, "Without effect: a token is replaced after four fifths of its life."
+        _Seconds(3_600),
+        300,
+        "Without effect: a token is replaced after four fifths of its life.",
+        is_dynamic=True,
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         Text(), None, "Where the keys that verify tokens are: a URL of HTTP, HTTPS or a file."
@@ -262,18 +277,25 @@ class ListenerConfig:
         JavaClass(DEFAULT_PRINCIPAL_BUILDER),
         DEFAULT_PRINCIPAL_BUILDER,
         "Without effect: certificates and SASL names give the principals.",
+        is_dynamic=True,
     )
-    sasl_kerberos_service_name: str | None = setting(Text(), None, "Without effect: there is no GSSAPI.")
-    sasl_kerberos_kinit_cmd: str = setting(Text(), "/usr/bin/kinit", "Without effect: there is no GSSAPI.")
+    sasl_kerberos_service_name: str | None = setting(
+        Text(), None, "Without effect: there is no GSSAPI.", is_dynamic=True
+    )
+    sasl_kerberos_kinit_cmd: str = setting(
+        Text(), "/usr/bin/kinit", "Without effect: there is no GSSAPI.", is_dynamic=True
+    )
     sasl_kerberos_ticket_renew_window_factor: float = setting(
-        Double(0), 0.8, "Without effect: there is no GSSAPI."
+        Double(0), 0.8, "Without effect: there is no GSSAPI.", is_dynamic=True
     )
-    sasl_kerberos_ticket_renew_jitter: float = setting(Double(0), 0.05, "Without effect: there is no GSSAPI.")
+    sasl_kerberos_ticket_renew_jitter: float = setting(
+        Double(0), 0.05, "Without effect: there is no GSSAPI.", is_dynamic=True
+    )
     sasl_kerberos_min_time_before_relogin: int = setting(
-        Integer(0, LONG_MAX), 60_000, "Without effect: there is no GSSAPI."
+        Integer(0, LONG_MAX), 60_000, "Without effect: there is no GSSAPI.", is_dynamic=True
     )
     sasl_kerberos_principal_to_local_rules: tuple[str, ...] = setting(
-        TextList(is_list=True), ("DEFAULT",), "Without effect: there is no GSSAPI."
+        TextList(is_list=True), ("DEFAULT",), "Without effect: there is no GSSAPI.", is_dynamic=True
     )
 
     # Limits, which the broker's settings of the same names do not replace: they are for all listeners

@@ -187,12 +187,13 @@ def broker_differences(ours: Mapping[str, Entry], theirs: Mapping[str, Row]) -> 
             continue
         row = theirs[name]
         is_dynamic = row.cells["Update Mode"] != "read-only"
+        # With the prefix of a listener these are dynamic: see `check_open_listeners`.
+        is_only_for_listeners = name in OF_LISTENERS and "Without effect" not in SETTINGS[name].documentation
         default = next((layer.text for layer in layers.layers(name) if layer.source == 5), None)
         for field, is_same in (
             ("type", entry.config_type.name.lower() == row.cells["Type"]),
             ("default", default == row.default or same_number(default, row.default)),
-            # With the prefix of a listener these are dynamic: see `check_open_listeners`.
-            ("is dynamic", name in OF_LISTENERS or (name in DYNAMIC_NAMES) == is_dynamic),
+            ("is dynamic", (name in DYNAMIC_NAMES) == is_dynamic or is_only_for_listeners),
             ("documentation", bool(entry.documentation)),
         ):
             if not is_same:

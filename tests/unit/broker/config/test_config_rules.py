@@ -17,7 +17,7 @@ from barnabas.broker.config.load import validate_topic_config
 from barnabas.broker.config.security_settings import ConnectionsPerIp
 from barnabas.broker.config.settings import SETTINGS
 from barnabas.broker.config.topic_config import TOPIC_SETTINGS, ReplicaList
-from barnabas.common.settings import Double, Integer, NoDefault
+from barnabas.common.settings import Double, Integer, NoDefault, Text, TextList
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.configs import (
     ConfigOperation,
@@ -204,6 +204,7 @@ def limits() -> Iterator[tuple[ConfigResourceType, str, str, bool]]:
     broker = ((BROKER, name, SETTINGS[name]) for name in sorted(DYNAMIC_NAMES))
     for kind, name, declared in (*topic, *broker):
         numbers = declared.kind
+        takes_any_text = numbers.expected in (Text().expected, TextList().expected)
         if isinstance(numbers, Integer):
             least, most = numbers.at_least, numbers.at_most
             cases = {str(least): True, str(least - 1): False, str(most): True, str(most + 1): False}
@@ -217,7 +218,7 @@ def limits() -> Iterator[tuple[ConfigResourceType, str, str, bool]]:
         else:
             cases = {
                 "": isinstance(numbers, ReplicaList | ConnectionsPerIp),
-                "neither true nor one of": False,
+                "neither true nor one of": takes_any_text,
             }
         for text, is_valid in cases.items():
             yield kind, name, text, is_valid

@@ -161,12 +161,20 @@ def test_settings_are_changed_one_by_one_and_the_rest_stays(hosting: Serving) ->
     assert hosting.configs.stored[ALL_BROKERS] == {"log.retention.ms": "7"}
 
 
-def test_the_addresses_of_a_broker_are_its_own_settings(hosting: Serving) -> None:
-    listeners = {"listener_security_protocol_map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT"}
-    assert alter(hosting, BROKER, "1", **listeners).error_code == ErrorCode.NONE
-    refused = alter(hosting, BROKER, "", **listeners)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("listener.security.protocol.map", "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT"),
+        # It has no effect, and librdkafka's own tests change it.
+        ("sasl.kerberos.min.time.before.relogin", "58000"),
+    ],
+)
+def test_settings_of_listeners_are_those_of_one_broker(hosting: Serving, name: str, value: str) -> None:
+    changed = {name.replace(".", "_"): value}
+    assert alter(hosting, BROKER, "1", **changed).error_code == ErrorCode.NONE
+    refused = alter(hosting, BROKER, "", **changed)
     assert refused.error_code == ErrorCode.INVALID_REQUEST
-    assert refused.error_message.endswith("at default cluster level: listener.security.protocol.map")
+    assert refused.error_message.endswith(f"at default cluster level: {name}")
 
 
 def test_a_validated_change_is_checked_and_not_written(hosting: Serving) -> None:
