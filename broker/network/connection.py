@@ -136,8 +136,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if authentication is not None and not self._is_reported:
             authentication.pending.serve(self)
-        peer, lane_of, answer = self.peer, self._handlers.lane_of, self.answer
-        resume, give_back = self.resume, memory.give_back
+        peer, answer, resume, give_back = self.peer, self.answer, self.resume, memory.give_back
+        # Unknown peers take turns and fill no worker's queue: they are refused, or log in.
+        lane_of = self._handlers.lane_of if authentication is None else _network_lane
         requests = [
             Request(frame, peer, lane_of(frame.view), now_ns, answer, resume, give_back) for frame in frames
         ]
@@ -527,6 +528,10 @@ class Connection(asyncio.BufferedProtocol):
         if lane is _NETWORK:
             lane = self._pipeline.pending[0].lane = Lane.GENERAL
         return self._handlers.queues[lane]
+
+
+def _network_lane(view: memoryview) -> Lane:
+    return _NETWORK
 
 
 def _charge_sending(sent: list[Request], taken_ns: int) -> None:

@@ -449,6 +449,24 @@ class TestUnknownPeers:
         assert bad.is_closed_by_server()
         wait_logged(caplog, "frame length 101 is not within 1..100")
 
+    def test_only_requests_of_known_peers_come_to_workers(self, serve: Serve) -> None:
+        threads: list[str] = []
+
+        def process(request: Request) -> None:
+            threads.append(threading.current_thread().name.partition("-")[0])
+            if request.frame.view == b"password":
+                request.peer.session.authenticated(Principal.user("alice"))
+            echo(request)
+
+        def protect(session: Session, listener_name: str) -> None:
+            session.authenticator = cast(Authenticator, SimpleNamespace(max_receive_bytes=100))
+
+        client = serve(process, protocol="SASL_PLAINTEXT", protect=protect, **PLAIN).client()
+        for request in (b"x", b"password", b"x"):
+            client.send(request)
+            assert client.receive() == request
+        assert threads == ["network", "network", "io"]
+
     def test_a_flood_displaces_itself(
         self, serve: Serve, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
     ) -> None:
