@@ -89,16 +89,14 @@ class SocketServer:
         self._limits = limits or ConnectionLimits()
         self._config_of: Callable[[str], ListenerConfig] = config.listener
         self._value: Callable[[str], Any] = config.value
-        descriptors = most_connections()
-        self.quota = ConnectionQuota(config.max_connections, config.max_connections_per_ip, descriptors)
+        self._descriptors = most_connections()
+        self.quota = ConnectionQuota(config.max_connections, config.max_connections_per_ip, self._descriptors)
         self.connection_rates = ConnectionRates(
             Windows(config.quota_window_num, config.quota_window_size_seconds * 1_000)
         )
         self.tls = TlsListeners(config.inter_broker_listener_name)
-        half = max(LEAST_UNAUTHENTICATED, min(config.max_connections, descriptors) // 2)
-        most = min(MAX_UNAUTHENTICATED, half)
         self.unauthenticated = {
-            is_protected: Unauthenticated[Connection](most) for is_protected in (False, True)
+            is_protected: Unauthenticated[Connection](MAX_UNAUTHENTICATED) for is_protected in (False, True)
         }
         """The connections whose peers are not known, apart for those on the protected listener."""
         self.ports: dict[str, int] = {}
@@ -316,6 +314,9 @@ class SocketServer:
                 for listener in self._listeners.values()
             },
         )
+        half = max(LEAST_UNAUTHENTICATED, min(value("max.connections"), self._descriptors) // 2)
+        for pending in self.unauthenticated.values():
+            pending.max_connections = min(MAX_UNAUTHENTICATED, half)
         self.quota.set_limits(
             value("max.connections"),
             value("max.connections.per.ip"),

@@ -23,7 +23,7 @@ class Unauthenticated(Generic[T]):
     """At most so many connections of type T, which are told apart by identity."""
 
     def __init__(self, max_connections: int) -> None:
-        self._max_connections = max_connections
+        self.max_connections = max_connections
         self._lock = threading.Lock()
         self._hosts: dict[T, str] = {}
         self._counts = Counter[str]()
@@ -37,7 +37,7 @@ class Unauthenticated(Generic[T]):
         """Count a connection; returns the one to close in its place, perhaps itself."""
         with self._lock:
             displaced: T | None = None
-            if len(self._hosts) >= self._max_connections:
+            if len(self._hosts) >= self.max_connections:
                 displaced = self._next(host)
                 if displaced is None:
                     return connection

@@ -244,10 +244,10 @@ def displaced(rig: Rig) -> Client:
 def alone_with(rig: Rig, most: int, connect: Callable[[], Client]) -> Client:
     """The connection that the server closes, because so many peers at most may be unknown."""
     pending = rig.served.server.unauthenticated[False]
-    usual, pending._max_connections = pending._max_connections, most
+    usual, pending.max_connections = pending.max_connections, most
     client = connect()
     assert client.is_closed_by_server()
-    pending._max_connections = usual
+    pending.max_connections = usual
     return client
 
 

@@ -23,6 +23,7 @@ from barnabas.broker.security.session import Session
 from barnabas.common.security.principal import ANONYMOUS, Principal
 from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.certificates import Certificates
+from tests.support.defaults import make_config
 from tests.support.socket_server import Client, Serve, Served, echo, frame, servers
 from tests.support.waiting import wait_for
 
@@ -489,7 +490,8 @@ class TestUnknownPeers:
         self, serve: Serve, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(server_module, "LEAST_UNAUTHENTICATED", 1)
-        served = serve(max_connections=8)
+        served = serve()
+        served.server.set_connection_limits(make_config(max_connections=8).value)
         for _ in range(10):
             late = served.client(tls=tls)
             late.send(b"x")
