@@ -140,6 +140,9 @@ class Membership:
         except SessionLost:
             # The registration in the next session wakes the task again.
             return None
+        except ZooKeeperUnavailable as error:
+            logger.warning("the registration of this broker is not checked: %s", error)
+            return _RETRY_S
         except Exception:
             logger.warning("cannot check the registration of this broker", exc_info=True)
             return _RETRY_S

@@ -137,6 +137,23 @@ def test_a_controller_epoch_is_believed_after_a_look_at_zookeeper(
     store.looks = []
 
 
+@pytest.mark.parametrize(
+    ("error", "has_traceback"), [(ZooKeeperUnavailable("no answer"), False), (KeyError("a bug"), True)]
+)
+def test_a_check_of_the_registration_is_repeated_and_only_a_bug_has_a_traceback(
+    joined: Joined, caplog: pytest.LogCaptureFixture, error: Exception, has_traceback: bool
+) -> None:
+    """Otherwise each broker would log one every second, as long as ZooKeeper is away."""
+    _, store, _ = joined
+    wait_for(lambda: store.watches)
+    checks = len(store.watches)
+    store.looks = [error]
+    store.watches[-1](None)
+    wait_for(lambda: not store.looks and len(store.watches) > checks)
+    [warning] = caplog.records
+    assert (warning.exc_info is not None) is has_traceback
+
+
 def test_an_unforeseen_error_only_delays_a_registration(joined: Joined) -> None:
     member, store, replicas = joined
     member.session_changed(SessionEvent.EXPIRED)
