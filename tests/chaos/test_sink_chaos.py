@@ -26,9 +26,9 @@ from tests.support.waiting import wait_for
 
 from ..cluster.tools import StartCluster, client_settings_of
 from . import sink_job
-from .runs import BROKER, IS_THOROUGH, Run, chaos_run, chaos_test
+from .runs import BROKER, Run, chaos_run, chaos_test, seconds
 
-ROUNDS: Final = 200 if IS_THOROUGH else 4
+ROUNDS: Final = int(seconds(6) / 1.5)
 NAME, TOPIC = "sink", "output"
 JOB_S: Final = 120.0
 _REPOSITORY: Final = Path(__file__).parents[2]
