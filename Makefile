@@ -3,7 +3,7 @@
 # make test-fast   lint, types, unit and architecture tests, a sample of the simulation: before each commit
 # make demo    the main job on real data: produce, kill a broker, consume, read into Spark
 # make pipeline   a Spark query from topic to topic while a broker, an executor and the driver are killed (PIPELINE_ARGS=standalone)
-# make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat)
+# make chaos   a cluster under random faults, judged at the end (CHAOS_SECONDS=300, CHAOS_SEED=… to repeat, CHAOS_SECURED=1)
 # make soak    unit tests in debug mode, clients at all features, hostile peers, 100,000 histories (FUZZ_SEED=…, SOAK_SEED=…)
 # make flaky   process tests repeated under random load, with their rates (FLAKY_RUNS=20, FLAKY_TESTS='tests/chaos -k …')
 # make mutants MODULE=broker/log   mutants of a module or folder against its unit tests (TESTS=…, CHOOSE=1, KEEP=…, SAMPLE=…)
