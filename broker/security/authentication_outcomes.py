@@ -76,6 +76,7 @@ class AuthenticationOutcomes:
 
     def shut_down(self) -> None:
         """Answer all that wait; nothing waits any more."""
+        self._pauses = FailurePauses(0)
         self._purgatory.shut_down()
 
     def has_expired(self) -> None:

@@ -80,6 +80,7 @@ def test_the_end_waits_for_the_pause_and_not_if_the_peer_has_gone(caplog: pytest
     assert ended == ["a", "c", "d"]
     failed.failed(session, "e", "because", lambda: ended.append("e"))
     assert ended == ["a", "c", "d", "e"]
+    assert "shut down" not in caplog.text, "a stop is nothing to warn of"
     # One line in ten seconds for an address and a reason.
     said = [message.partition(" (0 more")[0] for message in caplog.messages]
     assert [message for message in said if message.startswith("Failed")] == [
