@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from barnabas.client import AclBinding, AclEntry, NewTopic, Operation, ResourcePattern
+from barnabas.client import AclBinding, AclEntry, AclFilter, NewTopic, Operation, ResourcePattern
 from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.common.security.acl import Permission, ResourceType
 from barnabas.common.security.principal import Principal
@@ -153,6 +153,18 @@ def test_a_user_may_do_what_was_granted_on_every_broker(secured: LocalCluster, w
         assert unknown in as_alice.list_topics()
         with pytest.raises(ApiError):
             as_alice.delete_topics([unknown])
+        # Its connections are open, and both brokers have remembered the decision.
+        admin.delete_acls(AclFilter(name=topic, operation=Operation.WRITE))
+        wait_for(lambda: all(is_refused(producer, topic, each) for each in range(4)), "the revoke on both")
+        assert topic in as_alice.list_topics()
+
+
+def is_refused(producer: Producer, topic: str, partition: int) -> bool:
+    try:
+        producer.send(topic, b"late", partition=partition).result(20)
+    except TopicAuthorizationFailedError:
+        return True
+    return False
 
 
 def creates(producer: Producer, topic: str) -> bool:
