@@ -65,6 +65,7 @@ class ConnectionQuota:
         self._descriptors = descriptors
         self._max_connections = max_connections
         self._max_connections_per_ip = max_connections_per_ip
+        self._of_hosts: Mapping[str, int] = {}
         self._of_addresses: Mapping[str, int] = {}
         self._of_listeners: Mapping[str, int] = {}
         self._lock = threading.Lock()
@@ -83,10 +84,14 @@ class ConnectionQuota:
     ) -> None:
         """Change the limits; open connections stay.
 
-        ``of_hosts`` are the limits of single addresses, or of names, whose present addresses count.
+        ``of_hosts`` are the limits of single addresses, or of names, which are looked up when they change.
         """
-        of_addresses = _by_address(of_hosts or {})
+        of_hosts = of_hosts or {}
+        # Otherwise a change of another setting would fail to look them up while there is no name service.
+        is_same = of_hosts == self._of_hosts
+        of_addresses = self._of_addresses if is_same else _by_address(of_hosts)
         with self._lock:
+            self._of_hosts = of_hosts
             self._max_connections = max_connections
             self._max_connections_per_ip = max_connections_per_ip
             self._of_addresses = of_addresses

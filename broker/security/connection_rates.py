@@ -49,7 +49,8 @@ class ConnectionRates:
         self._of_addresses = QuotaTable(windows, SampledRate)
         self._broker_limit = UNLIMITED
         self._listener_limits: Mapping[str, int] = {}
-        self._stored: dict[str, int] = {}
+        # The limits by names of hosts, with the addresses that these had when the limit was set.
+        self._stored: dict[str, dict[QuotaEntity, int]] = {}
         self._is_limited = False
 
     def set_limits(self, of_broker: int, of_listeners: Mapping[str, int]) -> None:
@@ -66,26 +67,24 @@ class ConnectionRates:
     def take(self, configs: Mapping[Entity, StoredConfig]) -> None:
         """Put the present rates of these addresses into force; other entities are ignored.
 
-        Names of hosts are looked up now, which may take a while.
+        The names of changed hosts are looked up now, which may take a while.
         """
         changed = False
         for entity, config in configs.items():
             if entity.kind is not EntityKind.IP or not config.is_readable:
                 continue
-            limit = _limit(entity, config.values)
-            if limit != self._stored.get(entity.name):
+            name, limit = entity.name, _limit(entity, config.values)
+            former = self._stored.pop(name, {})
+            if limit is not None:
+                is_same = limit in former.values()
+                self._stored[name] = former if is_same else dict.fromkeys(_entities(name), limit)
+            if self._stored.get(name, {}) != former:
                 changed = True
-                logger.info("%s of %s is %s", CONNECTION_CREATION_RATE, entity.key, limit or "not limited")
-                self._stored.pop(entity.name, None)
-                if limit is not None:
-                    self._stored[entity.name] = limit
+                shown = "not limited" if limit is None else limit
+                logger.info("%s of %s is %s", CONNECTION_CREATION_RATE, entity.key, shown)
         if changed:
             self._of_addresses.set_bounds(
-                {
-                    QuotaEntity(None, address): limit
-                    for name, limit in self._stored.items()
-                    for address in _addresses(name)
-                }
+                {entity: limit for limits in self._stored.values() for entity, limit in limits.items()}
             )
 
     def connected(self, host: str, listener_name: str, now_ms: float, *, is_protected: bool = False) -> Wait:
@@ -133,10 +132,10 @@ def _limit(entity: Entity, values: Mapping[str, str]) -> int | None:
     return None if limit is not None and limit >= UNLIMITED else limit
 
 
-def _addresses(name: str) -> Iterator[str]:
-    """The addresses of a host, sanitized as a client id is."""
+def _entities(name: str) -> Iterator[QuotaEntity]:
+    """The addresses of a host, as client ids."""
     if name == DEFAULT_NAME:
-        yield name
+        yield QuotaEntity(None, name)
         return
     host = desanitize(name)
     try:
@@ -145,4 +144,4 @@ def _addresses(name: str) -> Iterator[str]:
         logger.error("%s of %s holds for no connection: %s", CONNECTION_CREATION_RATE, host, error)
         return
     for address in found:
-        yield sanitize(address.removeprefix(MAPPED))
+        yield QuotaEntity(None, sanitize(address.removeprefix(MAPPED)))

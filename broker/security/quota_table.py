@@ -101,7 +101,8 @@ class QuotaTable(Generic[M]):
     """The bounds of one kind of quota, and the use that clients make of them. Any thread.
 
     Client ids are free to choose, so their number is bounded: a client whose measure says nothing any more is
-    forgotten to make room for another one; while there are `MAX_CLIENTS` others, further ones count together.
+    forgotten to make room for another one; while there are `MAX_CLIENTS` others, further ones count together,
+    those of a user that the quota names apart from others.
     """
 
     def __init__(self, windows: Windows, make_measure: Callable[[Windows], M]) -> None:
@@ -111,8 +112,8 @@ class QuotaTable(Generic[M]):
         self._bounds: Mapping[QuotaEntity, float] = {}
         # By the names that the quota distinguishes.
         self._clients: dict[tuple[str, str], Client[M]] = {}
-        # The clients that count together, by their bound.
-        self._others: dict[float, Client[M]] = {}
+        # Those that count together, by the user that the quota distinguishes and their bound.
+        self._others: dict[tuple[str, float], Client[M]] = {}
         # The client of a user with a client id, None for one without a quota. Replaced when a bound changes.
         self._resolved: dict[tuple[str, str], Client[M] | None] = {}
         self._checked_ms = 0.0
@@ -169,9 +170,10 @@ class QuotaTable(Generic[M]):
             if len(self._clients) < MAX_CLIENTS:
                 client = self._clients[key] = Client(self._make_measure(self._windows))
             else:
-                client = self._others.get(applied.bound)
+                shared = (applied.user, applied.bound)
+                client = self._others.get(shared)
                 if client is None:
-                    client = self._others[applied.bound] = Client(self._make_measure(self._windows))
+                    client = self._others[shared] = Client(self._make_measure(self._windows))
         return client
 
     def _forget_unused(self, now_ms: float) -> None:

@@ -64,6 +64,14 @@ def test_the_limit_of_one_address_replaces_that_of_all(caplog: pytest.LogCapture
     assert "max.connections.per.ip=1 are open from 10.0.0.2" in quota.enter("10.0.0.2")
 
 
+def test_the_limit_of_a_name_outlasts_a_failure_to_look_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = ConnectionQuota(9, 9)
+    quota.set_limits(9, 9, of_hosts={"localhost": 0})
+    monkeypatch.delattr("socket.getaddrinfo")
+    quota.set_limits(8, 9, of_hosts={"localhost": 0})
+    assert "max.connections.per.ip.overrides=127.0.0.1:0" in quota.enter("127.0.0.1")
+
+
 def test_changed_limits_hold_for_new_connections() -> None:
     quota = ConnectionQuota(1, 9)
     assert quota.enter("a") == ""

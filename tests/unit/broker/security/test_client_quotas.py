@@ -175,6 +175,16 @@ def test_a_million_client_ids_take_bounded_memory(monkeypatch: pytest.MonkeyPatc
     assert other is table.find("u", "new", 11_001)
 
 
+def test_client_ids_of_one_user_cost_no_other_user_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_table, "MAX_CLIENTS", 10)
+    table = QuotaTable(WINDOWS, SampledRate)
+    table.set_bounds({QuotaEntity("<default>", "<default>"): 100.0})
+    mallory = [table.find("mallory", str(number), 0) for number in range(20)]
+    alice = table.find("alice", "a", 0)
+    assert mallory[-1] is mallory[-2]
+    assert alice is table.find("alice", "b", 0) is not mallory[-1]
+
+
 def test_a_long_client_id_is_counted_and_not_kept() -> None:
     table = QuotaTable(WINDOWS, SampledRate)
     table.set_bounds({QuotaEntity(None, "<default>"): 100.0})

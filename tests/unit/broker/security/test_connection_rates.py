@@ -1,5 +1,7 @@
 """Rates of new connections: of the broker, of listeners and of addresses."""
 
+from typing import NoReturn
+
 import pytest
 
 from barnabas.broker.security.connection_rates import UNLIMITED, ConnectionRates, Wait
@@ -74,6 +76,23 @@ def test_an_address_may_be_a_name_or_of_version_6(rates: ConnectionRates) -> Non
     limit_address(rates, Entity.ip("::2"), "0")
     assert connect(rates, 1, "::2") == (0, 1_000)
     assert connect(rates, 1, "::3") == (0, 0)
+
+
+def test_a_limit_outlasts_a_failure_to_look_up_its_name(
+    rates: ConnectionRates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(host: str, *arguments: object, **options: object) -> NoReturn:
+        raise OSError(f"{host} is not known")
+
+    limit_address(rates, Entity.ip("localhost"), "0")
+    monkeypatch.setattr("socket.getaddrinfo", fail)
+    limit_address(rates, Entity.ip("10.0.0.1"), "1")
+    limit_address(rates, Entity.ip("localhost"), "0")
+    assert connect(rates, 1, "127.0.0.1") == (0, 1_000)
+    monkeypatch.undo()
+    # One that holds for no connection yet is tried again when it is set again.
+    limit_address(rates, Entity.ip("10.0.0.1"), "1")
+    assert connect(rates, 11, "10.0.0.1").close_after_ms > 0
 
 
 @pytest.mark.parametrize("rate", ["-1", "1.5", "many"])
