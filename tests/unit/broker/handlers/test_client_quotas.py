@@ -200,6 +200,8 @@ def test_a_stored_text_that_is_no_number_is_reported(serving: Serving) -> None:
     answer = ask(serving, {})
     assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert answer.error_message == "producer_byte_rate of users/a is not a number in ZooKeeper"
+    # A question for one other user reads that user only.
+    assert describe(serving, strict=True, user="b") == {}
 
 
 @pytest.mark.parametrize(
