@@ -251,7 +251,7 @@ async def wrong_final(attack: Attack, chance: random.Random) -> str:
     """A SCRAM exchange whose last message is wrong."""
     async with attack.peer(chance) as peer:
         version = chance.choice((1, None))
-        user = chance.choice(("stranger", "admin", "nobody"))
+        user = chance.choice(("admin", "admin", "nobody"))
         first = ClientFirst.make(user, make_nonce())
         challenge = await _challenge(peer, first.encoded, version)
         try:
@@ -289,10 +289,17 @@ async def _challenge(peer: Peer, first: bytes, version: int | None) -> bytes:
 
 
 def _wrong_final(chance: random.Random, nonce: str) -> bytes:
-    header = chance.choice(("n,,", "n,,", "y,,", "p=tls-unique,,", "n,a=admin,"))
-    final = ClientFinal.make(header, chance.choice((nonce, nonce, nonce + "x", make_nonce(), "x" * 60_000)))
-    message = final.encoded(chance.choice((bytes(32), chance.randbytes(32), b"x", bytes(40_000))))
-    return chance.choice((message, message, message + b",e=x", b"m=x," + message, message[:-9], message * 2))
+    """With a wrong proof, and more often than not right otherwise."""
+    header, drawn = "n,,", chance.random()
+    if drawn < 0.1:
+        header = chance.choice(("y,,", "p=tls-unique,,", "n,a=admin,"))
+    elif drawn < 0.2:
+        nonce = chance.choice((nonce + "x", make_nonce(), "x" * 60_000))
+    proof = chance.choice((bytes(32), chance.randbytes(32), b"x", bytes(40_000)))
+    message = ClientFinal.make(header, nonce).encoded(proof)
+    if drawn > 0.8:
+        message = chance.choice((message + b",e=x", b"m=x," + message, message[:-9], message * 2))
+    return message
 
 
 async def _conclude(attack: Attack, peer: Peer) -> str:
