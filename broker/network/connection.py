@@ -443,8 +443,12 @@ class Connection(asyncio.BufferedProtocol):
         """The peer is known now, and may send larger frames. Idempotent."""
         authentication, self._authentication = self._authentication, None
         self._receiver.max_frame_bytes = self._max_frame_bytes
-        if authentication is not None:
-            authentication.pending.remove(self)
+        if authentication is None:
+            return
+        authentication.pending.remove(self)
+        with self._lock:
+            for request in self._pipeline.pending:
+                request.lane = self._handlers.lane_of(request.frame.view)
 
     def authentication_failed(self) -> None:
         """The peer was refused and reported, and waits for the answer: until then it may be displaced."""

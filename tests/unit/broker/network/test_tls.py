@@ -462,11 +462,17 @@ class TestUnknownPeers:
         def protect(session: Session, listener_name: str) -> None:
             session.authenticator = cast(Authenticator, SimpleNamespace(max_receive_bytes=100))
 
-        client = serve(process, protocol="SASL_PLAINTEXT", protect=protect, **PLAIN).client()
-        for request in (b"x", b"password", b"x"):
+        served = serve(process, protocol="SASL_PLAINTEXT", protect=protect, **PLAIN)
+        requests = (b"x", b"password", b"x")
+        client = served.client()
+        for request in requests:
             client.send(request)
             assert client.receive() == request
         assert threads == ["network", "network", "io"]
+        threads.clear()
+        served.client().send(*requests)
+        wait_for(lambda: len(threads) == 3)
+        assert threads == ["network", "network", "io"], "at once, the last one is of a known peer too"
 
     def test_a_flood_displaces_itself(
         self, serve: Serve, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
