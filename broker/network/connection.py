@@ -363,7 +363,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._queue_up_if_possible()
         if is_due:
             self._last_active_ns = now_ns
-            self._set_reading()
+            # The peer could not send the rest of a frame meanwhile.
+            self._memory.resume(now_ns)
         else:
             self._wait_for_end_of_mute()
 

@@ -3,6 +3,7 @@
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -325,6 +326,23 @@ def test_a_muted_connection_that_keeps_memory_is_closed_if_others_wait(serve: Se
     assert not last.is_done()
     assert whole.is_closed_by_server()
     assert half.is_closed_by_server()
+
+
+def test_the_time_of_a_mute_does_not_count_for_a_half_frame(serve: Serve) -> None:
+    def process(request: Request) -> None:
+        request.throttle_ms = 200
+        request.respond([frame(b"")])
+
+    limits = ConnectionLimits()
+    served = serve(process, limits=limits)
+    began_ns = time.monotonic_ns()
+    client = served.client()
+    client.socket.sendall(frame(b"first") + LENGTH.pack(UNIT) + bytes(10))
+    assert client.receive() == b""
+    (connection,) = served.server.network_threads[0]._connections
+    wait_for(lambda: not connection._pipeline.is_muted)
+    ended_ns = began_ns + 200_000_000
+    assert connection._memory.overdue(ended_ns + limits.begun_grace_ns, ()) == ""
 
 
 def test_the_brokers_own_listener_does_not_wait(serve: Serve) -> None:
