@@ -30,7 +30,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KeeperState
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
-from barnabas.common.security.jaas import LoginModule
+from barnabas.common.security.jaas import PLAIN_LOGIN, SCRAM_LOGIN, LoginModule
 from barnabas.common.security.tls import TlsSettings, client_context
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.zookeeper import paths
@@ -39,6 +39,8 @@ from barnabas.zookeeper.multi_read import Client
 log = logging.getLogger("barnabas.zookeeper")
 
 DIGEST_LOGIN: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
+_LOGINS: Final = (DIGEST_LOGIN, PLAIN_LOGIN, SCRAM_LOGIN)
+"""Java's client takes the user and the password of any of them, and logs in by DIGEST-MD5."""
 _SENSITIVE: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens", paths.SECRET)
 """Znodes with credentials, encrypted passwords and the brokers' secret, and all below them."""
 _OPEN: Final = "/consumers"
@@ -66,7 +68,7 @@ class SessionSecurity:
         """Raises InvalidConfiguration for a login or ACLs that cannot be used."""
         login = self.login
         if login is not None:
-            if login.name != DIGEST_LOGIN:
+            if login.name not in _LOGINS:
                 raise InvalidConfiguration(
                     f"the section Client of the JAAS file has the login module {login.name}: expected "
                     f"{DIGEST_LOGIN}, as DIGEST-MD5 is the only mechanism for ZooKeeper"

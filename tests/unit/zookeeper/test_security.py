@@ -6,7 +6,7 @@ import re
 import pytest
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
-from barnabas.common.security.jaas import LoginModule
+from barnabas.common.security.jaas import PLAIN_LOGIN, LoginModule
 from barnabas.common.security.tls import TlsSettings
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.zookeeper.multi_read import Client
@@ -50,6 +50,10 @@ def test_what_cannot_secure_a_session_is_refused(case: tuple[SessionSecurity, st
     security, sentence = case
     with pytest.raises(InvalidConfiguration, match=re.escape(sentence)):
         security.make_client(hosts="127.0.0.1:1")
+
+
+def test_a_login_module_of_kafka_has_a_user_and_a_password_too() -> None:
+    SessionSecurity(login=LoginModule(PLAIN_LOGIN, {"username": "a", "password": "b", "user_a": "b"})).check()
 
 
 def test_a_login_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
