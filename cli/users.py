@@ -70,7 +70,7 @@ class _Place(NamedTuple):
         return list(ScramMechanism) if own is None else [own]
 
     def check(self, user: str) -> None:
-        """Raise DeployError for the user of the brokers, who would no longer reach each other."""
+        """Raise InvalidConfiguration for the user of the brokers, who would no longer reach each other."""
         if self.security is not None and (user == BROKER or user not in self.security.users):
             check_user(user, "")
 

@@ -49,7 +49,7 @@ from barnabas.deploy.client_settings import (
 from barnabas.deploy.private_files import exclusively, make_private_folder, write_private
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.state import SecurityConfiguration
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 
 ADMIN: Final = "admin"
 """The super user, whose settings the `barnabas` command uses."""
@@ -81,40 +81,42 @@ def folder_of(directory: Path) -> Path:
 
 
 def check_user(name: str, mechanism: str) -> None:
-    """Raise DeployError for a name that cannot be a user's."""
+    """Raise InvalidConfiguration for a name that cannot be a user's."""
     if name in (ADMIN, BROKER):
-        raise DeployError(f"user {name!r}: the cluster makes this user itself")
+        raise InvalidConfiguration(f"user {name!r}: the cluster makes this user itself")
     if not name.strip() or name in (".", "..") or not name.isprintable():
-        raise DeployError(f"user {name!r}: expected a printable name")
+        raise InvalidConfiguration(f"user {name!r}: expected a printable name")
     if mechanism == "PLAIN" and not _PLAIN_NAME.fullmatch(name):
-        raise DeployError(f"user {name!r}: with PLAIN expected letters, digits, '.', '_', '$' and '-' alone")
+        raise InvalidConfiguration(
+            f"user {name!r}: with PLAIN expected letters, digits, '.', '_', '$' and '-' alone"
+        )
 
 
 def check_configuration(
     configuration: SecurityConfiguration | None, users: UserPasswords, settings: Mapping[str, str]
 ) -> None:
-    """Raise DeployError for parts that do not fit together, with the missing part."""
+    """Raise InvalidConfiguration for parts that do not fit together, with the missing part."""
     chosen = configuration or SecurityConfiguration()
     mechanism = chosen.mechanism
     if mechanism is None:
         for is_named, option in ((users, "--user"), (chosen.acl, "--acl")):
             if is_named and not chosen.tls:
-                raise DeployError(
+                raise InvalidConfiguration(
                     f"{option} needs users who can be told apart: add --sasl {DEFAULT_MECHANISM}, or --tls"
                 )
         for name, password in users.items():
             if password is not None:
-                raise DeployError(f"user {name!r}: a password needs --sasl {DEFAULT_MECHANISM}")
+                raise InvalidConfiguration(f"user {name!r}: a password needs --sasl {DEFAULT_MECHANISM}")
             if name == ADMIN or not certificates.is_client_name(name):
-                raise DeployError(
+                raise InvalidConfiguration(
                     f"user {name!r}: in a certificate expected at most 64 letters, digits, '.', '_', '$', "
                     f"'@' and '-', and neither {ADMIN} nor the name of a broker"
                 )
         return
     if mechanism not in MECHANISMS:
-        raise DeployError(f"--sasl {mechanism}: expected one of {', '.join(MECHANISMS)}")
+        raise InvalidConfiguration(f"--sasl {mechanism}: expected one of {', '.join(MECHANISMS)}")
     if mechanism == "OAUTHBEARER" and JWKS_SETTING not in settings:
-        raise DeployError(
+        raise InvalidConfiguration(
             f"--sasl OAUTHBEARER needs the keys that sign your tokens: --set {JWKS_SETTING}=URL (https:// or "
             "file://); and usually sasl.oauthbearer.expected.issuer and sasl.oauthbearer.expected.audience"
         )

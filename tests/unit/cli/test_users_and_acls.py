@@ -15,9 +15,9 @@ from barnabas.cli.main import build_parser
 from barnabas.client import ClientQuotaEntity, ScramDeletion, ScramUpsertion
 from barnabas.common.security.acl import AclBinding, AclFilter
 from barnabas.common.security.scram import ScramMechanism
-from barnabas.deploy.process import DeployError
 from barnabas.deploy.security import ClusterSecurity
 from barnabas.deploy.state import ClusterConfiguration, ClusterRecord, SecurityConfiguration, write_record
+from barnabas.protocol.errors import InvalidConfiguration
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
 
@@ -318,7 +318,7 @@ def test_users_of_the_local_cluster_have_ready_settings(
     assert not settings.exists()
     assert "alice" not in local.users
     for words in (["create", "broker"], ["delete", "admin"]):
-        with pytest.raises(DeployError, match="the cluster makes this user itself"):
+        with pytest.raises(InvalidConfiguration, match="the cluster makes this user itself"):
             run("users", *words)
 
 

@@ -16,6 +16,7 @@ from barnabas.deploy import container
 from barnabas.deploy.certificates import keystore_file
 from barnabas.deploy.container import broker_command, main, secured, users_of, zookeeper_command
 from barnabas.deploy.process import DeployError
+from barnabas.protocol.errors import InvalidConfiguration
 
 COMPOSE_FILE = Path(__file__).parents[3] / "deploy" / "docker-compose.yml"
 
@@ -142,7 +143,7 @@ def test_users_come_from_a_variable_and_from_a_file(tmp_path: Path) -> None:
         "bob": None,
         "carol": "a:secret",
     }
-    with pytest.raises(DeployError, match="the cluster makes this user itself"):
+    with pytest.raises(InvalidConfiguration, match="the cluster makes this user itself"):
         users_of({"USERS": "admin"})
 
 

@@ -33,6 +33,7 @@ from barnabas.deploy.security import (
     with_super_users,
 )
 from barnabas.deploy.state import SecurityConfiguration
+from barnabas.protocol.errors import InvalidConfiguration
 
 NOW = datetime.datetime.now(datetime.UTC)
 SECURE = SecurityConfiguration(tls=True, mechanism="SCRAM-SHA-256", acl=True)
@@ -73,7 +74,7 @@ def test_parts_that_do_not_fit_are_refused(
     settings: dict[str, str],
     complaint: str,
 ) -> None:
-    with pytest.raises(DeployError, match=complaint):
+    with pytest.raises(InvalidConfiguration, match=complaint):
         check_configuration(configuration, users, settings)
 
 
