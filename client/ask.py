@@ -130,7 +130,8 @@ async def _within(deadline: float, attempt: Coroutine[Any, Any, R]) -> R:
         async with asyncio.timeout(left_s if left_s < math.inf else None):
             return await attempt
     except TimeoutError:
-        raise RequestTimedOutLocally("a broker throttles this client for longer than it waits") from None
+        text = "no answer in time; a quota of this client may delay it for longer than it waits"
+        raise RequestTimedOutLocally(text) from None
 
 
 def may_be_done(error: BarnabasError) -> bool:
