@@ -26,6 +26,7 @@ from barnabas.common.security.principal_mapping import PrincipalMapping
 from barnabas.common.security.tls import (
     TlsSettings,
     client_context,
+    handshake,
     reason_of,
     server_context,
     settings_from,
@@ -233,17 +234,10 @@ def _check_both(prefix: str, old: _Loaded, new: _Loaded) -> None:
 
 def _check_pair(prefix: str, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     """Check that a broker can connect to a broker. Raises InvalidConfiguration."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    serving = server.wrap_bio(to_server, to_client, server_side=True)
-    calling = client.wrap_bio(to_client, to_server)
-    for _ in range(4):
-        for side in (calling, serving):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            except ssl.SSLError as error:
-                raise InvalidConfiguration(
-                    f"{prefix}brokers with its key store and trust store could not connect to each other: "
-                    f"{reason_of(error)}"
-                ) from error
+    try:
+        handshake(server, client)
+    except ssl.SSLError as error:
+        raise InvalidConfiguration(
+            f"{prefix}brokers with its key store and trust store could not connect to each other: "
+            f"{reason_of(error)}"
+        ) from error

@@ -253,6 +253,24 @@ def _trust(context: ssl.SSLContext, settings: TlsSettings, purpose: ssl.Purpose)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
+def handshake(
+    server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = None
+) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Both sides after a handshake in memory. Raises the ssl.SSLError of the side that fails first."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    serving = server.wrap_bio(to_server, to_client, server_side=True)
+    calling = client.wrap_bio(to_client, to_server, server_hostname=name)
+    for _ in range(4):
+        for side in (calling, serving):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    # With TLS 1.3 a client is done before the server has checked its certificate.
+    serving.do_handshake()
+    return serving, calling
+
+
 def reason_of(error: Exception) -> str:
     """OpenSSL's reason in a few words; a failed verification with its cause."""
     if isinstance(error, ssl.SSLCertVerificationError):

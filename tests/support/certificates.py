@@ -77,21 +77,3 @@ class Certificates:
         if name is not None:
             context.load_cert_chain(self.key_store(name))
         return context
-
-
-def handshake(
-    server: ssl.SSLContext, client: ssl.SSLContext, name: str | None = "localhost"
-) -> tuple[ssl.SSLObject, ssl.SSLObject]:
-    """Both sides after the handshake; raises the error of the side that fails first."""
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    serving = server.wrap_bio(to_server, to_client, server_side=True)
-    calling = client.wrap_bio(to_client, to_server, server_hostname=name)
-    for _ in range(4):
-        for side in (calling, serving):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    # With TLS 1.3 a client is done before the server has checked its certificate.
-    serving.do_handshake()
-    return serving, calling

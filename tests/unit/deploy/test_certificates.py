@@ -16,6 +16,7 @@ from cryptography.x509 import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from barnabas.common.security.tls import handshake
 from barnabas.deploy import certificates
 from barnabas.deploy.certificates import (
     CA_FILE,
@@ -26,7 +27,6 @@ from barnabas.deploy.certificates import (
     server_names,
 )
 from barnabas.deploy.process import DeployError
-from tests.support.certificates import handshake
 
 NOW = datetime.datetime.now(datetime.UTC)
 NAMES = ["127.0.0.1", "localhost", "::1"]

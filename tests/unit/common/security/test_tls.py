@@ -13,13 +13,14 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from barnabas.common.security.tls import (
     TlsSettings,
     client_context,
+    handshake,
     openssl_name,
     reason_of,
     server_context,
     settings_from,
 )
 from barnabas.protocol.errors import InvalidConfiguration
-from tests.support.certificates import Certificates, handshake
+from tests.support.certificates import Certificates
 from tests.support.defaults import make_config
 
 
@@ -32,13 +33,13 @@ def fails(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "localhost
 class TestHandshakes:
     def test_both_sides_of_the_same_settings(self, certificates: Certificates) -> None:
         settings = certificates.settings()
-        serving, _ = handshake(server_context(settings), client_context(settings))
+        serving, _ = handshake(server_context(settings), client_context(settings), "localhost")
         assert serving.version() == "TLSv1.3"
         assert serving.getpeercert(binary_form=True) is None
 
     def test_a_required_client_certificate(self, certificates: Certificates) -> None:
         server = server_context(certificates.settings(client_auth="required"))
-        serving, _ = handshake(server, client_context(certificates.settings("alice")))
+        serving, _ = handshake(server, client_context(certificates.settings("alice")), "localhost")
         assert serving.getpeercert(binary_form=True)
         without = client_context(TlsSettings(truststore_location=str(certificates.trusted)))
         assert "certificate" in fails(server, without)
@@ -46,7 +47,7 @@ class TestHandshakes:
     def test_a_requested_client_certificate_may_be_missing(self, certificates: Certificates) -> None:
         server = server_context(certificates.settings(client_auth="requested"))
         without = client_context(TlsSettings(truststore_location=str(certificates.trusted)))
-        assert handshake(server, without)[0].getpeercert(binary_form=True) is None
+        assert handshake(server, without, "localhost")[0].getpeercert(binary_form=True) is None
 
     def test_a_certificate_of_an_unknown_authority(self, certificates: Certificates, tmp_path: Path) -> None:
         stranger = Certificates(tmp_path)
@@ -84,7 +85,7 @@ class TestHandshakes:
         issued = certificates.key_store("server").read_text()
         alone.write_text(issued[issued.index("-----BEGIN CERTIFICATE") :])
         client = client_context(TlsSettings(truststore_location=str(alone)))
-        handshake(server_context(certificates.settings()), client)
+        handshake(server_context(certificates.settings()), client, "localhost")
 
     def test_a_downgrade_is_refused(self, certificates: Certificates) -> None:
         client = certificates.client_context()
@@ -110,13 +111,13 @@ class TestProtocolsAndSuites:
         self, certificates: Certificates, protocols: tuple[str, ...], suites: tuple[str, ...], expected: str
     ) -> None:
         limited = certificates.settings(enabled_protocols=protocols, cipher_suites=suites)
-        serving, _ = handshake(server_context(limited), client_context(certificates.settings()))
+        serving, _ = handshake(server_context(limited), client_context(certificates.settings()), "localhost")
         assert serving.version() == expected
 
     def test_a_chosen_suite(self, certificates: Certificates) -> None:
         suite = "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"
         limited = certificates.settings(cipher_suites=(suite,))
-        serving, _ = handshake(server_context(limited), client_context(certificates.settings()))
+        serving, _ = handshake(server_context(limited), client_context(certificates.settings()), "localhost")
         cipher = serving.cipher()
         assert cipher is not None
         assert cipher[0] == "ECDHE-ECDSA-CHACHA20-POLY1305"
@@ -207,7 +208,7 @@ def pkcs12_store(certificates: Certificates, tmp_path_factory: pytest.TempPathFa
 class TestKeyStores:
     def serves(self, certificates: Certificates, **settings: object) -> None:
         server = server_context(TlsSettings(**settings))  # type: ignore[arg-type]  # values are of any type
-        handshake(server, client_context(certificates.settings()))
+        handshake(server, client_context(certificates.settings()), "localhost")
 
     def refusal(self, **settings: object) -> str:
         with pytest.raises(InvalidConfiguration) as refused:
@@ -249,7 +250,7 @@ class TestKeyStores:
             )
         )
         client = client_context(TlsSettings(truststore_location=str(store), truststore_password=SECRET))
-        handshake(server_context(certificates.settings()), client)
+        handshake(server_context(certificates.settings()), client, "localhost")
 
     def test_jks_is_refused_with_the_command_that_converts_it(self, tmp_path: Path) -> None:
         store = tmp_path / "old.jks"
@@ -300,7 +301,7 @@ class TestKeyStores:
             **{"listener_name_ssl_ssl_key_password": SECRET},
         )
         server = server_context(settings_from(config.listener("SSL")))
-        serving, _ = handshake(server, client_context(certificates.settings("alice")))
+        serving, _ = handshake(server, client_context(certificates.settings("alice")), "localhost")
         assert serving.version() == "TLSv1.2"
         assert serving.getpeercert(binary_form=True)
 
