@@ -34,7 +34,7 @@ from barnabas.protocol.errors import ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.messages import configs as wire
 
 _LIMITS_OF_CONNECTIONS: Final = ("max.connections", "max.connection.creation.rate")
-"""Of the broker, and the ends of those of listeners."""
+"""The settings of the broker; the settings of a listener have the same ends."""
 
 
 class Alteration(NamedTuple):

@@ -93,7 +93,7 @@ class Dispatcher:
             quotas.is_active
             and is_admitted
             and not (handler.is_exempt or handler.inter_broker_only)
-            # The default of users must not slow down what brokers ask of each other.
+            # The default of users must not slow down the requests of brokers.
             and not (
                 decoded.api_version is None and self._services.brokers.is_registered(request.peer.session)
             )

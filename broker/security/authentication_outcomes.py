@@ -90,7 +90,7 @@ class AuthenticationOutcomes:
         """
         with self._lock:
             self.failures += 1
-        # By the kind of the reason: what follows may be any number of texts, as lengths of frames.
+        # By the kind of the reason: there may be any number of texts behind it, as lengths of frames.
         self._report(
             f"{host} {reason.partition(':')[0]}",
             "Failed %sauthentication with /%s (channelId=%s) (%s)",

@@ -93,7 +93,7 @@ class Peer:
         self._socket.close()
 
     async def send(self, data: bytes, patience_s: float = PATIENCE_S) -> None:
-        """Send what the broker takes within the time."""
+        """Send as many bytes as the broker takes within the time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 for at in range(0, len(data), _PIECE_BYTES):
@@ -146,7 +146,7 @@ class Peer:
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     async def receive_raw(self, patience_s: float = PATIENCE_S) -> bytes | None:
-        """As `receive`, what came over the wire."""
+        """As `receive`, the bytes that came over the wire."""
         try:
             async with asyncio.timeout(patience_s):
                 return await self._receive_raw()
