@@ -1,6 +1,6 @@
 """Attacks on a secured listener: on the TLS handshake, on the records after it, and on SASL's exchange.
 
-They expect that nobody is let in: a peer that has not logged in gets no answer but the answers of TLS and SASL.
+They expect that nobody is let in: a peer without a login gets no answers but the answers of TLS and SASL.
 """
 
 import random
