@@ -58,7 +58,7 @@ class Installation:
 
     def install(self, extras: str = "") -> None:
         pip(
-            *("--python", str(self.folder / "bin" / "python"), "install", "-q"),
+            *("--python", str(self.folder / "bin" / "python"), "install", "-q", "--no-compile"),
             *("--constraint", str(ROOT / "requirements.lock"), f"{self.wheel}{extras}"),
         )
 
