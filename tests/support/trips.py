@@ -82,16 +82,27 @@ def trip_of(work: Callable[[], object]) -> Trip:
         elif event == "return":
             depth -= 1
 
-    # Or earlier requests might end in the middle of the trip.
+    with without_collections():
+        sys.setprofile(note)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+    return Trip(calls)
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Or earlier requests might end in the middle of a trip; for several trips, as a collection is slow."""
+    if not gc.isenabled():
+        yield
+        return
     gc.collect()
     gc.disable()
-    sys.setprofile(note)
     try:
-        work()
+        yield
     finally:
-        sys.setprofile(None)
         gc.enable()
-    return Trip(calls)
 
 
 def _name(names: dict[str, str | None], file: str) -> str | None:
@@ -182,9 +193,11 @@ def warm_trip(serving: Serving, take: Callable[[Serving], Trip]) -> Trip:
 
     The shortest of some: on a busy machine a deadline may pass meanwhile, and add the calls of its end.
     """
-    for _ in range(_WARM):
-        take(serving)
-    return min((take(serving) for _ in range(_TAKEN)), key=lambda trip: (len(trip.calls), trip.moves_back))
+    with without_collections():
+        for _ in range(_WARM):
+            take(serving)
+        trips = [take(serving) for _ in range(_TAKEN)]
+    return min(trips, key=lambda trip: (len(trip.calls), trip.moves_back))
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """The ways of the hot requests through the code do not become longer: see `tests.support.trips`."""
 
+from functools import partial
 from pathlib import Path
+from statistics import mode
 
 import pytest
 
@@ -12,7 +14,7 @@ from barnabas.protocol.errors import ErrorCode
 from tests.support.building import state
 from tests.support.record_requests import fetch_request, fetched, produce_request, produced
 from tests.support.serving import Connection, Serving, batch
-from tests.support.trips import TRIPS, trip_of, warm_trip
+from tests.support.trips import TRIPS, trip_of, warm_trip, without_collections
 
 BOUNDS = {
     "produce_acks_1": (70, 17),
@@ -48,14 +50,17 @@ def test_acls_make_the_ways_of_records_two_calls_longer(tmp_path: Path, is_super
         serving, session = Serving(folder, authorizer=each), Session("127.0.0.1")
         serving.managed.know({1: 0, 2: 5, 3: 5})
         serving.managed.tell(state())
-        for _ in range(3):
-            produces = Connection.of(produce_request(batch(b"one"), acks=1), version=9, session=session)
-            produce = trip_of(lambda: produces.run(serving.dispatch))  # noqa: B023 - it is called at once
-            assert produced(produces).error_code == ErrorCode.NONE
-            fetches = Connection.of(fetch_request(0, version=11), version=11, session=session)
-            fetch = trip_of(lambda: fetches.run(serving.dispatch))  # noqa: B023 - it is called at once
-            assert fetched(fetches).error_code == ErrorCode.NONE
-        calls.append((len(produce.calls), len(fetch.calls)))
+        produces, fetches = [], []
+        with without_collections():
+            for _ in range(5):
+                produce = Connection.of(produce_request(batch(b"one"), acks=1), version=9, session=session)
+                produces.append(len(trip_of(partial(produce.run, serving.dispatch)).calls))
+                assert produced(produce).error_code == ErrorCode.NONE
+                fetch = Connection.of(fetch_request(0, version=11), version=11, session=session)
+                fetches.append(len(trip_of(partial(fetch.run, serving.dispatch)).calls))
+                assert fetched(fetch).error_code == ErrorCode.NONE
+        # What depends on the time makes some of them a call longer or shorter.
+        calls.append((mode(produces), mode(fetches)))
         serving.close()
     (produce_without, fetch_without), (produce_with, fetch_with) = calls
     assert produce_with <= produce_without + 2

@@ -130,6 +130,8 @@ def rig(serving: Serving, certificates: Certificates, monkeypatch: pytest.Monkey
     rig = Rig(serving, certificates)
     monkeypatch.setattr(server_module, "Connection", rig.make)
     gc.collect()
+    # What is there already takes most of the time of each collection.
+    gc.freeze()
     gc.disable()
     yield rig
     gc.set_debug(0)
