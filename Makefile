@@ -25,6 +25,7 @@ PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; 
 	"$$found" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$found" && break; done)
 BIN := .venv/bin
 STAMP := .venv/.set-up
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile
 # Folders of packages that nothing here imports.
 UNUSED := /(tests?|testing/tests|examples)/
 # Each is a lane of its own: .venv-spark/VERSION, the locked packages but for PySpark.
@@ -47,8 +48,11 @@ $(STAMP): requirements.lock pyproject.toml
 			echo "make setup: $(PYTHON) cannot make a venv (on Debian: apt-get install python3-venv)" >&2; exit 1; }; \
 	fi
 	@echo "setup: $$(grep -c == requirements.lock) locked packages (one or two minutes the first time)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile \
-		-r requirements.lock | sed -un 's/^Collecting \([^ ]*\).*/setup:   \1/p'
+	@# PySpark has half of all bytes, and is built into a wheel first, so another process installs it meanwhile.
+	@$(INSTALL) -q --no-deps -r <(grep '^pyspark==' requirements.lock) & \
+		beside=$$!; trap "kill $$beside 2>/dev/null || true" EXIT; \
+		$(INSTALL) -r <(grep -v '^pyspark==' requirements.lock) | sed -un 's/^Collecting \([^ ]*\).*/setup:   \1/p'; \
+		wait $$beside
 	@# pip would compile in one process, and the packages' own tests too.
 	@$(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' .venv/lib
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-input -q --no-build-isolation --no-deps -e .
