@@ -689,5 +689,5 @@ def test_the_clusters_own_zookeeper_gets_the_login_that_was_made(
 
 
 def test_what_does_not_fit_together_is_refused_before_anything_is_made(make: Make) -> None:
-    with pytest.raises(DeployError, match="--user needs users"):
+    with pytest.raises(InvalidConfiguration, match="--user needs users"):
         make(users={"alice": None})
