@@ -23,7 +23,14 @@ from typing import Any, Final, Generic, TypeVar
 import barnabas.protocol.messages  # noqa: F401 - importing the declarations fills APIS
 from barnabas.protocol.codec_kafka_decoder import Decoder, compile_decoder, read_uvarint, skip_tagged_field
 from barnabas.protocol.codec_kafka_encoder import Encoder, compile_encoder
-from barnabas.protocol.errors import ApiError, LocalError, MalformedFrame, MessageTooComplex, Unencodable
+from barnabas.protocol.errors import (
+    ApiError,
+    BeyondBound,
+    LocalError,
+    MalformedFrame,
+    MessageTooComplex,
+    Unencodable,
+)
 from barnabas.protocol.frames import LENGTH_BYTES
 from barnabas.protocol.schema import (
     APIS,
@@ -142,7 +149,7 @@ def decode_request(view: memoryview, most_elements: int = MAX_INNER_ELEMENTS) ->
         if position < len(view) and not view[position]:
             position += 1
         else:
-            position = _after_tags(view, position)
+            position = _after_tags(view, position, most_elements)
     body = codec.decode_request(view, position, most_elements)
     return _new_tuple(RequestHead, (codec.api_key, version, correlation_id, client_id, body))
 
@@ -271,14 +278,12 @@ def _codec_of(api_key: int, version: int) -> _ApiVersionCodec:
     return codec
 
 
-def _after_tags(view: memoryview, position: int) -> int:
+def _after_tags(view: memoryview, position: int, most: int = MAX_ARRAY_LENGTH) -> int:
     """The position after the tagged fields of a header, all of which are ignored."""
     try:
         count, position = read_uvarint(view, position)
-        if count > MAX_ARRAY_LENGTH:
-            raise MalformedFrame(
-                f"a header claims {count} tagged fields; at most {MAX_ARRAY_LENGTH} are allowed"
-            )
+        if count > (limit := min(most, MAX_ARRAY_LENGTH)):
+            raise BeyondBound(f"a header claims {count} tagged fields; at most {limit} are allowed")
         for _ in range(count):
             position = skip_tagged_field(view, position, len(view))
     except IndexError:

@@ -2,8 +2,8 @@
 
 A decoder trusts nothing. Before anything is allocated, it rejects counts that the remaining bytes could not
 hold, counts and tagged fields above `MAX_ARRAY_LENGTH`, and more elements in all than `MAX_INNER_ELEMENTS`
-(numbers count in requests, which anybody may send, not in responses), or than a caller that has little time
-allows for a request. The size of a message without its
+(numbers and tagged fields count in requests, which anybody may send, not in responses), or than a caller that
+has little time allows for a request. The size of a message without its
 records is bounded by `MAX_HEAD_BYTES`; the declarations are finite, and depth with them. Unknown tagged
 fields are skipped, fields that the version lacks take their defaults, bytes after the message are ignored.
 For any bytes the outcome is a message or `MalformedFrame`.
@@ -67,8 +67,8 @@ class _DecoderMaker(SourceMaker):
     """Writes one decoder.
 
     In its source, ``v`` is the input, ``p`` the position, ``end`` the end of the input, ``taken`` the bytes
-    of records so far, and ``inner`` the number of elements of arrays within arrays. ``_run`` holds the
-    targets and shapes of the fields of fixed size whose read is not written yet.
+    of records so far, and ``inner`` the number of elements of arrays within arrays and of tagged fields.
+    ``_run`` holds the targets and shapes of the fields of fixed size whose read is not written yet.
     """
 
     def __init__(self, version: int, flexible: bool, with_records: bool, is_request: bool) -> None:
@@ -293,10 +293,10 @@ class _DecoderMaker(SourceMaker):
         with self.block(f"if {n}:"):
             self.line(f"if {n} > 127: {n}, p = _uvarint(v, p - 1)")
             head = f" or p - taken > {MAX_HEAD_BYTES}" if self._with_records else ""
-            self.line(
-                f"if {n} > {MAX_ARRAY_LENGTH}{head}:"
-                f" raise _bad({cls.__name__!r}, f'{{{n}}} tagged fields', p)"
-            )
+            claims = f"({cls.__name__!r}, f'{{{n}}} tagged fields', p)"
+            self.line(f"if {n} > {MAX_ARRAY_LENGTH}{head}: raise _bad{claims}")
+            if self._is_request:
+                self.line(f"if (inner := inner + {n}) > most: raise _beyond{claims}")
             with self.block(f"for _ in range({n}):"):
                 if not tagged:
                     self.line("p = _skip(v, p, end)")

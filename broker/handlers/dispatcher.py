@@ -64,9 +64,9 @@ class Dispatcher:
         if not is_admitted and not authentication.admit(self._services, request):
             return
         try:
-            decoded = _decoded(request)
+            decoded = _decoded(request, is_admitted)
         except MalformedFrame as error:
-            if isinstance(error, BeyondBound) and request.lane is Lane.NETWORK:
+            if isinstance(error, BeyondBound) and request.lane is Lane.NETWORK and is_admitted:
                 request.continue_in(Lane.GENERAL, lambda: self(request))
             else:
                 request.close_connection(f"malformed request: {error}")
@@ -107,14 +107,18 @@ class Dispatcher:
             handler.handle(self._services, decoded)
 
 
-def _decoded(request: Request) -> ApiRequest:
-    """Raises MalformedFrame or UnsupportedVersion; on a network thread BeyondBound for many elements."""
+def _decoded(request: Request, is_admitted: bool) -> ApiRequest:
+    """Raises MalformedFrame or UnsupportedVersion; on a network thread BeyondBound for many elements.
+
+    The frame of a peer that is not authenticated is short, and may have a token of that length.
+    """
     view, is_brief = request.frame.view, request.lane is Lane.NETWORK
     if len(view) and view[0] == 0:
         most = _BRIEF_ELEMENTS if is_brief else MAX_INNER_ELEMENTS
         head = codec_kafka.decode_request(view, most)
     elif codec_msgpack.is_native(view):
-        head = codec_msgpack.decode_request(view, _BRIEF_HEAD_BYTES if is_brief else MAX_HEAD_BYTES)
+        most_bytes = _BRIEF_HEAD_BYTES if is_brief and is_admitted else MAX_HEAD_BYTES
+        head = codec_msgpack.decode_request(view, most_bytes)
     else:
         begins = f"begins with byte {view[0]:#04x}" if len(view) else "is empty"
         raise MalformedFrame(f"neither Kafka's protocol nor the native one: it {begins}")

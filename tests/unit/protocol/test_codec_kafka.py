@@ -21,7 +21,7 @@ from barnabas.protocol.codec_kafka import (
 )
 from barnabas.protocol.codec_kafka_encoder import compile_encoder
 from barnabas.protocol.codec_kafka_source import is_carried, smallest_size
-from barnabas.protocol.errors import ApiError, ErrorCode, MalformedFrame, Unencodable
+from barnabas.protocol.errors import ApiError, BeyondBound, ErrorCode, MalformedFrame, Unencodable
 from barnabas.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.protocol.messages.fetch import (
     FetchPartitionResponse,
@@ -245,6 +245,18 @@ def test_more_tags_than_the_maximum_are_refused_even_if_they_are_present() -> No
     head = struct.calcsize(">hhih") + 1
     in_header = data[:head] + TOO_MANY_TAGS + data[head + 1 :]
     assert f"a header claims {MAX_ARRAY_LENGTH + 1} tagged fields" in refusal(in_header)
+
+
+@pytest.mark.parametrize("is_header", [False, True])
+def test_tags_count_as_elements_for_a_caller_with_little_time(is_header: bool) -> None:
+    def request(tags: bytes) -> memoryview:
+        data = request_bytes(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+        head = struct.calcsize(">hhih") + 1 if is_header else len(data) - 1
+        return memoryview(data[:head] + tags + data[head + 1 :])
+
+    decode_request(request(b"\x0a" + b"\x63\x00" * 10), 10)
+    with pytest.raises(BeyondBound, match="11 tagged fields"):
+        decode_request(request(b"\x0b" + b"\x63\x00" * 11), 10)
 
 
 def test_tags_count_for_the_bound_of_a_message_with_records() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from barnabas.broker.network.request import Lane
 from barnabas.broker.security.authentication import State
 from barnabas.broker.security.session import Session
 from barnabas.common.security.principal import ANONYMOUS, Principal
@@ -19,7 +20,14 @@ from barnabas.protocol.messages.authentication import (
     SaslHandshakeRequest,
 )
 from barnabas.protocol.schema import APIS, ApiKey
-from tests.support.serving import CORRELATION_ID, EXTERNAL, Connection, Serving, unknown_session
+from tests.support.serving import (
+    CORRELATION_ID,
+    EXTERNAL,
+    Connection,
+    Serving,
+    payload_of,
+    unknown_session,
+)
 
 RIGHT, WRONG = b"\0alice\0secret", b"\0alice\0guess"
 VERSIONS = ApiVersionsRequest(client_software_name="a-client", client_software_version="2.0.1")
@@ -134,6 +142,20 @@ def test_an_expired_session_is_closed_at_its_next_request(serving: Serving) -> N
     assert serving.send(handshake(), version=1, session=session).response.error_code == 0
     assert serving.send(authenticate(), version=1, session=session).response.error_code == 0
     assert serving.send(OTHER, version=3, session=session).response.error_code == 61
+
+
+def test_unknown_peers_cannot_make_workers_run_their_requests(serving: Serving) -> None:
+    session = unknown_session()
+    serving.send(handshake(), version=1, session=session)
+    tagged = payload_of(authenticate(), 2)[:-1] + b"\x80\x80\x01" + b"\x63\x00" * (1 << 14)
+    for payload in (tagged, payload_of(authenticate(b"x" * 60_000))):
+        connection = Connection(payload, session=session)
+        request = connection.request
+        # As the connection of an unknown peer does.
+        request.lane = Lane.NETWORK
+        serving.dispatch(request)
+        assert (request.lane, request.rest, connection.is_answered) == (Lane.NETWORK, None, True)
+        assert connection.closed
 
 
 STATES = [State.INITIAL, State.VERSIONS_ANSWERED, State.TOKENS, State.RAW_TOKENS, State.FAILED]
