@@ -31,6 +31,10 @@ _SEPARATOR: Final = "\x01"
 _NAME: Final = re.compile(r"a=((?:[^\x00=,]|=2C|=3D)+)")
 _PAIR: Final = re.compile(r"([A-Za-z]+)=([\x21-\x7e \t\r\n]+)")
 _BEARER: Final = re.compile(r"bearer +([-_~+/.a-zA-Z0-9]+=*)", re.IGNORECASE | re.ASCII)
+_MOST_PAIRS: Final = 100
+"""Of a message, most of them extensions: a stranger may send thousands, which take milliseconds."""
+_MAX_HEADER_CHARACTERS: Final = 16 * 1024
+"""Of a signed token: it is parsed before the signature is verified, and may have certificates."""
 _MAX_SECONDS: Final = 2**40
 _PARTS: Final = 3
 
@@ -97,7 +101,8 @@ def _parse(message: bytes) -> tuple[str, str]:
     matched = _NAME.fullmatch(name)
     if flag != "n" or (name and matched is None):
         raise InvalidCredentials
-    before, *pairs, last, end = rest.split(_SEPARATOR) if rest.count(_SEPARATOR) > 1 else ("x", "", "")
+    is_possible = 1 < rest.count(_SEPARATOR) <= _MOST_PAIRS + 2
+    before, *pairs, last, end = rest.split(_SEPARATOR) if is_possible else ("x", "", "")
     if before or last or end:
         raise InvalidCredentials
     values: dict[str, str] = {}
@@ -139,6 +144,8 @@ class SignedTokens:
 
     def verify(self, token: str) -> Identity:
         jwt, claims = self._jwt, self._claims
+        if token.find(".") > _MAX_HEADER_CHARACTERS:
+            raise TokenRefused("the header of the token is too long")
         try:
             header = jwt.get_unverified_header(token)
             algorithm, key_id = header.get("alg"), header.get("kid")

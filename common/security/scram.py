@@ -24,6 +24,8 @@ MAX_ITERATIONS: Final = 16384
 """Of a credential that Kafka's clients store."""
 MAX_ITERATIONS_OF_CLIENT: Final = 1_000_000
 """A client does not compute more for a server, which it does not know yet: they take half a second."""
+_MOST_PARTS: Final = 100
+"""Of a message, most of them extensions: a stranger may send thousands, which take milliseconds."""
 _NONCE_BYTES: Final = 24
 _SALT_BYTES: Final = 24
 
@@ -305,9 +307,9 @@ def _text(message: bytes) -> str:
 
 
 def _split(text: str, at_least: int) -> list[str]:
-    parts = text.split(",")
-    if len(parts) < at_least:
-        raise ScramError("a SCRAM message is incomplete")
+    parts = text.split(",", _MOST_PARTS)
+    if not at_least <= len(parts) <= _MOST_PARTS:
+        raise ScramError("a SCRAM message is incomplete, or has too many extensions")
     return parts
 
 

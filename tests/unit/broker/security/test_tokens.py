@@ -79,6 +79,10 @@ def message(token: str, name: str = "", extensions: str = "") -> bytes:
     return f"n,{name},\x01auth=Bearer {token}\x01{extensions}\x01".encode()
 
 
+def extensions(count: int) -> str:
+    return "".join(f"{'x' * length}=v\x01" for length in range(1, count + 1))
+
+
 @each([(RSA, "RS256", "rsa"), (EC, "ES256", "ec"), (EC, "ES256", None), (ED, "EdDSA", "ed")], name=repr)
 def test_a_token_of_a_known_key_names_its_principal(case: tuple[Any, str, str | None]) -> None:
     made = parse_keys(json.dumps({"keys": KEYS}).encode())
@@ -159,6 +163,18 @@ def test_every_other_token_is_refused_and_not_shown(case: tuple[str, Callable[[]
     with pytest.raises(TokenRefused) as refused:
         tokens.verify(token)
     assert not any(len(part) > 3 and part in str(refused.value) for part in token.split("."))
+
+
+def test_a_long_header_is_not_parsed_before_the_signature_is_verified() -> None:
+    tokens = SignedTokens(_Fixed(parse_keys(json.dumps({"keys": KEYS}).encode())), Claims())
+    payload = {"sub": "alice", "iat": NOW_S, "exp": NOW_S + LONG_S}
+    usual, long = (
+        jwt.encode(payload, EC, "ES256", headers={"kid": "ec", "x5c": ["x" * size]})
+        for size in (12_000, 13_000)
+    )
+    assert tokens.verify(usual).name == "alice"
+    with pytest.raises(TokenRefused, match="the header of the token is too long"):
+        tokens.verify(long)
 
 
 def test_a_refusal_names_the_claim_that_is_missing() -> None:
@@ -406,6 +422,7 @@ def test_the_peer_is_the_one_of_its_token() -> None:
         message(_unsigned()),
         message(_unsigned(), "a=alice"),
         message(_unsigned(), extensions="traceId=123 456\x01logicalCluster=x\x01"),
+        message(_unsigned(), extensions=extensions(99)),
         f"n,,\x01traceId=1\x01auth=bEaReR   {_unsigned()}\x01\x01".encode(),
     ):
         server = TokenServer(unsecured())
@@ -446,6 +463,7 @@ def test_a_refused_token_is_told_before_the_end() -> None:
         message("{token}", extensions="auth=Bearer x\x01"),
         message("{token}", extensions="bad_name=x\x01"),
         message("{token}", extensions="name=\x01"),
+        message("{token}", extensions=extensions(100)),
         message("{token}", extensions="name=\x7f\x01"),
         message("{token}").replace(b"\x01auth", b"\xffauth"),
     ],

@@ -116,6 +116,7 @@ def test_any_name_comes_through_escaped(name: str) -> None:
 def test_a_first_message_is_read(case: tuple[bytes, tuple[object, ...]]) -> None:
     message, expected = case
     read = ClientFirst.parse(message)
+    ClientFirst.parse(message + (100 - len(message.split(b","))) * b",a=x")
     assert (read.username, read.authorization_id, read.header, read.extensions) == expected
     assert read.encoded == message
 
@@ -139,6 +140,7 @@ def test_a_first_message_is_read(case: tuple[bytes, tuple[object, ...]]) -> None
         b"n,,n=user,r=abc,m=must",
         b"n,,n=user,r=abc,",
         b"n,,n=user,r=abc,1=x",
+        b"n,,n=user,r=abc" + 97 * b",a=x",
         # Channel binding: demanded, and supported by the client.
         b"p=tls-unique,,n=user,r=abc",
         b"y,,n=user,r=abc",
