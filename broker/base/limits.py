@@ -37,8 +37,8 @@ MAX_UNAUTHENTICATED_REQUESTS: Final = 10
 """Unanswered requests of such a connection, with at most the bytes of two of the longest. Clients send one at
 a time; those that wait for the pause after a failure would add up."""
 
-ADOPTIONS_RUN_NS: Final = 500_000
-HANDSHAKES_RUN_NS: Final = 1_000_000
+ADOPTIONS_RUN_NS: Final = 100_000
+HANDSHAKES_RUN_NS: Final = 200_000
 """How long a network thread may take new connections over, and continue TLS handshakes and logins, in a turn
 of its loop: a request of a known peer waits for about two turns. More costs latency and gains nothing."""
 
