@@ -385,9 +385,11 @@ def blocking_server(tls: ssl.SSLContext | None) -> Iterator[Endpoint]:
         def serve() -> None:
             connection, _ = listening.accept()
             connection.settimeout(DEADLINE_S)
+            if tls is not None:
+                connection = tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
             with connection, suppress(OSError):
-                reading = connection if tls is None else tls.wrap_socket(connection, server_side=True)
-                reading.recv(1)
+                with suppress(ssl.SSLError):
+                    connection.recv(1)
                 # The client reads the answer before the reset that unread bytes would cause.
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):
