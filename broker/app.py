@@ -269,7 +269,7 @@ class Broker:
         self._start_part("ACLs", acls.start, acls.stop)
 
     def _make_principals(self) -> RegisteredPrincipals | None:
-        """None if anybody may send requests of brokers."""
+        """The principals of brokers; None if every peer may send the requests of brokers."""
         config, name = self._config, self._config.inter_broker_listener_name
         if not authenticates_brokers(config, self._layers.listener(name)):
             return None

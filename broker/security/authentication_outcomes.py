@@ -65,7 +65,7 @@ class AuthenticationOutcomes:
         """Connections that were closed because their session had ended."""
         self._pauses = FailurePauses(delay_ms)
         self._purgatory = purgatory
-        # One line in an interval for each address and kind of reason.
+        # The log gets one line in an interval for each address and kind of reason.
         self._report = LimitedLogByKey(logger, logging.INFO)
         self._now_ms = now_ms
         self._lock = threading.Lock()

@@ -112,7 +112,7 @@ class QuotaTable(Generic[M]):
         self._bounds: Mapping[QuotaEntity, float] = {}
         # By the names that the quota distinguishes.
         self._clients: dict[tuple[str, str], Client[M]] = {}
-        # Those that count together, by the user that the quota distinguishes and their bound.
+        # The clients that count together, by the user that the quota distinguishes and their bound.
         self._others: dict[tuple[str, float], Client[M]] = {}
         # The client of a user with a client id, None for one without a quota. Replaced when a bound changes.
         self._resolved: dict[tuple[str, str], Client[M] | None] = {}

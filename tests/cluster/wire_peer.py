@@ -43,7 +43,7 @@ CONNECTED: Final = Stage()
 
 
 def hostile_contexts() -> list[ssl.SSLContext]:
-    """One for each version of TLS that a broker offers; it trusts anybody."""
+    """A client context for each version of TLS that a broker offers; it trusts every certificate."""
     made = []
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -59,7 +59,7 @@ def test_acls_make_the_ways_of_records_two_calls_longer(tmp_path: Path, is_super
                 fetch = Connection.of(fetch_request(0, version=11), version=11, session=session)
                 fetches.append(len(trip_of(partial(fetch.run, serving.dispatch)).calls))
                 assert fetched(fetch).error_code == ErrorCode.NONE
-        # What depends on the time makes some of them a call longer or shorter.
+        # Steps that depend on the time make some trips a call longer or shorter.
         calls.append((mode(produces), mode(fetches)))
         serving.close()
     (produce_without, fetch_without), (produce_with, fetch_with) = calls

@@ -130,7 +130,7 @@ def rig(serving: Serving, certificates: Certificates, monkeypatch: pytest.Monkey
     rig = Rig(serving, certificates)
     monkeypatch.setattr(server_module, "Connection", rig.make)
     gc.collect()
-    # What is there already takes most of the time of each collection.
+    # A collection spends most of its time on the objects that exist before the test.
     gc.freeze()
     gc.disable()
     yield rig

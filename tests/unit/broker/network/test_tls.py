@@ -63,7 +63,7 @@ class TestBytes:
         client = serve().client(tls=tls)
         random = Random(7)
         payloads = [random.randbytes(size) for size in (1, 5, 16_383, 16_384, 16_385, 70_000, 300_000, 2)]
-        # One thread: before Python 3.13, two may not use a TLS socket at a time. The sockets hold all of it.
+        # One thread alone: before Python 3.13 a TLS socket serves one at a time. Sockets hold all bytes.
         client.send(*payloads)
         assert [client.receive() for _ in payloads] == payloads
 

@@ -90,7 +90,7 @@ def test_a_limit_outlasts_a_failure_to_look_up_its_name(
     limit_address(rates, Entity.ip("localhost"), "0")
     assert connect(rates, 1, "127.0.0.1") == (0, 1_000)
     monkeypatch.undo()
-    # One that holds for no connection yet is tried again when it is set again.
+    # A rate that holds for no connection yet is tried again when it is set again.
     limit_address(rates, Entity.ip("10.0.0.1"), "1")
     assert connect(rates, 11, "10.0.0.1").close_after_ms > 0
 
