@@ -15,6 +15,8 @@ PACKAGES = (
     "client",
     "spark_connector",
     "deploy",
+    "chaos",
+    "ui",
     "cli",
 )
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "broker": frozenset({"protocol", "common", "zookeeper", "controller"}),
     "logtools": frozenset({"protocol", "common", "broker"}),
     "spark_connector": frozenset({"client", "protocol", "common"}),
-    "deploy": ANY - {"cli"},
+    "deploy": ANY - {"cli", "chaos", "ui"},
+    "chaos": frozenset({"protocol", "common", "logtools", "client", "deploy"}),
+    "ui": frozenset({"protocol", "common", "client", "deploy"}),
     "cli": ANY,
 }
 """Package → the other packages of ours that it may import."""

@@ -1,0 +1,1 @@
+"""Faults by a script, under load, with the history of the records and its judge."""

@@ -1,0 +1,23 @@
+"""The application of the live page: the routes of all pages and the static files."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
+
+from barnabas.ui import overview
+from barnabas.ui.context import HERE, Context
+
+_ROUTES: Final[list[BaseRoute]] = [
+    *overview.ROUTES,
+    Mount("/static", StaticFiles(directory=HERE / "static")),
+]
+
+
+def make_app(context: Context) -> Starlette:
+    app = Starlette(routes=_ROUTES)
+    app.state.context = context
+    return app
