@@ -13,7 +13,6 @@ from typing import Final
 from barnabas.cli.action import Row, actions, answer, arg, flag, repeated, show
 from barnabas.cli.arguments import on_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
-from barnabas.cli.output import count
 from barnabas.client.admin.admin import Admin
 from barnabas.common.security.acl import (
     ANY_HOST,
@@ -30,6 +29,7 @@ from barnabas.common.security.acl import (
 )
 from barnabas.common.security.principal import USER, WILDCARD, Principal
 from barnabas.common.suggestions import suggestion
+from barnabas.common.texts import count
 
 
 def _word(member: Operation | ResourceType | Permission) -> str:

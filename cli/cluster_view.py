@@ -21,13 +21,13 @@ from typing import Any, Final
 
 from barnabas.cli.action import Row, pick
 from barnabas.cli.arguments import command_settings, dir_words, local_cluster, process_problem
-from barnabas.cli.output import count
 from barnabas.client.admin.admin import Admin, ConfigResource
 from barnabas.client.admin.log_dirs import BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.config import AdminConfig
 from barnabas.client.errors import AuthenticationFailed, NoBrokerReachable
 from barnabas.client.metadata import PartitionInfo
+from barnabas.common.texts import count
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import ZOOKEEPER

@@ -15,11 +15,12 @@ from typing import Final
 from barnabas.cli.action import Column, Row, actions, answer, arg, flag, one_of, pick, repeated, show
 from barnabas.cli.arguments import not_empty, on_cluster, states_option
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, unknown_topic
-from barnabas.cli.output import count, print_json
+from barnabas.cli.output import print_json
 from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
 from barnabas.client.ask import for_each
 from barnabas.client.errors import GroupErrors
 from barnabas.client.offsets import EARLIEST, LATEST, OffsetAndMetadata
+from barnabas.common.texts import count
 from barnabas.protocol.errors import GroupIdNotFoundError
 from barnabas.protocol.ids import NO_BROKER, TopicPartition
 

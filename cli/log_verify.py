@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from barnabas.broker.log.file_system import parse_partition_name
 from barnabas.broker.log.log_dir import META_FILE, LogDir, ScannedLog
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
-from barnabas.cli.output import count, print_json, progress
+from barnabas.cli.output import print_json, progress
+from barnabas.common.texts import count
 from barnabas.logtools.index_check import Finding, Severity
 from barnabas.logtools.replica_comparison import Replica, compare_replicas
 from barnabas.logtools.verification import (

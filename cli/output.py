@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from barnabas.common.texts import iso_time
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -166,21 +168,3 @@ def record_line(record: ConsumerRecord | Record) -> str:
 def text(data: bytes | memoryview | None) -> str:
     """Bytes for a person: UTF-8, with invalid bytes as escapes; null as ``null``."""
     return "null" if data is None else bytes(data).decode("utf-8", "backslashreplace")
-
-
-def iso_time(timestamp_ms: int) -> str:
-    """A timestamp as ISO 8601 in UTC with milliseconds; ``-`` for a negative one."""
-    from datetime import UTC, datetime
-
-    if timestamp_ms < 0:
-        return "-"
-    try:
-        time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def count(number: int, noun: str, plural: str | None = None) -> str:
-    """``1 record``, ``2 records``."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -37,11 +37,12 @@ from barnabas.cli.arguments import (
 )
 from barnabas.cli.cluster_view import silence_explained
 from barnabas.cli.exit_codes import NOT_FOUND, OK, CommandError, exit_code_of
-from barnabas.cli.output import count, errors_alone, print_json
+from barnabas.cli.output import errors_alone, print_json
 from barnabas.client.config import ProducerConfig
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
+from barnabas.common.texts import count
 from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
 
 _CHUNK_BYTES: Final = 256 * 1024

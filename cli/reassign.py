@@ -31,13 +31,14 @@ from barnabas.cli.arguments import (
     seconds,
 )
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, unknown_topic
-from barnabas.cli.output import count, print_json, print_table
+from barnabas.cli.output import print_json, print_table
 from barnabas.cli.placement_plan import Move, Placement, plan
 from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, PartitionReassignment
 from barnabas.client.config import AdminConfig
 from barnabas.client.errors import TopicErrors
 from barnabas.client.metadata import TopicInfo
 from barnabas.common.settings import LONG_MAX
+from barnabas.common.texts import count
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType

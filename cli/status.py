@@ -18,7 +18,8 @@ from barnabas.cli.action import arg, command, flag, repeated
 from barnabas.cli.arguments import chosen_bootstrap, cluster_options, run_async, seconds
 from barnabas.cli.cluster_view import ClusterView, PartitionView, look
 from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
-from barnabas.cli.output import count, make_console, make_table, print_json
+from barnabas.cli.output import make_console, make_table, print_json
+from barnabas.common.texts import count
 from barnabas.protocol.errors import BarnabasError
 
 if TYPE_CHECKING:

@@ -26,11 +26,11 @@ from barnabas.cli.action import (
 )
 from barnabas.cli.arguments import SHORT_MAX, number, on_cluster, states_option
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
-from barnabas.cli.output import iso_time
 from barnabas.client.admin.admin import Admin, TransactionDescription
 from barnabas.client.admin.transactions import DEFAULT_MAX_TRANSACTION_TIMEOUT_MS, NO_DURATION, STATES
 from barnabas.client.ask import for_each
 from barnabas.common.settings import LONG_MAX
+from barnabas.common.texts import age_text, iso_time
 from barnabas.protocol.errors import TransactionalIdNotFoundError
 from barnabas.protocol.ids import TopicPartition
 
@@ -70,20 +70,6 @@ def _cell(name: str, row: Row) -> object:
         case "partitions":
             return " ".join(value)
     return value
-
-
-def age_text(age_ms: int) -> str:
-    """``1d 2h``, ``3min 4s``, ``5s``: the two largest units."""
-    seconds = max(0, age_ms) // 1000
-    parts = [
-        (seconds // 86_400, "d"),
-        (seconds // 3_600 % 24, "h"),
-        (seconds // 60 % 60, "min"),
-        (seconds % 60, "s"),
-    ]
-    while len(parts) > 1 and not parts[0][0]:
-        del parts[0]
-    return " ".join(f"{number}{unit}" for number, unit in parts[:2])
 
 
 def _described_row(described: TransactionDescription, now_ms: int) -> Row:

@@ -20,7 +20,7 @@ from barnabas.broker.config.load import load_config
 from barnabas.cli.action import arg, command, flag, repeated
 from barnabas.cli.arguments import DIR_OPTION, chosen_dir, dir_words, exports, key_values, number
 from barnabas.cli.exit_codes import INTERRUPTED, OK, TERMINATED, USAGE, CommandError
-from barnabas.cli.output import count
+from barnabas.common.texts import count
 from barnabas.deploy.certificates import check_name
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError

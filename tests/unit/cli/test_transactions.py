@@ -9,7 +9,6 @@ import pytest
 
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError, exit_code_of
 from barnabas.cli.main import build_parser
-from barnabas.cli.transactions import age_text
 from barnabas.client.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
@@ -180,11 +179,3 @@ async def test_an_id_is_terminated_only_if_it_exists(
     with pytest.raises(ApiError, match="TRANSACTIONAL_ID_NOT_FOUND"):
         await run(transactions, "force-terminate", "b-1")
     assert len(transactions.cluster.requests(ApiKey.INIT_PRODUCER_ID)) == 1
-
-
-@pytest.mark.parametrize(
-    ("age_ms", "text"),
-    [(-5, "0s"), (999, "0s"), (61_000, "1min 1s"), (3_600_000, "1h 0min"), (90_000_000, "1d 1h")],
-)
-def test_an_age_has_its_two_largest_units(age_ms: int, text: str) -> None:
-    assert age_text(age_ms) == text

@@ -1,0 +1,35 @@
+"""Numbers and times as texts for people: in the output of commands, in problems and on the live page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 record``, ``2 records``."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """A timestamp as ISO 8601 in UTC with milliseconds; ``-`` for a negative one."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def age_text(age_ms: int) -> str:
+    """``1d 2h``, ``3min 4s``, ``5s``: the two largest units."""
+    seconds = max(0, age_ms) // 1000
+    parts = [
+        (seconds // 86_400, "d"),
+        (seconds // 3_600 % 24, "h"),
+        (seconds // 60 % 60, "min"),
+        (seconds % 60, "s"),
+    ]
+    while len(parts) > 1 and not parts[0][0]:
+        del parts[0]
+    return " ".join(f"{number}{unit}" for number, unit in parts[:2])
