@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -36,12 +35,12 @@ from barnabas.cli.arguments import (
 )
 from barnabas.cli.cluster_view import silence_explained
 from barnabas.cli.exit_codes import OK, TERMINATED, USAGE, CommandError
-from barnabas.cli.output import record_fields, record_line
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.client.metadata import TopicInfo
+from barnabas.client.record_texts import json_line, record_line
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.ids import NO_TOPIC_ID, Offset, TopicPartition
 
@@ -86,13 +85,8 @@ def make_formatter(name: str, key_separator: str) -> Formatter:
         "value": lambda record: b"" if record.value is None else bytes(record.value),
         "key-value": lambda record: (record.key or b"") + separator + (record.value or b""),
         "full": lambda record: f"{record.topic}-{record.partition}  {record_line(record)}".encode(),
-        "json": _json_line,
+        "json": json_line,
     }[name]
-
-
-def _json_line(record: ConsumerRecord) -> bytes:
-    fields = {"topic": record.topic, "partition": record.partition} | record_fields(record)
-    return json.dumps(fields, ensure_ascii=False).encode()
 
 
 class _Progress:

@@ -24,7 +24,8 @@ from barnabas.broker.log.checkpoints import encode_topic_id
 from barnabas.broker.log.producer_state import MAX_SEQUENCE
 from barnabas.cli.action import pick
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
-from barnabas.cli.output import field, print_json, record_fields, record_line
+from barnabas.cli.output import print_json
+from barnabas.client.record_texts import field, record_fields, record_line
 from barnabas.common.texts import count, iso_time
 from barnabas.logtools.entries import (
     BATCHES,

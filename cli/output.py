@@ -1,11 +1,10 @@
-"""The output of commands: JSON on one line, tables and progress by rich, bytes as text if they are UTF-8.
+"""The output of commands: JSON on one line, tables and progress by rich.
 
 Rich is imported late: that takes longer than most commands.
 """
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import logging
@@ -14,14 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from barnabas.common.texts import iso_time
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-    from barnabas.client.consumer.partition_state import ConsumerRecord
-    from barnabas.protocol.records import Record
 
 _TABLE_WIDTH: Final = 200
 
@@ -137,34 +131,3 @@ def progress(total: int, label: str = "", console: Console | None = None) -> Ite
     with bars.Progress(*columns, console=console or Console(stderr=True), transient=console is None) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.update(task, completed=done)
-
-
-def field(name: str, data: bytes | memoryview | None) -> dict[str, str | None]:
-    """Bytes as a JSON field: ``{name: text}``, or ``{name + "_base64": …}`` if they are not UTF-8."""
-    if data is None:
-        return {name: None}
-    raw = bytes(data)
-    try:
-        return {name: raw.decode("utf-8")}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(raw).decode("ascii")}
-
-
-def record_fields(record: ConsumerRecord | Record) -> dict[str, Any]:
-    """A record's own fields as plain data for JSON."""
-    fields: dict[str, Any] = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
-    fields |= field("key", record.key) | field("value", record.value)
-    if record.headers:
-        fields["headers"] = [{"name": name} | field("value", value) for name, value in record.headers]
-    return fields
-
-
-def record_line(record: ConsumerRecord | Record) -> str:
-    """A record's own fields on one line for a person."""
-    line = f"{record.offset}  {iso_time(record.timestamp_ms)}  {text(record.key)}: {text(record.value)}"
-    return line + "".join(f"  [{name}={text(value)}]" for name, value in record.headers)
-
-
-def text(data: bytes | memoryview | None) -> str:
-    """Bytes for a person: UTF-8, with invalid bytes as escapes; null as ``null``."""
-    return "null" if data is None else bytes(data).decode("utf-8", "backslashreplace")
