@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from barnabas.common.suggestions import did_you_mean
+from barnabas.common.suggestions import no_topic_text
 from barnabas.protocol.errors import (
     ApiError,
     BarnabasError,
@@ -60,14 +60,7 @@ class CommandError(BarnabasError):
 
 
 def unknown_topic(name: str, topics: Iterable[str]) -> CommandError:
-    """The error for a topic that does not exist, with similar names."""
-    names = sorted(topics)
-    hint = did_you_mean(name, names, at_most=3)
-    if names and not hint:
-        hint = f"; there are {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
-    elif not names:
-        hint = "; there are no topics yet (see `barnabas topics create --help`)"
-    return CommandError(f"there is no topic {name!r}{hint}", NOT_FOUND)
+    return CommandError(no_topic_text(name, topics), NOT_FOUND)
 
 
 def check_topics(names: Iterable[str], topics: Iterable[str]) -> None:

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import argparse
 import csv
-import re
 import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from barnabas.cli.action import Column, Row, actions, answer, arg, flag, one_of, pick, repeated, show
 from barnabas.cli.arguments import not_empty, on_cluster, states_option
-from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, unknown_topic
+from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.cli.output import print_json
-from barnabas.client.admin.admin import Admin, GroupDescription, MemberDescription
+from barnabas.client.admin.admin import Admin, GroupDescription
+from barnabas.client.admin.group_lag import PartitionLag, lag_text, lags_of, total_lag
+from barnabas.client.admin.offset_reset import (
+    ShiftBy,
+    Start,
+    ToOffset,
+    ToOffsets,
+    ago,
+    chosen_partitions,
+    members_problem,
+    partition_counts,
+    plan_reset,
+    time_ms,
+)
 from barnabas.client.ask import for_each
 from barnabas.client.errors import GroupErrors
-from barnabas.client.offsets import EARLIEST, LATEST, OffsetAndMetadata
+from barnabas.client.offsets import EARLIEST, LATEST
 from barnabas.common.texts import count
-from barnabas.protocol.errors import GroupIdNotFoundError
-from barnabas.protocol.ids import NO_BROKER, TopicPartition
+from barnabas.protocol.ids import TopicPartition
 
 _STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 _OFFSET_COLUMNS: Final = ("topic", "partition", "committed_offset", "log_end_offset", "lag")
-_DURATION: Final = re.compile(
-    r"P(?=[^P]*\d)(?:(?P<days>\d+)D)?"
-    r"(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)S)?)?"
-)
 
 
 async def _list(options: argparse.Namespace, admin: Admin) -> None:
@@ -43,107 +47,28 @@ async def _list(options: argparse.Namespace, admin: Admin) -> None:
     show(options, rows, columns, "no groups")
 
 
-async def _rows(admin: Admin, groups: Mapping[str, GroupDescription]) -> dict[str, list[Row]]:
-    """Rows by group, one per committed or assigned partition.
-
-    Without a leader the lag is None, and without a committed offset unless the partition is empty. It is None
-    for an offset beyond the end, as after the loss of records: where the group goes on is not known.
-    """
-    committed = await for_each(groups, admin.group_offsets)
-    partitions = {
-        name: sorted({*committed[name], *(tp for member in group.members for tp in member.assignment)})
-        for name, group in groups.items()
-    }
-    led = {
-        TopicPartition(name, partition.partition)
-        for name, topic in (await admin.describe_topics()).items()
-        for partition in topic.partitions
-        if partition.leader != NO_BROKER
-    }
-    shown = led.intersection(tp for of_group in partitions.values() for tp in of_group)
-    uncommitted = {
-        tp for name, of_group in partitions.items() for tp in of_group if committed[name].get(tp) is None
-    }
-    ends = await _offsets_at(admin, shown, LATEST)
-    starts = await _offsets_at(admin, shown & uncommitted, EARLIEST)
+def _row(partition: PartitionLag) -> Row:
+    owner = partition.member
     return {
-        name: _rows_of(group, partitions[name], committed[name], starts, ends)
-        for name, group in groups.items()
+        **partition.partition._asdict(),
+        **pick(partition, "committed_offset log_end_offset lag"),
+        "member_id": None if owner is None else owner.member_id,
+        "client_id": None if owner is None else owner.client_id,
+        "host": None if owner is None else owner.client_host,
     }
-
-
-def _rows_of(
-    group: GroupDescription,
-    partitions: Iterable[TopicPartition],
-    committed: Mapping[TopicPartition, OffsetAndMetadata | None],
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-) -> list[Row]:
-    owners: dict[TopicPartition, MemberDescription] = {
-        tp: member for member in group.members for tp in member.assignment
-    }
-    rows: list[Row] = []
-    for tp in partitions:
-        offset, owner, end = committed.get(tp), owners.get(tp), ends.get(tp)
-        lag = None
-        if offset is not None and end is not None and offset.offset <= end:
-            lag = end - offset.offset
-        if offset is None and tp in starts and starts[tp] == end:
-            lag = 0
-        rows.append(
-            {
-                **tp._asdict(),
-                "committed_offset": None if offset is None else offset.offset,
-                "log_end_offset": end,
-                "lag": lag,
-                "member_id": None if owner is None else owner.member_id,
-                "client_id": None if owner is None else owner.client_id,
-                "host": None if owner is None else owner.client_host,
-            }
-        )
-    return rows
-
-
-async def _counts(admin: Admin) -> dict[str, int]:
-    return {name: len(topic.partitions) for name, topic in (await admin.describe_topics()).items()}
-
-
-def lag_summary(rows: Sequence[Row]) -> Row:
-    """The lag of a group; None if that of a partition is unknown, because the sum would be too low."""
-    unknown = sum(row["lag"] is None for row in rows)
-    total = sum(row["lag"] for row in rows) if rows and not unknown else None
-    return {"lag": total, "unknown_lag_partitions": unknown}
-
-
-def lag_text(rows: Sequence[Row]) -> str:
-    total = lag_summary(rows)["lag"]
-    if total is not None:
-        return f"lag {total:,}"
-    leaderless = sum(row["log_end_offset"] is None for row in rows)
-    unknown = [row for row in rows if row["lag"] is None and row["log_end_offset"] is not None]
-    uncommitted = sum(row["committed_offset"] is None for row in unknown)
-    beyond = len(unknown) - uncommitted
-    reasons = []
-    if uncommitted:
-        reasons.append(f"{count(uncommitted, 'partition')} without a committed offset")
-    if beyond:
-        reasons.append(f"{count(beyond, 'partition')} with a committed offset beyond its end")
-    if leaderless:
-        reasons.append(f"{count(leaderless, 'partition')} without a leader")
-    if lags := [row["lag"] for row in rows if row["lag"] is not None]:
-        reasons.append(f"{sum(lags):,} in the others")
-    return f"lag - ({', '.join(reasons) or 'no committed offsets'})"
 
 
 async def _described(
     options: argparse.Namespace, admin: Admin
-) -> tuple[dict[str, GroupDescription], dict[str, list[Row]]]:
+) -> tuple[dict[str, GroupDescription], dict[str, list[PartitionLag]]]:
     groups = await admin.describe_groups(options.groups)
-    return groups, await _rows(admin, groups)
+    committed = await for_each(groups, admin.group_offsets)
+    return groups, await lags_of(admin, groups, committed)
 
 
 async def _describe(options: argparse.Namespace, admin: Admin) -> None:
-    groups, rows = await _described(options, admin)
+    groups, lags = await _described(options, admin)
+    rows = {name: [_row(partition) for partition in partitions] for name, partitions in lags.items()}
     if options.json:
         fields = "state protocol_type protocol coordinator"
         print_json(
@@ -154,7 +79,7 @@ async def _describe(options: argparse.Namespace, admin: Admin) -> None:
         print(
             f"{name}  {group.state}  {count(len(group.members), 'member')}  "
             f"{group.protocol or 'no assignor'}  coordinator {group.coordinator}  "
-            f"{lag_text(rows[name])}"
+            f"{lag_text(lags[name])}"
         )
         show(options, rows[name], (*_OFFSET_COLUMNS, "member_id", "host"))
 
@@ -177,33 +102,61 @@ async def _members(options: argparse.Namespace, admin: Admin) -> None:
 
 
 async def _lag(options: argparse.Namespace, admin: Admin) -> None:
-    _, rows = await _described(options, admin)
-    for name, partitions in rows.items():
+    _, lags = await _described(options, admin)
+    for name, partitions in lags.items():
         if not options.json:
             print(f"{name}  {lag_text(partitions)}")
-        value = {"group": name} | lag_summary(partitions) | {"partitions": partitions}
-        show(options, partitions, _OFFSET_COLUMNS, value=value)
+        unknown = sum(partition.lag is None for partition in partitions)
+        rows = [_row(partition) for partition in partitions]
+        value = {"lag": total_lag(partitions), "unknown_lag_partitions": unknown, "partitions": rows}
+        show(options, rows, _OFFSET_COLUMNS, value={"group": name} | value)
 
 
 async def _reset_offsets(options: argparse.Namespace, admin: Admin) -> None:
-    before = {
-        tp: committed.offset
-        for tp, committed in (await admin.group_offsets(options.group)).items()
-        if committed is not None
-    }
-    after = await _new_offsets(options, admin, before)
-    if not after:
+    counts = await partition_counts(admin)
+    start = _start(options)
+    if isinstance(start, ToOffsets):
+        for tp in start.offsets:
+            if tp.partition >= counts.get(tp.topic, 0):
+                raise CommandError(f"{options.from_file}: there is no partition {tp}", NOT_FOUND)
+    partitions = None if options.topic is None else chosen_partitions(options.topic, counts)
+    plan = await plan_reset(admin, options.group, start, partitions, counts)
+    if not plan:
         raise CommandError(_why_nothing_to_reset(options), NOT_FOUND)
-    await _check_has_no_members(admin, options.group)
+    for entry in plan:
+        if entry.after != entry.requested:
+            print(
+                f"barnabas groups: {entry.partition} has no offset {entry.requested}, "
+                f"only {entry.first} to {entry.end}: {entry.after} is used",
+                file=sys.stderr,
+            )
+    # Also before a dry run, which shows the outcome of a real one.
+    if (problem := await members_problem(admin, options.group)) is not None:
+        raise CommandError(problem)
     if not options.dry_run:
-        await admin.alter_group_offsets(options.group, after)
-    rows: list[Row] = [
-        tp._asdict() | {"before": before.get(tp), "after": offset} for tp, offset in sorted(after.items())
-    ]
+        await admin.alter_group_offsets(options.group, {entry.partition: entry.after for entry in plan})
+    rows: list[Row] = [entry.partition._asdict() | pick(entry, "before after") for entry in plan]
     if not options.json:
         print(f"group {options.group}: {'would be set' if options.dry_run else 'set'}")
     value = {"group": options.group, "changed": not options.dry_run, "offsets": rows}
     show(options, rows, ("topic", "partition", "before", "after"), value=value)
+
+
+def _start(options: argparse.Namespace) -> Start:
+    """Raises CommandError and InvalidConfiguration for a malformed text."""
+    if options.from_file is not None:
+        return ToOffsets(offsets_in(options.from_file))
+    if options.to_earliest:
+        return EARLIEST
+    if options.to_latest:
+        return LATEST
+    if options.to_offset is not None:
+        return ToOffset(options.to_offset)
+    if options.shift_by is not None:
+        return ShiftBy(options.shift_by)
+    if options.to_datetime is not None:
+        return time_ms(options.to_datetime)
+    return ago(options.by_duration)
 
 
 def _why_nothing_to_reset(options: argparse.Namespace) -> str:
@@ -214,64 +167,6 @@ def _why_nothing_to_reset(options: argparse.Namespace) -> str:
     else:
         reason = "there, so none can be shifted; give --to-offset or another start"
     return f"group {options.group!r} has committed no offsets {reason}"
-
-
-async def _check_has_no_members(admin: Admin, group_id: str) -> None:
-    """Also before a dry run, which shows the outcome of a real one."""
-    try:
-        group = (await admin.describe_groups(group_id))[group_id]
-    except GroupIdNotFoundError:
-        return
-    if group.members:
-        raise CommandError(
-            f"group {group_id!r} is {group.state} with {count(len(group.members), 'member')}, which commit "
-            "offsets of their own: stop them first"
-        )
-
-
-async def _new_offsets(
-    options: argparse.Namespace, admin: Admin, before: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """The offsets to commit, only for partitions that exist."""
-    counts = await _counts(admin)
-    from_file: dict[TopicPartition, int] | None = None
-    if options.from_file is not None:
-        from_file = offsets_in(options.from_file)
-        for tp in from_file:
-            if tp.partition >= counts.get(tp.topic, 0):
-                raise CommandError(f"{options.from_file}: there is no partition {tp}", NOT_FOUND)
-    if options.topic is not None:
-        partitions = chosen_partitions(options.topic, counts)
-    else:
-        partitions = [tp for tp in before if tp.partition < counts.get(tp.topic, 0)]
-    if from_file is not None:
-        partitions = [tp for tp in from_file if options.topic is None or tp in partitions]
-    first = await _offsets_at(admin, partitions, EARLIEST)
-    end = await _offsets_at(admin, partitions, LATEST)
-    if options.to_earliest:
-        return first
-    if options.to_latest:
-        return end
-    named = from_file
-    if options.to_offset is not None:
-        named = dict.fromkeys(partitions, options.to_offset)
-    elif options.shift_by is not None:
-        named = {tp: offset + options.shift_by for tp, offset in before.items()}
-    if named is not None:
-        return {tp: within(tp, named[tp], first[tp], end[tp]) for tp in partitions if tp in named}
-    if options.to_datetime is not None:
-        since = time_ms(options.to_datetime)
-    else:
-        since = max(0, int(time.time() * 1000) - duration_ms(options.by_duration))
-    listed = await _offsets_at(admin, partitions, since)
-    return {tp: offset if offset >= 0 else end[tp] for tp, offset in listed.items()}
-
-
-async def _offsets_at(
-    admin: Admin, partitions: Iterable[TopicPartition], spec: str | int
-) -> dict[TopicPartition, int]:
-    listed = await admin.list_offsets(dict.fromkeys(partitions, spec))
-    return {tp: entry.offset for tp, entry in listed.items()}
 
 
 async def _delete(options: argparse.Namespace, admin: Admin) -> None:
@@ -288,7 +183,7 @@ async def _delete(options: argparse.Namespace, admin: Admin) -> None:
 
 
 async def _delete_offsets(options: argparse.Namespace, admin: Admin) -> None:
-    named = chosen_partitions(options.topic, await _counts(admin))
+    named = chosen_partitions(options.topic, await partition_counts(admin))
     committed = await admin.group_offsets(options.group)
     # This also raises the error for a group that does not exist.
     await admin.delete_group_offsets(options.group, named)
@@ -299,54 +194,6 @@ async def _delete_offsets(options: argparse.Namespace, admin: Admin) -> None:
         )
     value = {"group": options.group, "deleted": [str(tp) for tp in partitions]}
     answer(options, value, f"group {options.group}: offsets of {count(len(partitions), 'partition')} deleted")
-
-
-# -- new offsets, as an operator names them ----------------------------------------------------------------
-
-
-def time_ms(text: str) -> int:
-    """``2025-01-31T12:00:00`` as ms since 1970. Raises CommandError (usage)."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise CommandError(f"{text!r}: expected a time as 2025-01-31T12:00:00.000", USAGE) from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    milliseconds = round(time.timestamp() * 1000)
-    if milliseconds < 0:
-        raise CommandError(f"{text!r}: expected a time since 1970", USAGE)
-    return milliseconds
-
-
-def duration_ms(text: str) -> int:
-    """``P1DT2H30M`` as ms. Raises CommandError (usage)."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise CommandError(f"{text!r}: expected a duration as P1DT2H30M15S", USAGE)
-    days, hours, minutes = (int(match[name] or 0) for name in ("days", "hours", "minutes"))
-    return round((((days * 24 + hours) * 60 + minutes) * 60 + float(match["seconds"] or 0)) * 1000)
-
-
-def chosen_partitions(texts: Iterable[str], counts: dict[str, int]) -> list[TopicPartition]:
-    """``topic`` or ``topic:0,2`` as partitions; ``counts`` has the existing topics.
-
-    Raises CommandError for a topic or a partition that does not exist, and for a malformed text.
-    """
-    partitions: dict[TopicPartition, None] = {}
-    for text in texts:
-        topic, colon, numbers = text.partition(":")
-        if topic not in counts:
-            raise unknown_topic(topic, counts)
-        chosen = numbers.split(",") if colon else [str(number) for number in range(counts[topic])]
-        for number in chosen:
-            is_number = number.isascii() and number.isdecimal()
-            if not is_number or int(number) >= counts[topic]:
-                raise CommandError(
-                    f"--topic {text!r}: expected partitions from 0 to {counts[topic] - 1}, as {topic}:0,1",
-                    NOT_FOUND if is_number else USAGE,
-                )
-            partitions[TopicPartition(topic, int(number))] = None
-    return list(partitions)
 
 
 def offsets_in(path: Path) -> dict[TopicPartition, int]:
@@ -377,17 +224,6 @@ def offsets_in(path: Path) -> dict[TopicPartition, int]:
     if not offsets:
         raise CommandError(f"{path}: expected lines of topic,partition,offset; there are none", USAGE)
     return offsets
-
-
-def within(tp: TopicPartition, offset: int, beginning: int, end: int) -> int:
-    """The nearest offset that the partition has; says so if that is another one."""
-    nearest = max(beginning, min(end, offset))
-    if nearest != offset:
-        print(
-            f"barnabas groups: {tp} has no offset {offset}, only {beginning} to {end}: {nearest} is used",
-            file=sys.stderr,
-        )
-    return nearest
 
 
 # -- the table ---------------------------------------------------------------------------------------------

@@ -17,3 +17,14 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     """`did_you_mean` for a short list: if no name is similar, it gives all names."""
     names = list(names)
     return did_you_mean(name, names) or f"; expected one of {', '.join(names)}"
+
+
+def no_topic_text(name: str, topics: Iterable[str]) -> str:
+    """The text for a topic that does not exist, with similar names."""
+    names = sorted(topics)
+    hint = did_you_mean(name, names, at_most=3)
+    if names and not hint:
+        hint = f"; there are {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"
+    elif not names:
+        hint = "; there are no topics yet (see `barnabas topics create --help`)"
+    return f"there is no topic {name!r}{hint}"
