@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from barnabas.client.admin.admin import Admin
 from barnabas.deploy.running_cluster import RunningCluster
@@ -42,8 +43,24 @@ def context_of(request: Request) -> Context:
     return found
 
 
-def render(request: Request, template: str, **values: Any) -> Response:
-    """A page of the templates; `base.html` has the navigation and the style."""
-    context = context_of(request)
-    page = TEMPLATES.get_template(template).render(context=context, path=request.url.path, **values)
-    return HTMLResponse(page)
+def render(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page of the templates; `base.html` has the navigation, the style and the outcome of a change."""
+    context, outcome = context_of(request), request.query_params.get("outcome", "")
+    page = TEMPLATES.get_template(template).render(
+        context=context, path=request.url.path, outcome=outcome, **values
+    )
+    return HTMLResponse(page, status)
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form; of a repeated field the last. `Access` bounds the size of the body."""
+    body = (await request.body()).decode("utf-8", "replace")
+    return dict(parse_qsl(body, keep_blank_values=True))
+
+
+def outcome(request: Request, location: str, sentence: str, **values: Any) -> Response:
+    """The answer to a change: the page at `location` with the sentence, or JSON if the caller accepts it."""
+    if "application/json" in request.headers.get("accept", ""):
+        return JSONResponse({"outcome": sentence, **values})
+    separator = "&" if "?" in location else "?"
+    return RedirectResponse(f"{location}{separator}outcome={quote(sentence)}", 303)
