@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from barnabas.chaos.history import Acknowledged, Sent, value_of
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import broker_command
 from barnabas.deploy.security import ClusterSecurity
@@ -16,7 +17,6 @@ from barnabas.protocol.ids import TopicPartition
 
 from ..cluster.raw_client import RawClient, batch_of
 from ..cluster.tools import ClusterView
-from .history import Acknowledged, Sent, value_of
 from .links import ZOOKEEPER, Links, address_of
 
 PARTITIONS = 3

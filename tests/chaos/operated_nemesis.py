@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from barnabas.chaos.load import Load
 from barnabas.deploy.local import LocalCluster
 
 from .linked_cluster import LinkedCluster
@@ -15,7 +16,6 @@ from .nemesis import Nemesis
 from .operations import InternalTopic, Operator
 from .random_faults import Choice
 from .runs import HEALING_S, Run
-from .workload import Load
 
 _FAULT_LASTS_S: Final = (0.0, 0.5, 1.0, 3.0)
 

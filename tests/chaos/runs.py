@@ -1,4 +1,4 @@
-"""The length, seed, deadline and failure report of a chaos run.
+"""The length, seed, deadline, expectation and failure report of a chaos run.
 
 `make test` runs each kind of promise once, briefly, with the day as the seed; where two tests have one kind,
 they take turns by day. ``CHAOS_SECONDS`` (`make chaos`) runs all tests for that long with random seeds.
@@ -15,6 +15,9 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
+from barnabas.chaos.checker import Verdict
+from barnabas.chaos.history import Read
+from barnabas.chaos.load import Load
 from barnabas.deploy.state import SecurityConfiguration
 from tests.support.soak import DAY
 
@@ -79,3 +82,18 @@ def chaos_test(seconds: float, *, more_s: float = 600) -> Callable[[Test], Test]
 def takes_turns(turn: int, of: int = 2) -> pytest.MarkDecorator:
     """In `make test`, run this test every so many days; others have the same kind of promise."""
     return pytest.mark.skipif(not IS_THOROUGH and DAY % of != turn, reason="another test's turn today")
+
+
+def expect_good(verdict: Verdict, load: Load, *tolerated: str, acknowledged: int = 100) -> None:
+    """Fail unless the verdict is good, the load was no idle one, and its only problems are tolerated.
+
+    A long outage may always cost the time-out of a record.
+    """
+    reads = len(load.history.of(Read))
+    print(f"{verdict}; {reads} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)
+    print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
+    assert verdict.is_good, str(verdict)
+    tolerated = ("DeliveryTimedOut", *tolerated)
+    assert [text for text in load.problems if not any(word in text for word in tolerated)] == []
+    assert verdict.acknowledged > acknowledged
+    assert reads > 0

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from barnabas.chaos.checker import RECORDS, check
+from barnabas.chaos.history import Log
+from barnabas.chaos.load import Load, read_everything, replica_logs
 from barnabas.client import AclBinding, AclEntry, Operation, ResourcePattern, ScramUpsertion
 from barnabas.client.blocking import Admin
 from barnabas.common.security.acl import Permission, ResourceType
@@ -27,11 +30,8 @@ from barnabas.deploy.zookeeper import ZooKeeper
 from ..cluster.tools import ClusterView, StartCluster, ZooKeeperClient
 from ..compat.clients import Unavailable
 from ..compat.java import java_command
-from .checker import RECORDS, check
-from .history import Log
 from .runs import BROKER as QUICK
 from .runs import SECURED, chaos_test, thorough
-from .workload import Load, read_everything, replica_logs
 
 ALICE = "alice"
 BROKERS = 1, 2, 3

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.broker.config.settings import RACK_AWARE_SELECTOR
+from barnabas.chaos.load import Load, stop_and_judge
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.state import SecurityConfiguration
 
@@ -17,9 +18,8 @@ from ..cluster.tools import ClusterView, StartCluster, client_settings_of
 from .linked_cluster import LinkedCluster
 from .nemesis import Nemesis
 from .operated_nemesis import OperatedNemesis
-from .runs import BROKER, HEALING_S, chaos_run, chaos_test, seconds, takes_turns
+from .runs import BROKER, HEALING_S, chaos_run, chaos_test, expect_good, seconds, takes_turns
 from .topic_changes import changing_settings, churning_topics
-from .workload import Load, expect_good, stop_and_judge
 
 SECONDS = seconds(5)
 PARTITIONS = 6

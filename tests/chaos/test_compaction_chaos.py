@@ -16,6 +16,9 @@ from typing import Any, Final
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
+from barnabas.chaos.checker import COMPACTED, Verdict, check
+from barnabas.chaos.history import Log, Sent, WasAway, number_in
+from barnabas.chaos.load import Load, read_everything, replica_logs
 from barnabas.client import ConfigResource
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.running_cluster import RunningCluster
@@ -25,12 +28,9 @@ from barnabas.zookeeper import paths
 from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView, StartCluster, client_settings_of
-from .checker import COMPACTED, Verdict, check
-from .history import Log, Sent, WasAway, number_in
 from .linked_cluster import LinkedCluster
 from .nemesis import Nemesis
-from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, thorough
-from .workload import Load, expect_good, read_everything, replica_logs
+from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, expect_good, seconds, thorough
 
 SECONDS = seconds(5)
 PARTITIONS: Final = 3

@@ -24,6 +24,18 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from barnabas.broker.coordinators.internal_topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from barnabas.chaos.checker import COPIES, check
+from barnabas.chaos.history import (
+    Acknowledged,
+    Attempted,
+    Committed,
+    Copy,
+    Ended,
+    History,
+    Log,
+    Outcome,
+    Read,
+)
 from barnabas.client import Admin, Consumer, ConsumerRecord, Producer
 from barnabas.client.admin.admin import UpgradeType
 from barnabas.client.admin.transactions import ONGOING
@@ -39,8 +51,6 @@ from tests.support.waiting import until
 from ..cluster.tools import ClusterView, StartCluster, client_settings_of, clients_word
 from ..compat.clients import Unavailable, alone, run_tool
 from . import copier
-from .checker import COPIES, check
-from .history import Acknowledged, Attempted, Committed, Copy, Ended, History, Log, Outcome, Read
 from .linked_cluster import LinkedCluster
 from .mixed_versions import UpgradingNemesis, Versions, unpack_earlier
 from .operated_nemesis import MovingNemesis

@@ -14,6 +14,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from barnabas.chaos.checker import GROUPS, check
+from barnabas.chaos.history import Acknowledged, Committed, History, Owned, Read, number_of
 from barnabas.client.admin.admin import Admin
 from barnabas.client.consumer.assignors import ASSIGNORS
 from barnabas.client.consumer.consumer import Consumer
@@ -26,8 +28,6 @@ from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 
 from ..cluster.tools import ClusterView, StartCluster, client_settings_of, clients_word
-from .checker import GROUPS, check
-from .history import Acknowledged, Committed, History, Owned, Read, number_of
 from .operations import InternalTopic, Operator
 from .runs import BROKER, HEALING_S, Run, chaos_run, chaos_test, seconds, takes_turns
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.chaos.load import Load, stop_and_judge
 from barnabas.protocol.ids import Endpoint, TopicPartition
 from tests.support.waiting import wait_for
 
@@ -25,8 +26,7 @@ from .link_faults import LinkFaults
 from .linked_cluster import PARTITIONS, LinkedCluster
 from .links import ZOOKEEPER, Links, address_of
 from .random_faults import Choice
-from .runs import chaos_run, chaos_test, seconds, thorough
-from .workload import Load, expect_good, stop_and_judge
+from .runs import chaos_run, chaos_test, expect_good, seconds, thorough
 
 pytestmark = pytest.mark.cluster
 

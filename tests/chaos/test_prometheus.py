@@ -16,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
+from barnabas.chaos.load import Load, stop_and_judge
 from barnabas.client import blocking
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.ports import ReservedPort
@@ -23,8 +24,6 @@ from barnabas.protocol.ids import TopicPartition
 from tests.cluster.tools import KILLED, ClusterView, StartCluster
 from tests.support.dashboard import queries
 from tests.support.waiting import wait_for
-
-from .workload import Load, stop_and_judge
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "prometheus.yml"
 COMMAND = shutil.which("prometheus") or ""

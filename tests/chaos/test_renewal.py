@@ -6,6 +6,7 @@ from pathlib import Path
 
 import trustme
 
+from barnabas.chaos.load import Load, stop_and_judge
 from barnabas.client import ScramUpsertion
 from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.certificates import server_names
@@ -17,8 +18,7 @@ from tests.support.waiting import wait_for
 
 from ..cluster.tools import ClusterView, StartCluster
 from .runs import BROKER as QUICK
-from .runs import SECURED, chaos_test, thorough
-from .workload import Load, expect_good, stop_and_judge
+from .runs import SECURED, chaos_test, expect_good, thorough
 
 PARTITIONS = 6
 MECHANISM = ScramMechanism.SHA_256

@@ -9,15 +9,15 @@ from typing import Protocol
 
 import pytest
 
+from barnabas.chaos.checker import RECORDS, check
+from barnabas.chaos.history import Log
+from barnabas.chaos.load import Load, read_everything
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.replicas import DescribeReplicasRequest
 from tests.support.waiting import wait_for
 
-from ..chaos.checker import RECORDS, check
-from ..chaos.history import Log
-from ..chaos.workload import Load, read_everything
 from .raw_client import RawClient, batch_of
 from .test_failover import PARTITIONS, check_all, start_loaded
 from .tools import KILLED, ClusterView, StartCluster, show_status
@@ -150,7 +150,7 @@ def test_a_broker_whose_only_disk_is_still_full_does_not_start_and_with_room_has
     # Segments so small that the disk may well be full just when a snapshot of the producers is due.
     view.create_topic("t", 2, 1, segment_bytes="16384")
     soon = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 3_000}
-    with Load(cluster.bootstrap, "t", 2, value_bytes=_VALUE_BYTES, read=False, **soon) as load:
+    with Load(cluster.bootstrap, "t", 2, value_bytes=_VALUE_BYTES, readers=0, **soon) as load:
         small_disk.fill(cluster)
         wait_for(lambda: len(load.problems) > 0, "the disk is full, and the client gets no error")
     getattr(cluster, stop)(VICTIM)

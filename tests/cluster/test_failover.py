@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
+from barnabas.chaos.history import Read, Sent, value_of
+from barnabas.chaos.load import Load, stop_and_judge
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import ErrorCode
 from tests.support.waiting import wait_for
 
-from ..chaos.history import Read, Sent, value_of
-from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
 from .tools import ClusterView, controller_seen_by, partitions_seen_by, start_all
 

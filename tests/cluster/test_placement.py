@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.chaos.load import Load, stop_and_judge
 from barnabas.cli import exit_codes
 from barnabas.cli.reassign import LISTS, RATES
 from barnabas.client import NewTopic
@@ -18,7 +19,6 @@ from barnabas.zookeeper import admin_requests, paths, znodes
 from tests.support.metrics_page import total
 from tests.support.waiting import wait_for
 
-from ..chaos.workload import Load, stop_and_judge
 from .test_cli import commands_to
 from .tools import ClusterView, StartCluster, call_command
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.config.settings import RACK_AWARE_SELECTOR
+from barnabas.chaos.load import Load, stop_and_judge
 from barnabas.cli import exit_codes
-from tests.chaos.workload import Load, stop_and_judge
 from tests.cluster.tools import KILLED, ClusterView, StartCluster, call_command, run_command
 
 

@@ -1,12 +1,12 @@
 """ZooKeeper fails under load: brokers continue with safe requests, refuse the others, and recover."""
 
+from barnabas.chaos.load import Load, stop_and_judge
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.waiting import wait_for
 
-from ..chaos.workload import Load, stop_and_judge
 from .raw_client import RawClient, batch_of
 from .tools import ClusterView, StartCluster
 

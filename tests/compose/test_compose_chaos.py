@@ -3,8 +3,9 @@
 Each fault is injected once; then faults are chosen at random.
 """
 
-from ..chaos.runs import chaos_run, chaos_test, seconds
-from ..chaos.workload import Load, expect_good, stop_and_judge
+from barnabas.chaos.load import Load, stop_and_judge
+
+from ..chaos.runs import chaos_run, chaos_test, expect_good, seconds
 from ..cluster.tools import ClusterView
 from .conftest import StartContainers
 from .container_nemesis import ContainerNemesis

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.chaos.load import Load
 from benchmarks.kafka_failover import FailoverRun, controller_of
 
-from ..chaos.workload import Load
 from ..cluster.tools import ClusterView
 from ..compat.clients import CLIENTS
 from .conftest import StartContainers

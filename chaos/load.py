@@ -1,7 +1,7 @@
-"""Recorded load on a topic: a producer that numbers its records, and a consumer that notes its reads.
+"""Recorded load on a topic: a producer that numbers its records, consumers that note their reads, the judge.
 
-Both run on threads of their own until `stop`, through every error. `history` has the records, `problems` the
-errors.
+All run on threads of their own until `stop`, through every error. `history` has the records, `problems` the
+errors. `stop_and_judge` compares what was acknowledged with what the cluster has.
 """
 
 import math
@@ -10,27 +10,39 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
+from barnabas.chaos.checker import RECORDS, Verdict, check
+from barnabas.chaos.history import Acknowledged, History, Log, Read, Sent, number_in, value_of
 from barnabas.client.blocking import Consumer, Producer
 from barnabas.client.producer.batch import RecordMetadata
+from barnabas.deploy.process import wait_until
 from barnabas.logtools.entries import Damage, read_batches
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.records import decode_records
-from tests.support.waiting import wait_for
 
-from .checker import RECORDS, Verdict, check
-from .history import Acknowledged, History, Log, Read, Sent, number_in, value_of
+_TICK_S: Final = 0.01
+_SCAN_PAUSE_S: Final = 0.2
 
-_TICK_S = 0.01
-_SCAN_PAUSE_S = 0.2
+
+class LoadFailed(BarnabasError):
+    """The load makes no progress, does not end, or its records cannot be read."""
+
+
+class Watcher(Protocol):
+    """Is called on the threads of the load, at once; times are of the monotonic clock."""
+
+    def acknowledged(self, partition: TopicPartition, sent_s: float, now_s: float) -> None: ...
+
+    def read(self, records: int, now_s: float) -> None: ...
 
 
 class Load:
-    """A producer at a steady rate over all partitions of a topic, and a reader of them; a context manager."""
+    """A producer at a steady rate over all partitions of a topic, and readers of them; a context manager."""
 
     def __init__(
         self,
@@ -41,15 +53,16 @@ class Load:
         records_per_s: int = 600,
         value_bytes: int = 100,
         keys: int = 0,
-        read: bool = True,
+        readers: int = 1,
         rack: str | None = None,
+        watcher: Watcher | None = None,
         **producer_settings: Any,
     ) -> None:
         """`clients`: the settings with which clients connect, or the bootstrap servers alone.
 
         With `keys`, the records have that many different keys, and some are tombstones.
 
-        A second reader then reads all that is left of the log, again and again. `rack` is the first reader's.
+        A further reader then reads all that is left, again and again. `rack` is that of the other readers.
         """
         self.history = History()
         self.problems: list[str] = []
@@ -59,6 +72,7 @@ class Load:
         self._value_bytes = value_bytes
         self._keys = keys
         self._rack = rack
+        self._watcher = watcher
         self._settings = {"acks": "all", "linger_ms": 2, "delivery_timeout_ms": 60_000, **producer_settings}
         self._settings.setdefault("request_timeout_ms", 5_000)
         self._stopping = threading.Event()
@@ -67,14 +81,17 @@ class Load:
         self._were_read: Counter[TopicPartition] = Counter()
         self._were_read_again: Counter[TopicPartition] = Counter()
         self._progress = {"acknowledged": self._acknowledged}
-        if read:
+        if readers:
             self._progress["read"] = self._were_read
         if keys:
             self._progress["read again"] = self._were_read_again
         self._last_acknowledged: dict[TopicPartition, float] = {}
         self._longest_pause: dict[TopicPartition, float] = {}
-        works = [self._write] + [self._read] * read + [self._read_again] * (keys > 0)
-        self._threads = [threading.Thread(target=work, name=work.__name__, daemon=True) for work in works]
+        names = ["reader", *(f"reader {number}" for number in range(2, readers + 1))][:readers]
+        works: list[tuple[str, Callable[[], None]]] = [("writer", self._write)]
+        works += [(name, partial(self._read, name)) for name in names]
+        works += [("second reader", self._read_again)] * (keys > 0)
+        self._threads = [threading.Thread(target=work, name=name, daemon=True) for name, work in works]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -96,12 +113,12 @@ class Load:
         self.stop()
 
     def stop(self, timeout_s: float = 70.0) -> History:
-        """End both threads once all records have their outcome; returns the history."""
+        """End all threads once all records have their outcome; returns the history."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(timeout_s)
             if thread.is_alive():
-                raise AssertionError(f"{thread.name} did not end within {timeout_s} s")
+                raise LoadFailed(f"the {thread.name} did not end within {timeout_s} s")
         return self.history
 
     def grow(self, partitions: int) -> None:
@@ -129,14 +146,11 @@ class Load:
                 if count[partition] < marks.get(partition, 0) + records
             ]
 
-        def has_progressed() -> bool:
-            return not behind()
-
-        wait_for(
-            has_progressed,
-            lambda: f"no progress {when} on {', '.join(behind())}; problems: {self.problems[-5:]}",
-            timeout_s=timeout_s,
-        )
+        if not wait_until(lambda: not behind(), timeout_s):
+            raise LoadFailed(
+                f"no progress {when} within {timeout_s:g} s on {', '.join(behind())}; "
+                f"problems: {self.problems[-5:]}"
+            )
 
     @property
     def longest_pause_s(self) -> float:
@@ -166,6 +180,8 @@ class Load:
         return Sent(number, partition, key=b"key-%d" % key, is_tombstone=chance.random() < 0.2)
 
     def _send(self, producer: Producer, record: Sent) -> None:
+        sent_s = time.monotonic()
+
         def delivered(metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
             if metadata is None:
                 self.problems.append(f"record {record.number}: {error!r}")
@@ -176,6 +192,8 @@ class Load:
             self._longest_pause[partition] = max(pause, self._longest_pause.get(partition, 0.0))
             self._last_acknowledged[partition] = now
             self._acknowledged[partition] += 1
+            if self._watcher is not None:
+                self._watcher.acknowledged(partition, sent_s, now)
 
         try:
             producer.send(
@@ -189,7 +207,7 @@ class Load:
         except BarnabasError as error:
             self.problems.append(f"record {record.number} was refused: {error!r}")
 
-    def _read(self) -> None:
+    def _read(self, name: str) -> None:
         with Consumer(**self.clients, auto_offset_reset="earliest", client_rack=self._rack) as consumer:
             assigned = 0
             while not self._stopping.is_set():
@@ -199,14 +217,16 @@ class Load:
                 try:
                     records = consumer.poll(timeout_ms=100)
                 except BarnabasError as error:
-                    self.problems.append(f"the reader: {error!r}")
+                    self.problems.append(f"the {name}: {error!r}")
                     self._stopping.wait(_TICK_S)
                     continue
                 for record in records:
                     partition = TopicPartition(record.topic, record.partition)
                     number = number_in(record.value, record.headers)
-                    self.history.add(Read("reader", partition, record.offset, number))
+                    self.history.add(Read(name, partition, record.offset, number))
                     self._were_read[partition] += 1
+                if records and self._watcher is not None:
+                    self._watcher.read(len(records), time.monotonic())
 
     def _read_again(self) -> None:
         while not self._stopping.wait(_SCAN_PAUSE_S):
@@ -260,21 +280,6 @@ def stop_and_judge(cluster: JudgedCluster, load: Load, *, timeout_s: float = 30.
     return check(history, RECORDS)
 
 
-def expect_good(verdict: Verdict, load: Load, *tolerated: str, acknowledged: int = 100) -> None:
-    """Fail unless the verdict is good, the load was no idle one, and its only problems are tolerated.
-
-    A long outage may always cost the time-out of a record.
-    """
-    reads = len(load.history.of(Read))
-    print(f"{verdict}; {reads} reads, longest pause {load.longest_pause_s:.1f} s", flush=True)
-    print(f"{len(load.problems)} problems: {load.problems[:5]}", flush=True)
-    assert verdict.is_good, str(verdict)
-    tolerated = ("DeliveryTimedOut", *tolerated)
-    assert [text for text in load.problems if not any(word in text for word in tolerated)] == []
-    assert verdict.acknowledged > acknowledged
-    assert reads > 0
-
-
 def read_everything(
     clients: str | Mapping[str, Any],
     partitions: Sequence[TopicPartition],
@@ -295,7 +300,7 @@ def read_everything(
             if until():
                 break
             if time.monotonic() > deadline:
-                raise AssertionError(f"not all records were read within {timeout_s} s: ends are {ends}")
+                raise LoadFailed(f"not all records were read within {timeout_s} s: ends are {ends}")
             for record in consumer.poll(timeout_ms=200, max_records=5_000):
                 place = found[TopicPartition(record.topic, record.partition)]
                 place.append((record.offset, number_in(record.value, record.headers)))
@@ -318,7 +323,7 @@ def _log_of(folder: Path) -> list[tuple[int, int]]:
     for segment in sorted(folder.glob("*.log")):
         for batch in read_batches(segment):
             if isinstance(batch, Damage):
-                raise AssertionError(f"{segment} is damaged: {batch}")
+                raise LoadFailed(f"{segment} is damaged: {batch}")
             found += [
                 (record.offset, number_in(record.value, record.headers))
                 for record in decode_records(batch.data)

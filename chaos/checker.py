@@ -10,9 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from barnabas.protocol.ids import TopicPartition
-
-from .history import (
+from barnabas.chaos.history import (
     Acknowledged,
     Attempted,
     Committed,
@@ -26,6 +24,7 @@ from .history import (
     Sent,
     WasAway,
 )
+from barnabas.protocol.ids import TopicPartition
 
 _EXAMPLES: Final = 5
 Promise = Callable[[History], Iterable[str]]
@@ -132,10 +131,11 @@ def _last_records(history: History) -> Iterator[tuple[str, int, Sent, tuple[int,
     """Per view and key: the newest known record, and the last offset and record in the log."""
     sent = {record.number: record for record in history.of(Sent)}
     newest: dict[tuple[TopicPartition, bytes | None], tuple[int, Sent]] = {}
-    for event in (*history.of(Acknowledged), *history.of(Read)):
-        if (record := sent.get(event.record)) is not None:
-            key = (record.partition, record.key)
-            newest[key] = max(newest.get(key, (-1, record)), (event.offset, record))
+    seen: tuple[Acknowledged | Read, ...] = (*history.of(Acknowledged), *history.of(Read))
+    for event in seen:
+        if isinstance(event.record, int) and (record := sent.get(event.record)) is not None:
+            lane = (record.partition, record.key)
+            newest[lane] = max(newest.get(lane, (-1, record)), (event.offset, record))
     for log in history.of(Log):
         last = {sent[number].key: (offset, number) for offset, number in log.records if number in sent}
         for (partition, key), (offset, record) in newest.items():
@@ -228,13 +228,16 @@ def order(history: History) -> Iterator[str]:
     sent = {record.number: (position, record) for position, record in enumerate(history.of(Sent))}
     acknowledged = {event.record for event in history.of(Acknowledged)}
     for log in history.of(Log):
-        last: dict[Hashable, tuple[object, Hashable]] = {}
+        last: dict[Hashable, tuple[tuple[int, ...], Hashable]] = {}
         seen: set[Hashable] = set()
         for offset, record in log.records:
+            lane: Hashable
+            rank: tuple[int, ...]
             if isinstance(record, Copy):
                 lane, rank = record.source[0], record.source
             elif record in sent and record not in seen:
-                rank, (_, _, lane, _) = sent[record]
+                position, (_, _, lane, _) = sent[record]
+                rank = (position,)
                 if lane is None and record not in acknowledged:
                     continue
             else:

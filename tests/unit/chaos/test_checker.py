@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.protocol.ids import TopicPartition
-
-from .checker import COMPACTED, COPIES, GROUPS, RECORDS, Promise, check, name_of
-from .history import (
+from barnabas.chaos.checker import COMPACTED, COPIES, GROUPS, RECORDS, Promise, check, name_of
+from barnabas.chaos.history import (
     FOREIGN,
     Acknowledged,
     Attempted,
@@ -26,6 +24,7 @@ from .history import (
     number_of,
     value_of,
 )
+from barnabas.protocol.ids import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 Found = list[tuple[int, int]]
