@@ -11,7 +11,7 @@ outside of a transaction. Pure rules without I/O; each answer has its own state.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +38,15 @@ class IsolationLevel(IntEnum):
 
 
 ISOLATION_LEVELS = tuple(level.name.lower() for level in IsolationLevel)
+
+
+class TransactionEnd(Enum):
+    """The end of the transaction that a batch is part of."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+    """The batch is at or after the last stable offset: a marker may follow it in the log, or none yet."""
 
 
 class AbortedBatches:

@@ -17,7 +17,7 @@ from barnabas.client.admin.base import error_of
 from barnabas.client.admin.configs import Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
 from barnabas.client.admin.groups import GroupAdmin, GroupDescription, GroupListing, MemberDescription
 from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas, LogDirAdmin, TopicPartitionReplica
-from barnabas.client.admin.peek import BatchSize, PeekAdmin
+from barnabas.client.admin.peek import BatchSize, LogBatch, LogPiece, PeekAdmin
 from barnabas.client.admin.placement import PartitionReassignment, PlacementAdmin
 from barnabas.client.admin.quotas import QuotaAdmin
 from barnabas.client.admin.topics import CreatedTopic, NewPartitions, NewTopic
@@ -58,6 +58,8 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "HangingTransaction",
+    "LogBatch",
+    "LogPiece",
     "MemberDescription",
     "NewPartitions",
     "NewTopic",

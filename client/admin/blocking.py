@@ -32,6 +32,7 @@ class Admin(BlockingClient[_Admin]):
     watch_topics = hop(_Admin.watch_topics)
     wait_for_records = hop(_Admin.wait_for_records)
     batch_sizes = hop(_Admin.batch_sizes)
+    read_log = hop(_Admin.read_log)
     describe_configs = hop(_Admin.describe_configs)
     alter_configs = hop(_Admin.alter_configs)
     describe_features = hop(_Admin.describe_features)

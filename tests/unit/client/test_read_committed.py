@@ -11,12 +11,13 @@ from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.partition_state import FetchedFrame, PartitionState
 from barnabas.client.consumer.range_reader import read_range
 from barnabas.client.errors import ApiError, InvalidConfiguration
-from barnabas.client.isolation import AbortedBatches, IsolationLevel
+from barnabas.client.isolation import AbortedBatches, IsolationLevel, TransactionEnd
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.messages.fetch import AbortedTransaction, FetchPartitionResponse
 from barnabas.protocol.record_batch import iter_batches, parse_header
 from barnabas.protocol.records import decode_records
 from barnabas.protocol.schema import ApiKey
+from tests.support.admins import quick_admin
 from tests.support.fake_broker import FakeCluster
 from tests.support.transaction_log import TransactionLog
 from tests.support.waiting import until
@@ -253,3 +254,34 @@ def test_an_unknown_isolation_level_is_refused() -> None:
         Consumer(isolation_level="serializable")
     with pytest.raises(ValueError, match="expected read_uncommitted or read_committed"):
         IsolationLevel.parse("committed")
+
+
+async def test_a_reader_of_all_records_gets_the_end_of_each_transaction(
+    cluster: FakeCluster, log: TransactionLog
+) -> None:
+    serve(cluster, log)
+    async with quick_admin(cluster) as admin:
+        offset, ends = 0, []
+        while batches := (piece := (await admin.read_log({T0: offset}, max_bytes=1 << 20))[T0]).batches:
+            ends += [(each.header.base_offset, each.end) for each in batches if not each.header.is_control]
+            offset = batches[-1].header.next_offset
+        assert (piece.last_stable_offset, piece.high_watermark, offset) == (9, 12, 12)
+    aborted, committed, unknown = TransactionEnd.ABORTED, TransactionEnd.COMMITTED, TransactionEnd.UNKNOWN
+    assert ends == [(0, aborted), (2, committed), (3, None), (5, aborted), (9, unknown), (10, None)]
+
+
+async def test_records_that_the_last_stable_offset_has_passed_meanwhile_are_read_again(
+    cluster: FakeCluster, log: TransactionLog
+) -> None:
+    """The answer for all readers does not tell that their transaction was aborted."""
+    serve(cluster, log)
+
+    def abort_before_the_answer(_: Any, body: Any) -> None:
+        if body.isolation_level == UNCOMMITTED and log.last_stable_offset == 9:
+            log.end(9, committed=False)
+            cluster.partition("t").append_compacted(log.batches[-1:])
+
+    cluster.intercept[ApiKey.FETCH] = abort_before_the_answer
+    async with quick_admin(cluster) as admin:
+        (batch, *_) = (await admin.read_log({T0: 9}, max_bytes=1 << 20))[T0].batches
+        assert (batch.header.base_offset, batch.end) == (9, TransactionEnd.ABORTED)
