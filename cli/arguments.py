@@ -29,6 +29,7 @@ from barnabas.common.settings import INT_MAX, Double, Integer, Kind, parse_key_v
 from barnabas.common.threads import new_event_loop
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.deploy.server import process_problem
 from barnabas.deploy.state import STATE_FILE, ZOOKEEPER
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition, parse_endpoints
@@ -265,15 +266,6 @@ def local_cluster(options: argparse.Namespace, bootstrap: str | None) -> Running
     if bootstrap is None or set(cluster.bootstrap.split(",")).intersection(bootstrap.split(",")):
         return cluster
     return None
-
-
-def process_problem(name: str, state: str, dir_words: str) -> str | None:
-    """The sentence for ZooKeeper or a broker that is ``gone`` or ``paused``, with its remedy."""
-    title = "ZooKeeper" if name == ZOOKEEPER else f"broker {name}"
-    return {
-        "gone": f"{title} is down: `barnabas restart {name}{dir_words}`",
-        "paused": f"{title} is paused: `barnabas resume {name}{dir_words}`",
-    }.get(state)
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

@@ -12,20 +12,26 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from barnabas.cli.action import arg, command, flag, repeated
+from barnabas.cli.action import Row, arg, command, flag, pick, repeated
 from barnabas.cli.arguments import chosen_bootstrap, cluster_options, run_async, seconds
-from barnabas.cli.cluster_view import ClusterView, PartitionView, look
+from barnabas.cli.cluster_view import look
 from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
 from barnabas.cli.output import make_console, make_table, print_json
 from barnabas.common.texts import count
+from barnabas.deploy.cluster_view import ClusterView, PartitionView
 from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.messages.replicas import CleanerDescription
+from barnabas.protocol.schema import wire_fields
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
+_OFFSETS: Final = "log_start_offset high_watermark log_end_offset"
+_CLEANER_FIELDS: Final = " ".join(name for name, _, _ in wire_fields(CleanerDescription))
 _WATCH_INTERVAL_S: Final = 1.0
 _MOST_PROBLEMS: Final = 8
 """Sentences on a terminal, unless all are asked for."""
@@ -36,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
         _watch(options)
     view = _look(options)
     if options.json:
-        print_json(view.as_json())
+        print_json(view_json(view))
     else:
         console = make_console()
         console.print(_page(view, console, options, reserved=1))
@@ -64,7 +70,7 @@ def _watch(options: argparse.Namespace) -> None:
                     live.update(Text(str(error), style="bold red"), refresh=True)
             else:
                 if options.json:
-                    print_json(view.as_json())
+                    print_json(view_json(view))
                     sys.stdout.flush()
                 elif console.is_terminal:
                     live.update(_page(view, console, options), refresh=True)
@@ -227,6 +233,64 @@ def _partition_row(view: PartitionView) -> tuple[object, ...]:
     leader: object = str(view.info.leader) if view.info.leader >= 0 else _red("none")
     isr = Text(",".join(map(str, view.info.isr)), style="bold red" if view.not_in_sync else "")
     return view.name, leader, view.info.leader_epoch, isr, replicas
+
+
+def view_json(view: ClusterView) -> Row:
+    return {
+        "cluster_id": view.cluster_id,
+        "controller": view.controller_id if view.controller_id >= 0 else None,
+        "brokers": [
+            {
+                "id": broker.node.node_id,
+                **pick(broker.node.endpoint, "host port"),
+                "rack": broker.node.rack,
+                "is_controller": broker.node.node_id == view.controller_id,
+                "error": None if broker.error is None else str(broker.error),
+                "strays": list(broker.strays),
+                "cleaner": pick(broker.cleaner, _CLEANER_FIELDS) if broker.cleaner.threads else None,
+            }
+            for broker in view.brokers
+        ],
+        "zookeeper": None if view.zookeeper is None else asdict(view.zookeeper),
+        "partitions": [_partition_json(partition) for partition in view.partitions],
+        "processes": [
+            {
+                "id": int(process.id),
+                "state": process.state,
+                "pid": process.process.pid if process.process else None,
+                "metrics": process.metrics_url,
+            }
+            for process in view.processes
+        ],
+        "problems": view.problems(),
+    }
+
+
+def _partition_json(view: PartitionView) -> Row:
+    replicas = []
+    for broker_id in view.info.replicas:
+        replica = view.replicas.get(broker_id)
+        shown: Row = {"broker": broker_id}
+        if replica is None:
+            shown |= dict.fromkeys(_OFFSETS.split())
+        else:
+            shown |= pick(replica, f"{_OFFSETS} last_stable_offset size_bytes is_offline")
+            if replica.last_stable_offset < 0:
+                shown["last_stable_offset"] = None
+            shown["failure"] = replica.failure or None
+            shown["cleaning_problem"] = replica.cleaning_problem or None
+        replicas.append(shown)
+    moving: Row | None = None
+    if view.moving is not None:
+        added = {"adding_in_sync": view.added_in_sync}
+        moving = pick(view.moving, "target adding") | added | pick(view.moving, "removing")
+    fields = pick(view.info, "topic partition leader leader_epoch isr")
+    return fields | {
+        "leader": view.info.leader if view.info.leader >= 0 else None,
+        "is_under_min_isr": view.is_under_min_isr,
+        "replicas": replicas,
+        "reassignment": moving,
+    }
 
 
 add_arguments = command(

@@ -10,7 +10,17 @@ from pathlib import Path
 
 from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.process import DeployError, ManagedProcess, tail
+from barnabas.deploy.state import ZOOKEEPER
 from barnabas.protocol.ids import Endpoint
+
+
+def process_problem(name: str, state: str, dir_words: str) -> str | None:
+    """The sentence for ZooKeeper or a broker that is ``gone`` or ``paused``, with its remedy."""
+    title = "ZooKeeper" if name == ZOOKEEPER else f"broker {name}"
+    return {
+        "gone": f"{title} is down: `barnabas restart {name}{dir_words}`",
+        "paused": f"{title} is paused: `barnabas resume {name}{dir_words}`",
+    }.get(state)
 
 
 class LocalServer:

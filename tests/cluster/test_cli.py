@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.cli import cluster_view, exit_codes
+from barnabas.cli import exit_codes
+from barnabas.deploy import cluster_view
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import ProcessId
 from barnabas.deploy.state import read_record

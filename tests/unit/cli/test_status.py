@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from barnabas.cli.cluster_view import ClusterView, PartitionView, ZooKeeperView
-from barnabas.cli.status import render
+from barnabas.cli.status import render, view_json
 from barnabas.client.admin.log_dirs import BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.metadata import Node, PartitionInfo
+from barnabas.deploy.cluster_view import ClusterView, PartitionView, ZooKeeperView
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import ManagedProcess, ProcessId
 from barnabas.deploy.state import BrokerRecord
@@ -68,7 +68,7 @@ def test_a_failed_replica_is_shown_with_its_reason() -> None:
     view = _view()
     view.partitions[0].replicas[1].failure = "following in leader epoch 4: KeyError('a bug')"
     assert view.problems() == ["t-0 on broker 1: following in leader epoch 4: KeyError('a bug')"]
-    assert view.as_json()["partitions"][0]["replicas"][0]["failure"].startswith("following")
+    assert view_json(view)["partitions"][0]["replicas"][0]["failure"].startswith("following")
 
 
 def test_a_log_that_cannot_be_compacted_is_a_problem_with_its_reason() -> None:
@@ -77,7 +77,7 @@ def test_a_log_that_cannot_be_compacted_is_a_problem_with_its_reason() -> None:
     assert view.problems() == [
         "t-0 on broker 1 cannot be compacted: cannot write or read files: No space left on device"
     ]
-    shown = view.as_json()["partitions"][0]["replicas"][0]["cleaning_problem"]
+    shown = view_json(view)["partitions"][0]["replicas"][0]["cleaning_problem"]
     assert shown == "cannot write or read files: No space left on device"
 
 
@@ -85,7 +85,7 @@ def test_the_json_form_has_the_cleaner_of_each_broker() -> None:
     view = _view()
     cleaner = CleanerDescription(threads=2, max_dirty_percent=40, in_progress=["t-0"])
     view.brokers[0] = view.brokers[0]._replace(cleaner=cleaner)
-    first, second = view.as_json()["brokers"]
+    first, second = view_json(view)["brokers"]
     assert (first["cleaner"]["threads"], first["cleaner"]["max_dirty_percent"]) == (2, 40)
     assert first["cleaner"]["in_progress"] == ["t-0"]
     assert second["cleaner"] is None, "it does not run there"
@@ -93,7 +93,7 @@ def test_the_json_form_has_the_cleaner_of_each_broker() -> None:
 
 
 def test_the_json_form_has_leo_and_hw_per_replica() -> None:
-    (partition,) = _view().as_json()["partitions"]
+    (partition,) = view_json(_view())["partitions"]
     answered, silent = partition["replicas"]
     assert (answered["broker"], answered["high_watermark"], answered["log_end_offset"]) == (1, 9, 10)
     assert (silent["broker"], silent["high_watermark"]) == (2, None)
@@ -184,7 +184,7 @@ def test_zookeeper_is_a_row_and_its_death_a_problem(state: str, problem: str | N
     view.moves_error = "NOT_CONTROLLER" if problem else None
     assert view.problems() == ([] if problem is None else [problem]), "the cause, not its consequence"
     assert re.search(r"zookeeper +h:2181", _shown(view))
-    assert view.as_json()["zookeeper"] == {"endpoint": "h:2181", "state": state, "pid": None}
+    assert view_json(view)["zookeeper"] == {"endpoint": "h:2181", "state": state, "pid": None}
 
 
 def test_a_full_disk_is_the_first_problem() -> None:
@@ -232,8 +232,8 @@ def test_a_paused_broker_is_one_problem_although_it_does_not_answer(monkeypatch:
     view.processes = [_process(1)]
     monkeypatch.setattr(LocalBroker, "state", "paused")
     assert view.problems() == ["broker 1 is paused: `barnabas resume 1`"]
-    assert [broker["error"] for broker in view.as_json()["brokers"]] == ["timed out", None]
-    assert [(shown["state"], shown["pid"]) for shown in view.as_json()["processes"]] == [("paused", None)]
+    assert [broker["error"] for broker in view_json(view)["brokers"]] == ["timed out", None]
+    assert [(shown["state"], shown["pid"]) for shown in view_json(view)["processes"]] == [("paused", None)]
 
 
 def _moving(view: ClusterView, replicas: tuple[int, ...], adding: tuple[int, ...], *removing: int) -> str:
@@ -253,7 +253,7 @@ def test_a_reassignment_shows_what_it_adds_and_removes_and_is_no_problem() -> No
     text = _moving(view, (3, 4, 1, 2), (3, 4), 2)
     assert "t-0 is being reassigned to 3, 4, 1, adding 3, 4 (1 of 2 in sync), removing 2\n" in text
     assert view.problems() == []
-    assert view.as_json()["partitions"][0]["reassignment"] == {
+    assert view_json(view)["partitions"][0]["reassignment"] == {
         "target": [3, 4, 1],
         "adding": [3, 4],
         "adding_in_sync": [4],
@@ -280,7 +280,7 @@ def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> Non
     assert problem.startswith("broker 2 does not answer: silent"), "it is the controller"
     view.partitions[0].info = replace(view.partitions[0].info, isr=(BrokerId(1),))
     assert view.problems()[1] == "t-0 is not in sync on broker 2", "the cause is named"
-    assert _view().as_json()["partitions"][0]["reassignment"] is None
+    assert view_json(_view())["partitions"][0]["reassignment"] is None
 
 
 @pytest.mark.parametrize(
@@ -293,4 +293,4 @@ def test_the_last_stable_offset_is_shown_where_open_transactions_hold_it_back(
     view = _view()
     view.partitions[0].replicas[1].last_stable_offset = last_stable_offset
     assert f"1:{shown}  2:?/?" in _shown(view)
-    assert view.as_json()["partitions"][0]["replicas"][0]["last_stable_offset"] == in_json
+    assert view_json(view)["partitions"][0]["replicas"][0]["last_stable_offset"] == in_json
