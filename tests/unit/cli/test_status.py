@@ -1,7 +1,6 @@
 """The problems that `barnabas status` reports."""
 
 import json
-import os
 import re
 from dataclasses import replace
 
@@ -11,68 +10,24 @@ from rich.console import Console
 from barnabas.cli.status import render, view_json
 from barnabas.client.admin.log_dirs import BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
-from barnabas.client.metadata import Node, PartitionInfo
-from barnabas.deploy.cluster_view import ClusterView, PartitionView, ZooKeeperView
+from barnabas.client.metadata import Node
+from barnabas.deploy.cluster_view import ClusterView, ZooKeeperView
 from barnabas.deploy.local_broker import LocalBroker
-from barnabas.deploy.process import ManagedProcess, ProcessId
-from barnabas.deploy.state import BrokerRecord
 from barnabas.protocol.errors import LocalError
-from barnabas.protocol.ids import BrokerId, Endpoint, LeaderEpoch
-from barnabas.protocol.messages.replicas import CleanerDescription, ReplicaDescription
-
-
-def _view(
-    *, isr: tuple[int, ...] = (1, 2), leader: int = 1, controller: int = 2, error: str | None = None
-) -> ClusterView:
-    replica = ReplicaDescription(
-        partition_index=0,
-        leader_id=leader,
-        leader_epoch=4,
-        is_leader=True,
-        isr=list(isr),
-        replicas=[1, 2],
-        log_start_offset=0,
-        high_watermark=9,
-        log_end_offset=10,
-        size_bytes=100,
-    )
-    ids = tuple(map(BrokerId, (1, 2)))
-    info = PartitionInfo("t", 0, BrokerId(leader), LeaderEpoch(4), ids, tuple(map(BrokerId, isr)), ())
-    return ClusterView(
-        cluster_id="abc",
-        controller_id=controller,
-        brokers=[
-            BrokerReplicas(Node(BrokerId(1), Endpoint("h", 1)), {}, error and LocalError(error)),
-            BrokerReplicas(Node(BrokerId(2), Endpoint("h", 2)), {}),
-        ],
-        partitions=[PartitionView(info=info, replicas={1: replica})],
-    )
-
-
-@pytest.mark.parametrize(
-    ("view", "problems"),
-    [
-        (_view(), []),
-        (_view(isr=(1,)), ["t-0 is not in sync on broker 2 (it catches up, or its log says why not)"]),
-        (_view(leader=-1), ["t-0 has no leader: start brokers 1, 2"]),
-        (_view(controller=-1), ["there is no controller: a broker becomes it as soon as ZooKeeper answers"]),
-        (_view(error="timed out"), ["broker 1 does not answer: timed out (its log says what it does)"]),
-    ],
-    ids=["healthy", "not in sync", "no leader", "no controller", "no answer"],
-)
-def test_each_problem_is_one_sentence(view: ClusterView, problems: list[str]) -> None:
-    assert view.problems() == problems
+from barnabas.protocol.ids import BrokerId, Endpoint
+from barnabas.protocol.messages.replicas import CleanerDescription
+from tests.support.views import make_large_view, make_partition, make_process, make_view
 
 
 def test_a_failed_replica_is_shown_with_its_reason() -> None:
-    view = _view()
+    view = make_view()
     view.partitions[0].replicas[1].failure = "following in leader epoch 4: KeyError('a bug')"
     assert view.problems() == ["t-0 on broker 1: following in leader epoch 4: KeyError('a bug')"]
     assert view_json(view)["partitions"][0]["replicas"][0]["failure"].startswith("following")
 
 
 def test_a_log_that_cannot_be_compacted_is_a_problem_with_its_reason() -> None:
-    view = _view()
+    view = make_view()
     view.partitions[0].replicas[1].cleaning_problem = "cannot write or read files: No space left on device"
     assert view.problems() == [
         "t-0 on broker 1 cannot be compacted: cannot write or read files: No space left on device"
@@ -82,7 +37,7 @@ def test_a_log_that_cannot_be_compacted_is_a_problem_with_its_reason() -> None:
 
 
 def test_the_json_form_has_the_cleaner_of_each_broker() -> None:
-    view = _view()
+    view = make_view()
     cleaner = CleanerDescription(threads=2, max_dirty_percent=40, in_progress=["t-0"])
     view.brokers[0] = view.brokers[0]._replace(cleaner=cleaner)
     first, second = view_json(view)["brokers"]
@@ -93,7 +48,7 @@ def test_the_json_form_has_the_cleaner_of_each_broker() -> None:
 
 
 def test_the_json_form_has_leo_and_hw_per_replica() -> None:
-    (partition,) = view_json(_view())["partitions"]
+    (partition,) = view_json(make_view())["partitions"]
     answered, silent = partition["replicas"]
     assert (answered["broker"], answered["high_watermark"], answered["log_end_offset"]) == (1, 9, 10)
     assert (silent["broker"], silent["high_watermark"]) == (2, None)
@@ -106,28 +61,10 @@ def _shown(view: ClusterView, *, width: int = 200, height: int | None = None, fo
     return output.get()
 
 
-def _partition(
-    name: str, *, isr: tuple[int, ...] = (1, 2, 3), leader: int = 1, min_isr: int | None = None
-) -> PartitionView:
-    topic, _, number = name.rpartition("-")
-    replicas, in_sync = (tuple(map(BrokerId, ids)) for ids in ((1, 2, 3), isr))
-    info = PartitionInfo(topic, int(number), BrokerId(leader), LeaderEpoch(0), replicas, in_sync, ())
-    return PartitionView(info=info, is_internal=topic.startswith("__"), min_isr=min_isr)
-
-
-def _large(partitions: list[PartitionView], *brokers: int) -> ClusterView:
-    return ClusterView(
-        cluster_id="abc",
-        controller_id=1,
-        brokers=[BrokerReplicas(Node(BrokerId(id), Endpoint("127.0.0.1", 9000 + id)), {}) for id in brokers],
-        partitions=partitions,
-    )
-
-
 def test_the_page_of_a_large_cluster_fits_a_terminal_with_its_problems_first() -> None:
-    internal = [_partition(f"__consumer_offsets-{number}", isr=(1, 3)) for number in range(50)]
-    own = [_partition(f"t-{number}") for number in range(40)] + [_partition("z-0", isr=(1, 3))]
-    page = _shown(_large([*internal, *own], 1, 3), width=80, height=24)
+    internal = [make_partition(f"__consumer_offsets-{number}", isr=(1, 3)) for number in range(50)]
+    own = [make_partition(f"t-{number}") for number in range(40)] + [make_partition("z-0", isr=(1, 3))]
+    page = _shown(make_large_view([*internal, *own], 1, 3), width=80, height=24)
     lines = page.splitlines()
     assert len(lines) <= 24
     assert lines[1] == "! broker 2 has replicas and is not in the cluster: start it"
@@ -136,37 +73,15 @@ def test_the_page_of_a_large_cluster_fits_a_terminal_with_its_problems_first() -
     assert "__consumer_offsets: 50 partitions, 50 with problems" in page
     assert re.search(r"^ ?z-0", page, re.MULTILINE), "those with problems are the last to be left out"
     assert re.search(r"^… \d+ more partitions \(`--topic TOPIC` or `--all` shows them\)", page, re.MULTILINE)
-    every = _shown(_large([*internal, *own], 1, 3), folds=False)
+    every = _shown(make_large_view([*internal, *own], 1, 3), folds=False)
     assert len(re.findall(r"^ ?(?:__consumer_offsets|t|z)-\d+", every, re.MULTILINE)) == 91
 
 
 def test_a_line_of_a_narrow_terminal_is_broken_between_replicas_only() -> None:
-    view = _large([_partition("a-topic-with-a-long-name-0")], 1, 2, 3)
+    view = make_large_view([make_partition("a-topic-with-a-long-name-0")], 1, 2, 3)
     page = _shown(view, width=60)
     assert "127.0.0.1:9001" in page
     assert [page.count(f"{id}:?/?") for id in (1, 2, 3)] == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("partition", "problem"),
-    [
-        (
-            _partition("t-0", isr=(1,), min_isr=2),
-            "t-0 is below min.insync.replicas: writes with acks=all are refused until one of brokers 2, 3 "
-            "is in sync",
-        ),
-        (_partition("t-0", isr=(1, 2), min_isr=2), None),
-        (_partition("t-0", isr=(1, 2), min_isr=9), "t-0 is below min.insync.replicas: "),
-        (_partition("t-0", isr=(1,), leader=-1, min_isr=2), "t-0 has no leader: start broker 1"),
-    ],
-    ids=["below", "at the minimum", "all replicas", "no leader"],
-)
-def test_writes_that_are_refused_are_named_with_what_ends_that(
-    partition: PartitionView, problem: str | None
-) -> None:
-    problems = _large([partition], 1, 2, 3).problems()
-    assert [text.startswith(problem or "?") for text in problems].count(True) == (problem is not None)
-    assert any("min.insync" in text for text in problems) == (problem is not None and "min.in" in problem)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +94,7 @@ def test_writes_that_are_refused_are_named_with_what_ends_that(
     ],
 )
 def test_zookeeper_is_a_row_and_its_death_a_problem(state: str, problem: str | None) -> None:
-    view = _large([], 1, 2, 3)
+    view = make_large_view([], 1, 2, 3)
     view.zookeeper = ZooKeeperView(endpoint="h:2181", state=state)
     view.moves_error = "NOT_CONTROLLER" if problem else None
     assert view.problems() == ([] if problem is None else [problem]), "the cause, not its consequence"
@@ -187,19 +102,8 @@ def test_zookeeper_is_a_row_and_its_death_a_problem(state: str, problem: str | N
     assert view_json(view)["zookeeper"] == {"endpoint": "h:2181", "state": state, "pid": None}
 
 
-def test_a_full_disk_is_the_first_problem() -> None:
-    view = _large([], 1, 2, 3)
-    view.full_disk = "/d"
-    view.zookeeper = ZooKeeperView(endpoint="h:2181", state="gone")
-    assert view.problems()[0] == ("the disk of /d is full: make room, then restart what has ended")
-
-
-def _process(id: int) -> LocalBroker:
-    return LocalBroker(BrokerRecord(id=id, port=1, directory="/b", log_dirs=["/b/data"]), host="h")
-
-
 def test_an_offline_log_dir_is_one_problem_with_its_reason() -> None:
-    view = _view()
+    view = make_view()
     replica = view.partitions[0].replicas[1]
     replica.is_offline, replica.log_dir = True, "/d"
     replica.failure = "/d/t-0/0.log: No space left on device"
@@ -207,29 +111,14 @@ def test_an_offline_log_dir_is_one_problem_with_its_reason() -> None:
         "broker 1: log dir /d is offline, 1 replica with it: /d/t-0/0.log: No space left on device "
         "(mend it, then restart the broker)"
     ]
-    view.processes = [_process(1)]
+    view.processes = [make_process(1)]
     assert view.problems()[-1].endswith("(mend it, then restart the broker: `barnabas restart 1`)")
     assert "1:offline" in _shown(view)
 
 
-def test_the_remedies_name_the_directory_that_the_command_was_given() -> None:
-    view = _large([], 1, 2, 3)
-    view.dir_words = " --dir /b"
-    view.zookeeper = ZooKeeperView(endpoint="h:2181", state="gone")
-    view.processes = [_process(id) for id in (1, 9)]
-    running = ProcessId.of(os.getpid())
-    assert running is not None
-    view.processes[1].process = ManagedProcess("broker 9", running)
-    assert view.problems() == [
-        "ZooKeeper is down: `barnabas restart zookeeper --dir /b`",
-        "broker 1 is down: `barnabas restart 1 --dir /b`",
-        "broker 9 runs but has not joined the cluster: see `barnabas logs 9 --dir /b`",
-    ]
-
-
 def test_a_paused_broker_is_one_problem_although_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = _view(error="timed out")
-    view.processes = [_process(1)]
+    view = make_view(error="timed out")
+    view.processes = [make_process(1)]
     monkeypatch.setattr(LocalBroker, "state", "paused")
     assert view.problems() == ["broker 1 is paused: `barnabas resume 1`"]
     assert [broker["error"] for broker in view_json(view)["brokers"]] == ["timed out", None]
@@ -249,7 +138,7 @@ def _moving(view: ClusterView, replicas: tuple[int, ...], adding: tuple[int, ...
 
 
 def test_a_reassignment_shows_what_it_adds_and_removes_and_is_no_problem() -> None:
-    view = _view(isr=(1, 2, 4))
+    view = make_view(isr=(1, 2, 4))
     text = _moving(view, (3, 4, 1, 2), (3, 4), 2)
     assert "t-0 is being reassigned to 3, 4, 1, adding 3, 4 (1 of 2 in sync), removing 2\n" in text
     assert view.problems() == []
@@ -262,17 +151,17 @@ def test_a_reassignment_shows_what_it_adds_and_removes_and_is_no_problem() -> No
 
 
 def test_other_replicas_must_be_in_sync_during_a_reassignment() -> None:
-    view = _view(isr=(1,))
+    view = make_view(isr=(1,))
     assert "t-0 is being reassigned to 3, 1, 2, adding 3 (0 of 1 in sync)\n" in _moving(view, (3, 1, 2), (3,))
     assert view.problems() == ["t-0 is not in sync on broker 2 (it catches up, or its log says why not)"]
 
 
 def test_a_removal_alone_adds_nothing() -> None:
-    assert "t-0 is being reassigned to 1, removing 2\n" in _moving(_view(), (1, 2), (), 2)
+    assert "t-0 is being reassigned to 1, removing 2\n" in _moving(make_view(), (1, 2), (), 2)
 
 
 def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> None:
-    view = _view()
+    view = make_view()
     view.moves_error = "timed out"
     assert view.problems() == ["the controller does not list the reassignments: timed out"]
     view.brokers[1] = view.brokers[1]._replace(error=LocalError("silent"))
@@ -280,7 +169,7 @@ def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> Non
     assert problem.startswith("broker 2 does not answer: silent"), "it is the controller"
     view.partitions[0].info = replace(view.partitions[0].info, isr=(BrokerId(1),))
     assert view.problems()[1] == "t-0 is not in sync on broker 2", "the cause is named"
-    assert view_json(_view())["partitions"][0]["reassignment"] is None
+    assert view_json(make_view())["partitions"][0]["reassignment"] is None
 
 
 @pytest.mark.parametrize(
@@ -290,7 +179,7 @@ def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> Non
 def test_the_last_stable_offset_is_shown_where_open_transactions_hold_it_back(
     last_stable_offset: int, shown: str, in_json: int | None
 ) -> None:
-    view = _view()
+    view = make_view()
     view.partitions[0].replicas[1].last_stable_offset = last_stable_offset
     assert f"1:{shown}  2:?/?" in _shown(view)
     assert view_json(view)["partitions"][0]["replicas"][0]["last_stable_offset"] == in_json
