@@ -11,6 +11,7 @@
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
 # make pictures | settings | loops     the pictures of the README, from a real run; the page of settings; compiled loops
+# make replays   the recorded histories that the documentation and the live page show, from the simulation
 # make dashboard   the Grafana dashboard, from the table in docs/make_dashboard.py
 # make lint | format | lock | clean
 
@@ -18,7 +19,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup test rewritten test-fast lint format demo pipeline chaos soak spark-lanes flaky mutants bench bench-kafka \
-	pictures settings loops dashboard lock clean
+	pictures settings loops dashboard replays lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -129,6 +130,9 @@ pictures: setup
 
 settings: setup
 	$(BIN)/python docs/make_settings.py
+
+replays: setup
+	$(BIN)/python -m tests.simulation.replays
 
 dashboard: setup
 	$(BIN)/python docs/make_dashboard.py

@@ -1,6 +1,10 @@
 """Steps of histories that are written by hand."""
 
+import random
+from typing import Any
+
 from barnabas.protocol.ids import BrokerId
+from tests.simulation.channels import SimChannels
 from tests.simulation.ends import heal
 from tests.simulation.world import MAX_LAG_MS, World
 
@@ -32,6 +36,27 @@ def kill(world: World, broker: BrokerId) -> None:
     run_controllers(world)
 
 
+def lose_power(world: World, *brokers: BrokerId) -> None:
+    """A power cut takes all bytes that were not flushed, and the controller notices."""
+    for broker in brokers:
+        world.brokers[broker].crash(power_loss=_TakesAll())
+        world.expire(broker)
+    run_controllers(world)
+
+
+class _TakesAll(random.Random):
+    """The draws of a power cut that keeps what was flushed, and the epochs as the process left them."""
+
+    def choice(self, outcomes: Any) -> Any:
+        return outcomes[0]
+
+    def randint(self, least: int, most: int) -> int:
+        return least
+
+    def random(self) -> float:
+        return 1.0
+
+
 def restart_with_an_empty_disk(world: World, broker: BrokerId) -> None:
     """A broker restarts without its disk; the controller has not noticed yet."""
     world.brokers[broker].crash()
@@ -44,11 +69,27 @@ def run_controllers(world: World) -> None:
         world.check()
 
 
+def deliver_control(world: World, channels: SimChannels, broker: BrokerId) -> None:
+    """Deliver the requests of any controller to a broker."""
+    while world.deliver_control(channels, broker):
+        world.check()
+
+
 def deliver_requests(world: World, *brokers: BrokerId) -> None:
     """Deliver the latest controller's requests to these brokers."""
     for broker in brokers:
-        while world.deliver_control(world.channels[-1], broker):
-            world.check()
+        deliver_control(world, world.channels[-1], broker)
+
+
+def read_committed(world: World, broker: BrokerId) -> list[int | bytes | None]:
+    """The values that a consumer with read_committed sees from the beginning on."""
+    values, offset, end = [], 0, world.truth.acknowledged_end
+    while offset < end:
+        read = world.consume(broker, offset, is_read_committed=True)
+        assert read is not None
+        offset, records = read
+        values += [entry.value for _, entry in records]
+    return values
 
 
 def heal_and_settle(world: World, committed: list[int] | None = None) -> None:

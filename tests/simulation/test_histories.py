@@ -11,19 +11,23 @@ from barnabas.broker.replication.followers import CommittedIsr
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.invariants import InvariantViolation
-from tests.simulation import mutations
+from tests.simulation import mutations, transaction_mutations
 from tests.simulation.disk import BATCH_BYTES, Fault
 from tests.simulation.histories_of_sessions import HISTORIES_OF_SESSIONS
+from tests.simulation.log_transactions import TransactionalProducer
 from tests.simulation.planted import Mutation
 from tests.simulation.steps import (
     A,
     B,
     C,
     D,
+    deliver_control,
     deliver_requests,
     fetch_without_answer,
     heal_and_settle,
     kill,
+    lose_power,
+    read_committed,
     remove_from_isr,
     replicate,
     restart_with_an_empty_disk,
@@ -31,50 +35,140 @@ from tests.simulation.steps import (
     world_with_a_pending_expansion,
     world_with_a_record,
 )
-from tests.simulation.world import MAX_LAG_MS, TP, World
+from tests.simulation.world import MAX_LAG_MS, TOPIC_ID, TP, World
 from tests.support.zookeeper_client import Door
 
 
 def a_stale_high_watermark() -> None:
     """KIP-101: a follower enters a new epoch with a stale high watermark, and then becomes the leader."""
     world = World(3)
+    # The leader appends it. It is acknowledged when all members of the ISR have it.
     world.produce(A)
+    # The followers copy the record. They do not know yet that the others have it too.
     replicate(world, B, C)
+    # These fetches tell the leader that both have the record. The high watermark rises, the producer gets its
+    # acknowledgement, but the answers with the new high watermark never reach the followers.
     fetch_without_answer(world, B, C)
     assert world.truth.acknowledged_end == 1
     assert world.brokers[B].partition.high_watermark == 0
+    # The controller removes it from the ISR, in a new leader epoch of the same leader.
     kill(world, C)
+    # Broker 2 enters the new epoch as a follower with the high watermark 0, and asks where its history ends.
     deliver_requests(world, A, B)
     assert world.brokers[B].partition.leader_epoch == 1
+    # Broker 2 is the only member of the ISR that is left, so the controller makes it the leader.
     kill(world, A)
+    # Broker 2 leads. What it does not have now is gone.
     deliver_requests(world, B)
     assert world.state.leader == B
     world.check()
+    # All brokers return and follow broker 2.
     heal_and_settle(world, committed=[0])
+
+
+def a_power_cut_of_the_whole_isr() -> None:
+    """KIP-101: after a power cut the replicas' logs differ, although their high watermarks are the same."""
+    world = World(2)
+    # Both replicas have the record, and both disks have flushed it.
+    world.produce(A)
+    world.settle()
+    for broker in (A, B):
+        world.brokers[broker].disk.flush(world.tp)
+    # Both replicas have this record too, below their high watermarks, but only broker 1 has flushed it.
+    world.produce(A)
+    world.settle()
+    world.brokers[A].disk.flush(world.tp)
+    for broker in (A, B):
+        world.brokers[broker].replicas.checkpoint_high_watermarks()
+    # No promise covers records that every replica may have lost, so what follows is judged by the logs alone.
+    world.drop_truths(TOPIC_ID)
+    # Broker 2 has only the first record now. Nobody leads.
+    lose_power(world, A, B)
+    # It was in the ISR, so it may lead.
+    world.brokers[B].start()
+    run_controllers(world)
+    deliver_requests(world, B)
+    assert world.state.leader == B
+    # The offset of the lost record gets another one.
+    world.produce(B, acks=1)
+    # It has a record at that offset, below its saved high watermark.
+    world.brokers[A].start()
+    run_controllers(world)
+    # Broker 1 becomes a follower. Its log must agree with the leader's before it appends anything.
+    deliver_requests(world, B, A)
+    # Broker 1 asks the leader where its last epoch ends, and fetches.
+    replicate(world, A)
+    replicate(world, A)
+    # The next records follow.
+    world.produce(B, acks=1)
+    replicate(world, A)
+    logs = [[entry.value for entry in world.brokers[broker].view.between(0, 3)] for broker in (A, B)]
+    assert logs == [[0, 2, 3], [0, 2, 3]], "the logs of two replicas differ for ever"
 
 
 def a_fast_double_failover() -> None:
     """KIP-279: two leaders in a row append records that no follower copies, so their logs diverge."""
     world = world_with_a_record(3, min_insync_replicas=1)
     kill(world, A)
+    # Broker 2 leads in a new epoch, and broker 3 follows it.
     deliver_requests(world, B, C)
     world.brokers[A].start()
     world.clear_suspicion(A)
+    # Broker 1 catches up and joins the ISR again.
     world.settle()
     assert world.state.leader == B
-    # B writes two records in its epoch, and dies before a follower has them.
+    # Broker 2 writes two records in its epoch, and no follower has them.
     world.produce(B, 2, acks=1)
     kill(world, B)
+    # Broker 1 leads in the next epoch.
     deliver_requests(world, A, C)
     assert world.state.leader == A
-    # A writes one record in its own epoch, at the same offsets.
+    # Broker 1 writes a record in its own epoch, at an offset where broker 2 has another one.
     world.produce(A, 1, acks=1)
+    # Broker 2 has two records of its own epoch, which the leader's log does not know.
     world.brokers[B].start()
     run_controllers(world)
+    # Broker 2 must learn that its last two records are of another history.
     world.settle()
     values = [entry.value for entry in world.truth.committed]
     assert values == [0, 3]
     assert all(broker.view.between(0, 2) == world.truth.committed for broker in world.brokers.values())
+
+
+def a_torn_transaction() -> None:
+    """KIP-890: the marker of one transaction arrives late, while the next one is open."""
+    world = World(3)
+    world.has_transactions = True
+    producer = TransactionalProducer(world, 1, is_raised=True)
+    # The first transaction has one record.
+    producer.write(A)
+    world.settle()
+    producer.end(committed=True)
+    # The leader writes the marker, but the coordinator gets no answer.
+    producer.send_marker(A, is_answer_lost=True)
+    world.settle()
+    # So it sends the marker again, and this one is delayed in the network.
+    producer.send_marker(A)
+    late = world.messages.pop()
+    # A third one is answered at once, and the producer begins its second transaction.
+    producer.send_marker(A)
+    world.settle()
+    assert producer.marker is None
+    # The second transaction has two records. This is the first.
+    producer.write(A)
+    world.settle()
+    # The late marker of the first transaction arrives in the middle of the second.
+    world.messages.append(late)
+    world.deliver()
+    world.settle()
+    # This is the second record of the second transaction.
+    producer.write(A)
+    world.settle()
+    # The second transaction is aborted, so no consumer may see any of its records.
+    producer.end(committed=False)
+    producer.send_marker(A)
+    world.settle()
+    assert read_committed(world, A) == [0], "half of a transaction is visible"
 
 
 def a_zombie_leader() -> None:
@@ -261,7 +355,9 @@ def a_controller_wakes_from_a_pause() -> None:
     """Its writes are refused, and so are the requests that it had not sent."""
     world = world_with_a_record(3)
     old, channels = world.hosts[BrokerId(0)], world.channels[-1]
+    # The controller, broker 0, takes the leader for dead.
     world.suspect(A)
+    # It elects broker 2 in a new epoch. Its requests to the brokers wait to be sent.
     run_controllers(world)
     assert world.state.leader == B
     unsaid = {broker: list(link.queue.waiting) for broker, link in channels.links.items()}
@@ -269,28 +365,36 @@ def a_controller_wakes_from_a_pause() -> None:
     assert unsaid[C]
     for link in channels.links.values():
         link.queue.waiting.clear()
-    # Another controller is elected; it sees all brokers alive, and then the new leader fail.
+    # The controller is paused before it has sent them.
     old.is_paused = True
+    # Its session ends.
     world.expire(old.id)
+    # Another controller is elected, and it sees all brokers alive.
     world.settle()
     assert world.channels[-1].source != old.id
+    # The new leader seems to fail, too.
     world.channels[-1].suspect(B)
     run_controllers(world)
+    # The new controller elects another leader, which the brokers follow.
     deliver_requests(world, A, C)
     world.channels[-1].clear_suspicion(B)
+    # All replicas follow the leader of the new controller.
     world.settle()
     before = world.state
     assert before.leader != B
-    # The first controller resumes.
+    # The first controller resumes, and believes that it is in office.
     old.is_paused = False
+    # It takes broker 3 for dead, and it still has the requests that make broker 2 the leader.
     channels.suspect(C)
     for broker, link in channels.links.items():
         view = world.hosts[broker].partition.view() if broker in world.brokers else None
         link.queue.waiting.extend(unsaid[broker])
-        while world.deliver_control(channels, broker):
-            world.check()
-        assert view is None or world.brokers[broker].partition.view() == view
+        # An old request names the leader and the epoch of a controller that is replaced.
+        deliver_control(world, channels, broker)
+        is_ignored = view is None or world.brokers[broker].partition.view() == view
+        assert is_ignored, f"broker {broker} obeys a controller that was replaced"
     assert old.member.controller.is_active
+    # ZooKeeper refuses what it writes, and so it learns that it is replaced.
     run_controllers(world)
     assert not old.member.controller.is_active
     assert world.state == before
@@ -364,7 +468,9 @@ def a_leader_commits_after_its_disk_has_failed() -> None:
 
 HISTORIES: dict[Callable[[], None], tuple[Mutation, ...]] = {
     a_stale_high_watermark: (mutations.followers_cut_to_their_high_watermark,),
+    a_power_cut_of_the_whole_isr: (mutations.followers_cut_to_their_high_watermark,),
     a_fast_double_failover: (mutations.no_history_is_compared,),
+    a_torn_transaction: (transaction_mutations.markers_of_the_present_epoch_are_taken,),
     a_zombie_leader: (mutations.the_leaders_own_append_is_acknowledged,),
     an_expansion_for_an_earlier_registration: (mutations.broker_epochs_of_fetches_are_not_checked,),
     an_expansion_written_after_the_rebirth: (mutations.an_expansion_is_written_for_any_registration,),

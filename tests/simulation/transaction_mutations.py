@@ -14,7 +14,7 @@ from barnabas.broker.coordinators.transactions.verification import TransactionVe
 from barnabas.broker.log import recovery
 from barnabas.broker.log.log import Log
 from barnabas.broker.log.log_transactions import LogTransactions
-from barnabas.broker.log.producer_state import ProducerState, ProducerStates
+from barnabas.broker.log.producer_state import AppendOrigin, ProducerState, ProducerStates
 from barnabas.broker.replication import marker_writer as markers
 from barnabas.broker.replication.marker_writer import TransactionMarker
 from barnabas.broker.replication.partition import Partition
@@ -403,6 +403,11 @@ def only_transactions_that_begin_in_the_range_are_aborted(setattr_: SetAttr) -> 
 def a_marker_is_answered_before_it_is_replicated(setattr_: SetAttr) -> None:
     """Its transaction stays open if the next leader does not have it."""
     setattr_(markers, "_ACKS_ALL", 1)
+
+
+def markers_of_the_present_epoch_are_taken(setattr_: SetAttr) -> None:
+    """Kafka before KIP-890: a late marker of one transaction ends the next one of the same producer."""
+    setattr_(markers, "_origin", lambda marker: AppendOrigin.MARKERS)
 
 
 @found_in("idempotence", 0)
