@@ -21,6 +21,10 @@ def _run(options: argparse.Namespace) -> int:
     # Import before the wait, to use the time that ZooKeeper needs.
     from barnabas.broker.process import run_broker
 
+    if options.walls is not None:
+        from barnabas.deploy.wall import build_wall
+
+        build_wall(config.broker_id, options.walls)
     if options.await_zookeeper:
         servers = parse_endpoints(config.zookeeper_connect.partition("/")[0])
         await_zookeeper(servers, max(config.zookeeper_connection_timeout_ms, 10_000) / 1000)
@@ -61,5 +65,11 @@ add_arguments = command(
     flag(
         "--await-zookeeper",
         "before connecting wait until ZooKeeper answers `srvr`, within its connection time-out",
+    ),
+    arg(
+        "--walls",
+        "DIR",
+        "connect from 127.0.1.ID, and not to ports in DIR/wall-ID; `barnabas up --links` sets it",
+        type=Path,
     ),
 )

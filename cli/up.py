@@ -72,6 +72,7 @@ def _run(options: argparse.Namespace) -> int:
         replicates=True,
         security=_security(options),
         users=dict(options.users),
+        links=options.links,
         detach=options.detach,
     )
     try:
@@ -266,6 +267,10 @@ add_arguments = command(
         "--metrics",
         action=argparse.BooleanOptionalAction,
         help="serve metrics for Prometheus on a port of each broker, from 9404 on if these are free",
+    ),
+    flag(
+        "--links",
+        "put a proxy before each broker and ZooKeeper, so that links can be cut and slowed",
     ),
     flag("--detach", "return once the cluster is up; it runs until `barnabas down`"),
     flag("--json", "print the cluster as one JSON object once it is up"),

@@ -5,6 +5,7 @@
     DIR/broker-<id>/{server.properties,data/,data-2/,…,broker.log}
     DIR/broker-<id>/logs/{server,controller,state-change,kafka-authorizer}.log
     DIR/security/, DIR/clients/           of a secured cluster (security.py)
+    DIR/links/{control,links.log,wall-<id>}  of a cluster with links (links.py)
 
 Guarantees. `start` returns once every broker sees all brokers and a controller: topics can then be created
 and written. No process survives this program, however it ends, SIGKILL included, unless the cluster was
@@ -30,6 +31,7 @@ from typing import Final, Self
 
 from barnabas.broker.config.load import config_from, overridden
 from barnabas.common.security.scram import ScramMechanism
+from barnabas.deploy.links import LinkServer
 from barnabas.deploy.local_broker import (
     PLAINTEXT,
     Command,
@@ -41,7 +43,7 @@ from barnabas.deploy.local_broker import (
 )
 from barnabas.deploy.ports import ReservedPort, reserve_all, reserve_block
 from barnabas.deploy.process import DeployError, ProcessId
-from barnabas.deploy.running_cluster import START_TIMEOUT_S, RunningCluster
+from barnabas.deploy.running_cluster import START_TIMEOUT_S, RunningCluster, link_targets
 from barnabas.deploy.security import (
     ADMIN,
     BROKER,
@@ -53,6 +55,8 @@ from barnabas.deploy.security import (
     with_super_users,
 )
 from barnabas.deploy.state import (
+    LINKS,
+    ZOOKEEPER,
     BrokerRecord,
     ClusterConfiguration,
     ClusterRecord,
@@ -93,6 +97,8 @@ class LocalCluster(RunningCluster):
     that do not say otherwise survive the death of a broker (`replication_settings`); an earlier directory
     keeps what it was made with. `security` protects the brokers from this start on (`SecurityConfiguration()`
     opens them again); it makes the user admin and the `users`, whose password None stands for a random one.
+    `links`: whether proxies are put before the brokers and the own ZooKeeper in this run, so that links can
+    fail (`links.py`); clients and brokers are led to the proxies.
 
     With `first_port` the brokers take that port and the following ones. Otherwise ports of an earlier run
     in the directory are kept where they are free, and a new cluster takes `preferred_ports`, if all of
@@ -123,6 +129,7 @@ class LocalCluster(RunningCluster):
         replicates: bool = False,
         security: SecurityConfiguration | None = None,
         users: UserPasswords | None = None,
+        links: bool = False,
         detach: bool = False,
         command: Command = broker_command,
     ) -> None:
@@ -152,14 +159,14 @@ class LocalCluster(RunningCluster):
             self.port_notes: list[str] = []
             ports = self._reserve_broker_ports(earlier, first_port, preferred_ports)
             protected = ClusterSecurity(folder, new.security) if new.security else None
-            server = self._make_zookeeper(
-                folder, earlier.zookeeper_port if earlier else zookeeper_port, detach, protected
-            )
+            zookeeper_port = earlier.zookeeper_port if earlier else zookeeper_port
+            server = self._make_zookeeper(folder, zookeeper_port, detach, protected)
             owner = None if detach else ProcessId.of(os.getpid())
             record = _new_record(folder, server, owner, last)
-            are_well_known = bool(preferred_ports)
-            made = self._make_brokers(folder, earlier, ports, are_well_known, command, detach, log_dirs)
-            super().__init__(record, server, made, protected)
+            well_known, walls = bool(preferred_ports), folder / LINKS if links else None
+            made = self._make_brokers(folder, earlier, ports, well_known, command, detach, log_dirs, walls)
+            link_server = self._make_links(record, made, earlier, walls, detach) if walls else None
+            super().__init__(record, server, made, protected, link_server)
         except BaseException:
             self._lock.release()
             raise
@@ -199,10 +206,8 @@ class LocalCluster(RunningCluster):
 
     def close(self) -> None:
         """Release the directory and the ports; detached processes continue to run."""
-        for broker in self.brokers:
-            broker.release_ports()
-        if isinstance(self.zookeeper, ZooKeeper):
-            self.zookeeper.release_ports()
+        for server in self.servers:
+            server.release_ports()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -239,7 +244,7 @@ class LocalCluster(RunningCluster):
             }
         topics = replication_settings(count) if self._new_configuration.replicates else {}
         environment = settings_in(os.environ, metrics=self._new_configuration.has_metrics)
-        fixed = {"zookeeper.connect": self.zookeeper_connect}
+        fixed = {"zookeeper.connect": self.zookeeper_connect} | self._proxy_settings(broker_id)
         if self.security is None:
             return overridden(few, topics, environment, self.settings, own, fixed)
         secured = self.security.broker_settings(broker_id)
@@ -248,6 +253,15 @@ class LocalCluster(RunningCluster):
         chosen = overridden(few, topics, secured, environment, self.settings, own, fixed)
         # The cluster needs its own super users beside others.
         return chosen | with_super_users(secured, chosen)
+
+    def _proxy_settings(self, broker_id: int) -> dict[str, str]:
+        if self._link_server is None:
+            return {}
+        protocol = self.security.configuration.protocol if self.security else PLAINTEXT
+        settings = {"advertised.listeners": f"{protocol}://{self._link_server.proxy_of(broker_id)}"}
+        if (proxy := self._link_server.proxy_of(ZOOKEEPER)) is not None:
+            settings["zookeeper.connect"] = str(proxy)
+        return settings
 
     def _prepare_security(self) -> None:
         """Make the files that brokers and clients need."""
@@ -260,6 +274,8 @@ class LocalCluster(RunningCluster):
         # Brokers start while ZooKeeper does: they import, then wait until it serves (--await-zookeeper).
         if isinstance(self.zookeeper, ZooKeeper):
             self.zookeeper.launch()
+        if self._link_server is not None:
+            self._link_server.launch()
         self.write_record()
         if self.security is not None and self.security.scram_mechanism is not None:
             # The brokers log in to each other, so their user must be there first.
@@ -268,6 +284,8 @@ class LocalCluster(RunningCluster):
             self._store_users(self.security, self.security.scram_mechanism)
         for broker_id in self.broker_ids:
             self.launch_broker(broker_id)
+        if self._link_server is not None:
+            self._link_server.wait_ready(max(0.0, deadline - time.monotonic()))
         self.zookeeper.wait_ready(max(0.0, deadline - time.monotonic()))
         self.wait_ready(max(0.0, deadline - time.monotonic()), must_run=self.broker_ids)
 
@@ -293,6 +311,7 @@ class LocalCluster(RunningCluster):
         command: Command,
         detach: bool,
         log_dirs: int,
+        walls: Path | None,
     ) -> list[LocalBroker]:
         metrics_ports = self._reserve_metrics_ports(earlier, are_well_known)
         log_dirs = max(log_dirs, _most_log_dirs(earlier))
@@ -317,9 +336,25 @@ class LocalCluster(RunningCluster):
                     command=command,
                     die_with_parent=not detach,
                     protocol=security.protocol if security else PLAINTEXT,
+                    walls=walls,
                 )
             )
         return brokers
+
+    def _make_links(
+        self,
+        record: ClusterRecord,
+        brokers: Sequence[LocalBroker],
+        earlier: ClusterRecord | None,
+        folder: Path,
+        detach: bool,
+    ) -> LinkServer:
+        record.brokers = [broker.record() for broker in brokers]
+        targets = link_targets(record)
+        earlier_ports = earlier.links.ports if earlier and earlier.links else {}
+        reserved = {name: self._reserve(earlier_ports.get(name), f"the proxy of {name}") for name in targets}
+        ports = {name: port.port for name, port in reserved.items()}
+        return LinkServer(folder, ports, targets, reserved=reserved.values(), die_with_parent=not detach)
 
     def _reserve_broker_ports(
         self, earlier: ClusterRecord | None, first_port: int | None, preferred: Sequence[int]

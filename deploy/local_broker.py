@@ -119,10 +119,12 @@ class LocalBroker(LocalServer):
         command: Command = broker_command,
         die_with_parent: bool = True,
         protocol: str = PLAINTEXT,
+        walls: Path | None = None,
     ) -> None:
         """The broker of a record, which may run already. `reserved`: those of its ports that it keeps.
 
-        `protocol`: the security protocol of its listener from the next `write_settings` on.
+        `protocol`: the security protocol of its listener from the next `write_settings` on. `walls`: the
+        folder of the walls in a cluster with links (`wall.py`).
 
         Without a port for metrics it serves them only if the settings say so.
         """
@@ -144,6 +146,7 @@ class LocalBroker(LocalServer):
         self.log_dirs = [Path(folder) for folder in record.log_dirs]
         self._command = command
         self._protocol = protocol
+        self._walls = walls
 
     @property
     def endpoint(self) -> Endpoint:
@@ -192,6 +195,8 @@ class LocalBroker(LocalServer):
         """Start the process without waiting for it; raises DeployError (running already, port in use)."""
         self._check_can_start()
         command = self._command(self.settings_file)
+        if self._walls is not None:
+            command += ["--walls", str(self._walls)]
         environment = child_environment(os.environ)
         if self.die_with_parent and command[:3] == _BARNABAS:
             child = fork_broker(command[3:], log_file=self.log_file, environment=environment)

@@ -18,12 +18,14 @@ from typing import Any, Final
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.deploy.client_settings import COMMAND_CONFIG_FILE
 from barnabas.deploy.health import wait_ready
+from barnabas.deploy.links import Links, LinkServer
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
 from barnabas.deploy.security import ADMIN, ClusterSecurity
 from barnabas.deploy.server import LocalServer
-from barnabas.deploy.state import ZOOKEEPER, ClusterRecord, read_record, write_record
+from barnabas.deploy.state import LINKS, ZOOKEEPER, ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
+from barnabas.protocol.ids import Endpoint
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
@@ -36,6 +38,7 @@ class RunningCluster:
         zookeeper: ZooKeeper | ExistingZooKeeper,
         brokers: Sequence[LocalBroker],
         security: ClusterSecurity | None = None,
+        link_server: LinkServer | None = None,
     ) -> None:
         """`record` has the processes as of the last `write_record`; `security`: None if all is open."""
         self.record = record
@@ -43,6 +46,7 @@ class RunningCluster:
         self.zookeeper = zookeeper
         self._brokers = {int(broker.id): broker for broker in brokers}
         self.security = security
+        self._link_server = link_server
 
     @classmethod
     def open(cls, directory: Path | str) -> RunningCluster:
@@ -71,8 +75,22 @@ class RunningCluster:
             )
             if record.zookeeper_process is not None:
                 zookeeper.process = ManagedProcess("ZooKeeper", record.zookeeper_process)
-        brokers = [LocalBroker(broker, host=record.host, die_with_parent=False) for broker in record.brokers]
-        return RunningCluster(record, zookeeper, brokers, security)
+        link_server = None
+        if record.links is not None:
+            identity = record.links.process
+            link_server = LinkServer(
+                Path(record.directory) / LINKS,
+                record.links.ports,
+                link_targets(record),
+                process=ManagedProcess("the links", identity) if identity else None,
+                die_with_parent=False,
+            )
+        walls = link_server.directory if link_server else None
+        brokers = [
+            LocalBroker(broker, host=record.host, die_with_parent=False, walls=walls)
+            for broker in record.brokers
+        ]
+        return RunningCluster(record, zookeeper, brokers, security, link_server)
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -143,7 +161,14 @@ class RunningCluster:
     # -- all processes -------------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End all brokers (SIGTERM: controlled shutdown; SIGKILL after the time-out), then ZooKeeper."""
+        """End all brokers (SIGTERM: controlled shutdown; SIGKILL after the time-out), then the others.
+
+        ZooKeeper and the links are made to work first, since a controlled shutdown needs them.
+        """
+        if isinstance(self.zookeeper, ZooKeeper) and self.zookeeper.process is not None:
+            self.zookeeper.process.send(signal.SIGCONT)
+        if self._link_server is not None:
+            self._link_server.make_whole()
         alive = [broker.process for broker in self.brokers if broker.process is not None and broker.is_alive]
         for process in alive:
             process.send(signal.SIGTERM)
@@ -153,6 +178,8 @@ class RunningCluster:
             process.kill()
         if isinstance(self.zookeeper, ZooKeeper):
             self.zookeeper.stop()
+        if self._link_server is not None and self._link_server.process is not None:
+            self._link_server.process.kill()
 
     def kill_all(self) -> None:
         """SIGKILL every process at once: the fastest stop, without controlled shutdown."""
@@ -238,21 +265,53 @@ class RunningCluster:
         self.own_zookeeper.wait_ready(timeout_s)
         self.wait_ready(timeout_s)
 
+    # -- links ---------------------------------------------------------------------------------------------
+
+    @property
+    def link_server(self) -> LinkServer:
+        """The process of the proxies; raises DeployError if the cluster was started without them."""
+        if self._link_server is None:
+            raise DeployError(
+                f"the cluster in {self.directory} has no proxies that could break its links (start it with "
+                f"them: `barnabas up --links --dir {shlex.quote(str(self.directory))}`)"
+            )
+        return self._link_server
+
+    @property
+    def links(self) -> Links:
+        """Raises as `link_server`."""
+        return self.link_server.links
+
+    def restart_links(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """End the proxies if they still run, and start them: all links work then."""
+        server = self.link_server
+        if server.process is not None:
+            server.process.kill()
+        server.launch()
+        self.write_record()
+        server.wait_ready(timeout_s)
+        self.wait_ready(timeout_s)
+
     # -- any server ----------------------------------------------------------------------------------------
 
     @property
     def servers(self) -> list[LocalServer]:
-        """All brokers, then ZooKeeper if it is the cluster's own."""
+        """All brokers, then ZooKeeper if it is the cluster's own, then the links if it has them."""
         own = [self.zookeeper] if isinstance(self.zookeeper, ZooKeeper) else []
-        return [*self.brokers, *own]
+        links = [self._link_server] if self._link_server is not None else []
+        return [*self.brokers, *own, *links]
 
     def server(self, name: str) -> LocalServer:
-        """ZooKeeper by that name, or a broker by its id. Raises DeployError if it does not exist."""
+        """ZooKeeper or the links by name, or a broker by its id; raises DeployError if it does not exist."""
+        if name == LINKS:
+            return self.link_server
         return self.own_zookeeper if name == ZOOKEEPER else self.broker(int(name))
 
     def restart_server(self, name: str) -> None:
         if name == ZOOKEEPER:
             self.restart_zookeeper()
+        elif name == LINKS:
+            self.restart_links()
         else:
             self.restart(int(name))
 
@@ -260,4 +319,13 @@ class RunningCluster:
         own = self.zookeeper_process
         self.record.zookeeper_process = own.identity if own else None
         self.record.brokers = [broker.record() for broker in self.brokers]
+        self.record.links = self._link_server.record() if self._link_server else None
         write_record(self.record)
+
+
+def link_targets(record: ClusterRecord) -> dict[str, Endpoint]:
+    """The servers that can have a proxy, by name: not a ZooKeeper of another program."""
+    targets = {str(broker.id): Endpoint(record.host, broker.port) for broker in record.brokers}
+    if record.zookeeper_port is not None:
+        targets[ZOOKEEPER] = Endpoint(record.host, record.zookeeper_port)
+    return targets

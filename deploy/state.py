@@ -30,6 +30,9 @@ _ANSWER: Final = ".answer"
 _DONE: Final = "done"
 ZOOKEEPER: Final = "zookeeper"
 """The name of ZooKeeper where others are named by the ids of brokers."""
+LINKS: Final = "links"
+"""Likewise, that of the proxies."""
+SERVERS: Final = (ZOOKEEPER, LINKS)
 
 
 class BrokerRecord(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -74,11 +77,19 @@ class ClusterConfiguration(Struct, kw_only=True, forbid_unknown_fields=True):
     security: SecurityConfiguration | None = None
 
 
+class LinksRecord(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The proxies before the servers: their process, and their ports by the names of the servers."""
+
+    ports: dict[str, int]
+    process: ProcessId | None = None
+
+
 class ClusterRecord(Struct, kw_only=True, forbid_unknown_fields=True):
     """One cluster. `owner` is the program that runs it in the foreground; None if it is detached or down.
 
     `takes_requests`: whether the owner carries out the requests of other commands. `configuration` is that of
-    the last start that made the cluster writable; None before the first one.
+    the last start that made the cluster writable; None before the first one. `links`: None unless it was
+    started with links.
     """
 
     directory: str
@@ -90,10 +101,12 @@ class ClusterRecord(Struct, kw_only=True, forbid_unknown_fields=True):
     takes_requests: bool = False
     configuration: ClusterConfiguration | None = None
     brokers: list[BrokerRecord] = []
+    links: LinksRecord | None = None
 
     def processes(self) -> list[ProcessId]:
         """Every recorded process of the cluster, brokers first; dead or alive."""
-        recorded = [broker.process for broker in self.brokers] + [self.zookeeper_process]
+        links = self.links.process if self.links else None
+        recorded = [*(broker.process for broker in self.brokers), self.zookeeper_process, links]
         return [process for process in recorded if process is not None]
 
     @property
@@ -189,7 +202,7 @@ def forget_requests(directory: Path) -> None:
 
 
 def ask_restart(directory: Path, name: str, timeout_s: float) -> None:
-    """Make the owner restart a broker (by id) or ``zookeeper``, and wait.
+    """Make the owner restart a broker (by id), ``zookeeper`` or ``links``, and wait.
 
     Raises DeployError if that fails or no answer comes.
     """
@@ -217,7 +230,7 @@ def restarts_asked_for(directory: Path) -> Iterator[str]:
         return
     for path in sorted(folder.iterdir()):
         name = path.name.removeprefix(_RESTART)
-        if path.name.startswith(_RESTART) and (name.isdecimal() or name == ZOOKEEPER):
+        if path.name.startswith(_RESTART) and (name.isdecimal() or name in SERVERS):
             path.unlink(missing_ok=True)
             yield name
 

@@ -11,11 +11,12 @@ from typing import Final
 
 from kazoo.exceptions import KazooException
 
+from barnabas.deploy.links import CLIENT, Links
+from barnabas.deploy.state import ZOOKEEPER
 from barnabas.protocol.ids import BrokerId
 from barnabas.zookeeper import paths
 
 from ..cluster.tools import ClusterView
-from .links import CLIENT, ZOOKEEPER, Links
 from .random_faults import Choice
 
 _DELAYS_MS: Final = (5.0, 50.0, 150.0, 300.0)

@@ -1,30 +1,23 @@
 """A cluster whose links can fail: three brokers and a ZooKeeper, each with a proxy before it."""
 
-import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from barnabas.chaos.history import Acknowledged, Sent, value_of
 from barnabas.deploy.local import LocalCluster
-from barnabas.deploy.local_broker import broker_command
-from barnabas.deploy.security import ClusterSecurity
 from barnabas.deploy.state import SecurityConfiguration
-from barnabas.deploy.zookeeper import ZooKeeper
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.ids import TopicPartition
 
 from ..cluster.raw_client import RawClient, batch_of
 from ..cluster.tools import ClusterView
-from .links import ZOOKEEPER, Links, address_of
 
 PARTITIONS = 3
-_BROKERS = (1, 2, 3)
+_BROKERS = 3
 SESSION_TIMEOUT_MS = 2_000
 LAG_MS = 2_000
 _FIRST_OF_OURS = 1_000_000_000
-_WALLED_BROKER = Path(__file__).parent / "walled_broker.py"
 
 
 class LinkedCluster:
@@ -40,49 +33,28 @@ class LinkedCluster:
         security: SecurityConfiguration | None = None,
         **configs: str,
     ) -> None:
-        secured = None if security is None else ClusterSecurity(folder / "cluster", security)
-        if secured is not None:
-            # ZooKeeper starts first, and reads the logins.
-            secured.prepare(_BROKERS, {}, datetime.now(UTC))
-        jaas_file = None if secured is None else secured.jaas_file
-        self.zookeeper = ZooKeeper(folder / "zookeeper", jaas_file=jaas_file)
-        self.zookeeper.start()
-        self._walls = folder / "walls"
-        self._walls.mkdir()
-        self.links = Links(self._walls)
-        connect = str(self.links.place(ZOOKEEPER, self.zookeeper.endpoint))
         self.cluster = LocalCluster(
             folder / "cluster",
-            zookeeper=connect,
-            command=self._command,
-            brokers=len(_BROKERS),
+            links=True,
+            brokers=_BROKERS,
             racks=racks,
             settings={
                 "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
                 "replica.lag.time.max.ms": str(LAG_MS),
                 # A fetch whose answer is held back times out sooner than that.
                 "replica.socket.timeout.ms": "1500",
-                **({} if secured is None else {**secured.zookeeper_settings, "zookeeper.set.acl": "true"}),
+                **({} if security is None else {"zookeeper.set.acl": "true"}),
                 **(settings or {}),
             },
             security=security,
         )
-        protocol = "PLAINTEXT" if security is None else security.protocol
-        for broker in self.cluster.brokers:
-            before = self.links.place(broker.id, broker.endpoint)
-            self.cluster.change_settings(broker.id, {"advertised.listeners": f"{protocol}://{before}"})
         self.cluster.start()
+        self.zookeeper = self.cluster.own_zookeeper
+        self.links = self.cluster.links
         self.tried: list[Sent] = []
         self.acknowledged: list[Acknowledged] = []
         self.view = ClusterView(self.cluster)
         self.view.create_topic("t", partitions, 3, **({"min_insync_replicas": "2"} | configs))
-
-    def _command(self, settings_file: Path) -> list[str]:
-        """The command of a broker, at its own address and behind its wall."""
-        id = settings_file.parent.name.removeprefix("broker-")
-        program = (sys.executable, str(_WALLED_BROKER), address_of(int(id)), str(self._walls / id))
-        command = broker_command(settings_file)
-        return [*program, *command[command.index("broker") :]]
 
     def raw_client(self, broker_id: int) -> RawClient:
         return RawClient(self.cluster.broker(broker_id).endpoint, security=self.view.security)
@@ -116,5 +88,3 @@ class LinkedCluster:
     def close(self) -> None:
         self.cluster.kill_all()
         self.cluster.close()
-        self.links.close()
-        self.zookeeper.stop()

@@ -4,35 +4,28 @@ The cases that find most run always, in one cluster; ``make chaos`` runs all. `t
 random.
 """
 
-import errno
-import gc
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from barnabas.chaos.load import Load, stop_and_judge
-from barnabas.protocol.ids import Endpoint, TopicPartition
+from barnabas.deploy.links import Links
+from barnabas.deploy.state import ZOOKEEPER
+from barnabas.protocol.ids import TopicPartition
 from tests.support.waiting import wait_for
 
 from .link_faults import LinkFaults
 from .linked_cluster import PARTITIONS, LinkedCluster
-from .links import ZOOKEEPER, Links, address_of
 from .random_faults import Choice
 from .runs import chaos_run, chaos_test, expect_good, seconds, thorough
 
 pytestmark = pytest.mark.cluster
 
 SECONDS = seconds(15)
-HOST = "127.0.0.1"
-TIMEOUT_S = 30.0
 Act = Callable[[LinkedCluster, Load], None]
 
 
@@ -152,19 +145,6 @@ def test_a_broker_that_reaches_only_zookeeper_does_no_harm(
     run_under_load(linked, [act])
 
 
-def test_proxies_that_end_while_connections_begin_leave_no_socket(tmp_path: Path) -> None:
-    """An unclosed socket is a warning when it is collected, and so an error of a test."""
-    with socket.create_server((HOST, 0)) as target:
-        for _ in range(10):
-            links = Links(tmp_path)
-            place = links.place(1, Endpoint(*target.getsockname()))
-            clients = [socket.create_connection(place) for _ in range(5)]
-            links.close()
-            for client in clients:
-                client.close()
-    gc.collect()
-
-
 @chaos_test(SECONDS)
 @thorough
 def test_all_partitions_continue_while_one_link_is_broken(linked: LinkedCluster) -> None:
@@ -191,82 +171,3 @@ def test_all_partitions_continue_while_one_link_is_broken(linked: LinkedCluster)
             faults.mend()
 
         run_under_load(linked, acts())
-
-
-@contextmanager
-def connected(folder: Path) -> Iterator[tuple[Links, Endpoint, socket.socket, socket.socket]]:
-    """A connection of a broker 1 to a broker 2: the address of the proxy, and both ends."""
-    links = Links(folder)
-    try:
-        with socket.create_server((HOST, 0)) as target:
-            place = links.place(2, Endpoint(*target.getsockname()))
-            own = address_of(1), 0
-            with socket.create_connection(place, TIMEOUT_S, own) as source, target.accept()[0] as end:
-                end.settimeout(TIMEOUT_S)
-                yield links, place, source, end
-    finally:
-        links.close()
-
-
-def test_a_delayed_link_delivers_later_and_in_order(tmp_path: Path) -> None:
-    with connected(tmp_path) as (links, _, source, end):
-        links.delay(1, 2, 100, 100)
-        began_s = time.monotonic()
-        sent = b"".join(b"%02d" % number for number in range(50))
-        for at in range(0, len(sent), 2):
-            source.sendall(sent[at : at + 2])
-        received = end.recv(1)
-        assert time.monotonic() - began_s >= 0.1
-        while len(received) < len(sent):
-            received += end.recv(len(sent))
-        assert received == sent
-        # The other direction is another link.
-        links.delay(1, 2, 2 * TIMEOUT_S * 1000)
-        end.sendall(b"back")
-        assert source.recv(4) == b"back"
-
-
-def test_a_rejected_source_is_reset_and_walled_off_alone(tmp_path: Path) -> None:
-    with connected(tmp_path) as (links, place, source, _):
-        links.reject(1, 2, errno.EHOSTUNREACH)
-        with pytest.raises(ConnectionResetError):
-            source.recv(1)
-        build = f"build({address_of(1)!r}, pathlib.Path({str(tmp_path / '1')!r}))"
-        words = f"import pathlib, socket; from walled_broker import build; {build}; "
-        words += f"socket.create_connection({place[:]!r})"
-        walled = subprocess.run(
-            [sys.executable, "-c", words],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert "No route to host" in walled.stderr
-        socket.create_connection(place, TIMEOUT_S).close()
-        links.mend()
-        assert (tmp_path / "1").read_text() == ""
-
-
-def test_the_proxy_of_an_ended_target_refuses_until_it_listens_again(tmp_path: Path) -> None:
-    links = Links(tmp_path)
-
-    def is_refused() -> bool:
-        try:
-            socket.create_connection(place, TIMEOUT_S).close()
-        except ConnectionRefusedError:
-            return True
-        except ConnectionResetError:
-            # The proxy's port was being closed.
-            return False
-        return False
-
-    try:
-        with socket.create_server((HOST, 0)) as target:
-            endpoint = Endpoint(*target.getsockname())
-            place = links.place(2, endpoint)
-            assert not is_refused()
-        wait_for(is_refused, "the proxy accepts connections to a port that refuses")
-        with socket.create_server(endpoint):
-            wait_for(lambda: not is_refused(), "the proxy does not see that its target listens again")
-    finally:
-        links.close()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.deploy.links import CLIENT
 from barnabas.deploy.process import tail
 from tests.support.waiting import wait_for
 
 from ..chaos.linked_cluster import PARTITIONS, LinkedCluster
-from ..chaos.links import CLIENT
 from ..cluster.tools import UNHARMED
 from ..cluster.transaction_client import TransactionalClient
 from ..cluster.transaction_level import set_level
