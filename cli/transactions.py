@@ -27,15 +27,18 @@ from barnabas.cli.action import (
 from barnabas.cli.arguments import SHORT_MAX, number, on_cluster, states_option
 from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
 from barnabas.client.admin.admin import Admin, TransactionDescription
-from barnabas.client.admin.transactions import DEFAULT_MAX_TRANSACTION_TIMEOUT_MS, NO_DURATION, STATES
-from barnabas.client.ask import for_each
+from barnabas.client.admin.transactions import (
+    DEFAULT_MAX_TRANSACTION_TIMEOUT_MS,
+    NO_DURATION,
+    OPEN_STATES,
+    STATES,
+)
 from barnabas.common.settings import LONG_MAX
 from barnabas.common.texts import age_text, iso_time
-from barnabas.protocol.errors import TransactionalIdNotFoundError
+from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 
 _MINUTE_MS: Final = 60_000
-_WITH_PARTITIONS: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 _LIST_COLUMNS: Final = "transactional_id coordinator producer_id state age_ms"
 _DESCRIBE_COLUMNS: Final = (
     "transactional_id coordinator producer_id producer_epoch state timeout_ms start_time_ms age_ms partitions"
@@ -88,22 +91,18 @@ async def _list(options: argparse.Namespace, admin: Admin) -> None:
         states=options.state, producer_ids=options.producer_id, duration_ms=options.duration_filter
     )
 
-    async def describe(transactional_id: str) -> TransactionDescription | None:
-        try:
-            return (await admin.describe_transactions(transactional_id))[transactional_id]
-        except TransactionalIdNotFoundError:
-            return None
-
     # The list itself has no ages; only an open transaction has one.
-    open_ones = [listing.transactional_id for listing in listed if listing.state in _WITH_PARTITIONS]
-    described = await for_each(open_ones, describe)
+    described = await admin.survey_transactions(each for each in listed if each.state in OPEN_STATES)
     now_ms = int(time.time() * 1000)
     rows = []
     for listing in listed:
         description = described.get(listing.transactional_id)
         row = pick(listing, "transactional_id coordinator producer_id state")
         row |= {"is_prepared": False, "age_ms": None}
-        if description is not None:
+        if isinstance(description, BarnabasError) and description.retriable:
+            # Its coordinator moves; without its age and partitions the row would be wrong.
+            raise description
+        if isinstance(description, TransactionDescription):
             present = _described_row(description, now_ms)
             row = {name: present[name] for name in row}
         if row["is_prepared"] or not options.prepared:

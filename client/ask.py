@@ -334,20 +334,23 @@ def results_of(
 
 
 async def ask_brokers(
-    by_broker: Mapping[BrokerId, list[TopicPartition]], ask_one: AskOne[R], limit_ms: int, at_once: int
-) -> dict[TopicPartition, R | BarnabasError]:
-    """Ask each broker once; the answer or the error of each partition."""
+    by_broker: Mapping[BrokerId, Sequence[K]],
+    ask_one: Callable[[BrokerId, Sequence[K], int], Awaitable[Mapping[K, R | BarnabasError]]],
+    limit_ms: int,
+    at_once: int,
+) -> dict[K, R | BarnabasError]:
+    """Ask each broker once; the answer or the error of each partition, group or transactional id."""
     requests = [
-        (node_id, tuple(tps[first : first + at_once]))
-        for node_id, tps in by_broker.items()
-        for first in range(0, len(tps), at_once)
+        (node_id, tuple(keys[first : first + at_once]))
+        for node_id, keys in by_broker.items()
+        for first in range(0, len(keys), at_once)
     ]
 
-    async def ask_for(request: tuple[BrokerId, tuple[TopicPartition, ...]]) -> AnswerOfOne[R]:
+    async def ask_for(request: tuple[BrokerId, tuple[K, ...]]) -> Mapping[K, R | BarnabasError]:
         try:
             return await ask_one(*request, limit_ms)
         except BarnabasError as error:
             return dict.fromkeys(request[1], error)
 
     answers = await for_each(requests, ask_for)
-    return {tp: result for answer in answers.values() for tp, result in answer.items()}
+    return {key: result for answer in answers.values() for key, result in answer.items()}

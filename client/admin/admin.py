@@ -15,7 +15,13 @@ from typing import NamedTuple
 from barnabas.client.admin.acls import AclAdmin
 from barnabas.client.admin.base import error_of
 from barnabas.client.admin.configs import Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
-from barnabas.client.admin.groups import GroupAdmin, GroupDescription, GroupListing, MemberDescription
+from barnabas.client.admin.groups import (
+    GroupAdmin,
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    SurveyedGroup,
+)
 from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas, LogDirAdmin, TopicPartitionReplica
 from barnabas.client.admin.peek import BatchSize, LogBatch, LogPiece, PeekAdmin
 from barnabas.client.admin.placement import PartitionReassignment, PlacementAdmin
@@ -67,6 +73,7 @@ __all__ = [
     "ProducerIdAndEpoch",
     "ProducerState",
     "Subtract",
+    "SurveyedGroup",
     "TopicPartitionReplica",
     "TransactionDescription",
     "TransactionListing",

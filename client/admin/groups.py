@@ -6,15 +6,16 @@ Belongs to the event loop of the client.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from barnabas.client.admin.base import AdminBase, raise_errors
 from barnabas.client.arguments import check_text, several
-from barnabas.client.ask import Answered, ToCoordinator, ask_all, for_each
+from barnabas.client.ask import Answered, ToCoordinator, ask_all, ask_brokers, for_each
 from barnabas.client.consumer.group_membership import Membership
-from barnabas.client.consumer.group_offsets import CommittedOffsets
+from barnabas.client.consumer.group_offsets import CommittedOffsets, committed_in
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import CommitFailed, GroupErrors
 from barnabas.client.offsets import (
@@ -34,6 +35,8 @@ from barnabas.protocol.messages.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
 )
 from barnabas.protocol.partition_entries import in_topics
 from barnabas.protocol.schema import RequestOf
@@ -41,6 +44,7 @@ from barnabas.protocol.schema import RequestOf
 R = TypeVar("R")
 
 _DEAD: Final = "Dead"
+_SURVEYED_AT_ONCE: Final = 200
 _REFUSALS: Final[dict[int, str]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no group {!r}",
     ErrorCode.NON_EMPTY_GROUP: "group {!r} has members: stop them first",
@@ -56,6 +60,7 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
+    coordinator: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,13 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
+class SurveyedGroup(NamedTuple):
+    """``committed`` has the partitions with a committed offset."""
+
+    description: GroupDescription
+    committed: dict[TopicPartition, OffsetAndMetadata]
+
+
 class GroupAdmin(AdminBase):
     """The methods of `Admin` for consumer groups."""
 
@@ -96,11 +108,12 @@ class GroupAdmin(AdminBase):
         cluster = self._open()
         await cluster.refresh()
         answers = await ask_all(cluster, request, "its groups", self._timeout(timeout_ms))
-        by_id = {group.group_id: group for answer in answers.values() for group in answer.groups}
-        return [
-            GroupListing(group.group_id, group.protocol_type, group.group_state)
-            for _, group in sorted(by_id.items())
-        ]
+        by_id = {
+            group.group_id: GroupListing(group.group_id, group.protocol_type, group.group_state, node_id)
+            for node_id, answer in answers.items()
+            for group in answer.groups
+        }
+        return [listing for _, listing in sorted(by_id.items())]
 
     async def describe_groups(
         self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None
@@ -113,17 +126,43 @@ class GroupAdmin(AdminBase):
             group = answered.response.groups[0]
             if group.group_state == _DEAD:
                 raise api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
-            is_of_consumers = group.protocol_type == CONSUMER_PROTOCOL_TYPE
-            return GroupDescription(
-                group.group_id,
-                group.group_state,
-                group.protocol_type,
-                group.protocol_data,
-                answered.node_id,
-                tuple(_member(member, is_of_consumers) for member in group.members),
-            )
+            return _description(group, answered.node_id)
 
         return await for_each(several("group_ids", group_ids, str), describe)
+
+    async def survey_groups(
+        self, listings: Iterable[GroupListing], *, timeout_ms: int | None = None
+    ) -> dict[str, SurveyedGroup | BarnabasError]:
+        """Listed groups with their committed offsets, by two requests for hundreds of groups.
+
+        A group has an error if it has moved or ended since it was listed; the caller lists again.
+        """
+        by_coordinator: dict[BrokerId, list[str]] = {}
+        for listing in several("listings", listings, GroupListing):
+            by_coordinator.setdefault(listing.coordinator, []).append(listing.group_id)
+        return await ask_brokers(by_coordinator, self._survey, self._timeout(timeout_ms), _SURVEYED_AT_ONCE)
+
+    async def _survey(
+        self, node_id: BrokerId, group_ids: Sequence[str], limit_ms: int
+    ) -> dict[str, SurveyedGroup | BarnabasError]:
+        cluster = self._open()
+        fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name) for name in group_ids])
+        described, fetched = await asyncio.gather(
+            cluster.request(node_id, wire.DescribeGroupsRequest(groups=list(group_ids)), timeout_ms=limit_ms),
+            cluster.request(node_id, fetch, timeout_ms=limit_ms),
+        )
+        offsets = {group.group_id: group for group in fetched.groups}
+        surveyed: dict[str, SurveyedGroup | BarnabasError] = {}
+        for group in described.groups:
+            of_group = offsets[group.group_id]
+            code = group.error_code or of_group.error_code
+            if not code and group.group_state == _DEAD:
+                code = ErrorCode.GROUP_ID_NOT_FOUND
+            if code:
+                surveyed[group.group_id] = api_error(code, _refusal(group.group_id, code))
+            else:
+                surveyed[group.group_id] = SurveyedGroup(_description(group, node_id), committed_in(of_group))
+        return surveyed
 
     async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete groups and their offsets. If one cannot be deleted, the others are.
@@ -216,10 +255,26 @@ class GroupAdmin(AdminBase):
         self, group_id: str, request: RequestOf[R], timeout_ms: int | None
     ) -> Answered[R]:
         def subject(code: int) -> str:
-            return _REFUSALS.get(code, "the request about group {!r} failed").format(group_id)
+            return _refusal(group_id, code)
 
         link = CoordinatorLink(self._open(), CoordinatorType.GROUP, group_id)
         return await self._ask(ToCoordinator(subject, link=link, api=Api.OFFSETS), request, timeout_ms)
+
+
+def _refusal(group_id: str, code: int) -> str:
+    return _REFUSALS.get(code, "the request about group {!r} failed").format(group_id)
+
+
+def _description(group: wire.DescribedGroup, coordinator: BrokerId) -> GroupDescription:
+    is_of_consumers = group.protocol_type == CONSUMER_PROTOCOL_TYPE
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        group.protocol_type,
+        group.protocol_data,
+        coordinator,
+        tuple(_member(member, is_of_consumers) for member in group.members),
+    )
 
 
 def _member(member: wire.DescribedGroupMember, is_of_consumers: bool) -> MemberDescription:

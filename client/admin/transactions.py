@@ -38,10 +38,12 @@ from barnabas.protocol.errors import (
     InvalidConfiguration,
     InvalidTxnStateError,
     TransactionalIdNotFoundError,
+    api_error,
 )
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.describe_transactions import (
     ActiveProducer,
+    DescribedTransaction,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     ListTransactionsRequest,
@@ -69,10 +71,12 @@ STATES: Final = (
     "Dead",
     "PrepareEpochFence",
 )
+OPEN_STATES: Final = frozenset({ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 NO_DURATION: Final = -1
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MS: Final = 900_000
 """The brokers' default of `transaction.max.timeout.ms`: no transaction is without records for longer."""
 _PARTITIONS_AT_ONCE: Final = 500
+_IDS_AT_ONCE: Final = 500
 _FIRST_COORDINATOR_EPOCH: Final = 0
 
 
@@ -180,19 +184,33 @@ class TransactionAdmin(TopicAdmin):
     ) -> TransactionDescription:
         request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
         answered = await self._ask_coordinator(Api.DESCRIBE_TXN, transactional_id, request, timeout_ms)
-        described = answered.response.transaction_states[0]
-        start_time_ms = described.transaction_start_time_ms
-        return TransactionDescription(
-            transactional_id,
-            answered.node_id,
-            described.transaction_state,
-            described.producer_id,
-            described.producer_epoch,
-            described.transaction_timeout_ms,
-            start_time_ms if start_time_ms >= 0 else None,
-            tuple(sorted(partitions_of(described.topics))),
-            described.is_prepared,
-        )
+        return _description(answered.response.transaction_states[0], answered.node_id)
+
+    async def survey_transactions(
+        self, listings: Iterable[TransactionListing], *, timeout_ms: int | None = None
+    ) -> dict[str, TransactionDescription | BarnabasError]:
+        """Describe listed transactional ids, by one request for hundreds of them.
+
+        An id has an error if its coordinator has moved since it was listed; the caller lists again.
+        """
+        by_coordinator: dict[BrokerId, list[str]] = {}
+        for listing in several("listings", listings, TransactionListing):
+            by_coordinator.setdefault(listing.coordinator, []).append(listing.transactional_id)
+        return await ask_brokers(by_coordinator, self._survey_ids, self._timeout(timeout_ms), _IDS_AT_ONCE)
+
+    async def _survey_ids(
+        self, node_id: BrokerId, ids: Sequence[str], limit_ms: int
+    ) -> dict[str, TransactionDescription | BarnabasError]:
+        request = DescribeTransactionsRequest(transactional_ids=list(ids))
+        answer = await self._open().request(node_id, request, timeout_ms=limit_ms)
+        return {
+            described.transactional_id: api_error(
+                described.error_code, f"transactional id {described.transactional_id!r}"
+            )
+            if described.error_code
+            else _description(described, node_id)
+            for described in answer.transaction_states
+        }
 
     async def fence_producers(
         self, transactional_ids: Iterable[str] | str, *, timeout_ms: int | None = None
@@ -384,6 +402,21 @@ class TransactionAdmin(TopicAdmin):
         raise InvalidTxnStateError(
             f"no open transaction of {tp} begins at offset {start_offset}; {open_ones}"
         )
+
+
+def _description(described: DescribedTransaction, coordinator: BrokerId) -> TransactionDescription:
+    start_time_ms = described.transaction_start_time_ms
+    return TransactionDescription(
+        described.transactional_id,
+        coordinator,
+        described.transaction_state,
+        described.producer_id,
+        described.producer_epoch,
+        described.transaction_timeout_ms,
+        start_time_ms if start_time_ms >= 0 else None,
+        tuple(sorted(partitions_of(described.topics))),
+        described.is_prepared,
+    )
 
 
 def _producer_state(producer: ActiveProducer) -> ProducerState:

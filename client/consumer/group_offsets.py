@@ -222,12 +222,19 @@ class CommittedOffsets:
             raise RequestTimedOutLocally(text) from error
         if not answered.response.groups:
             raise api_error(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer of the coordinator lacks the group")
-        for tp, answer in entries(answered.response.groups[0].topics):
-            if answer.committed_offset >= 0 and (partitions is None or tp in offsets):
-                offsets[tp] = OffsetAndMetadata(
-                    answer.committed_offset, answer.metadata or "", answer.committed_leader_epoch
-                )
+        for tp, committed in committed_in(answered.response.groups[0]).items():
+            if partitions is None or tp in offsets:
+                offsets[tp] = committed
         return offsets
+
+
+def committed_in(group: wire.OffsetFetchResponseGroup) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The committed offsets in an answer about one group."""
+    return {
+        tp: OffsetAndMetadata(answer.committed_offset, answer.metadata or "", answer.committed_leader_epoch)
+        for tp, answer in entries(group.topics)
+        if answer.committed_offset >= 0
+    }
 
 
 class GroupCommits:

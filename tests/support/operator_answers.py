@@ -91,16 +91,18 @@ class Transactions:
         )
 
     def describe(self, broker: FakeBroker, body: Any) -> Any:
-        (name,) = body.transactional_ids
-        if self.coordinator(name) != broker.node_id:
-            code = ErrorCode.NOT_COORDINATOR
-        elif name not in self.described:
-            code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        else:
-            return DescribeTransactionsResponse(transaction_states=[self.described[name]])
         return DescribeTransactionsResponse(
-            transaction_states=[DescribedTransaction(transactional_id=name, error_code=code)]
+            transaction_states=[self._described(broker, name) for name in body.transactional_ids]
         )
+
+    def _described(self, broker: FakeBroker, name: str) -> DescribedTransaction:
+        if self.coordinator(name) != broker.node_id:
+            return DescribedTransaction(transactional_id=name, error_code=ErrorCode.NOT_COORDINATOR)
+        if name not in self.described:
+            return DescribedTransaction(
+                transactional_id=name, error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            )
+        return self.described[name]
 
     def _describe_producers(self, broker: FakeBroker, body: Any) -> Any:
         def answer(tp: TopicPartition) -> DescribeProducersPartitionResponse:

@@ -12,7 +12,7 @@ from barnabas.cli.main import build_parser
 from barnabas.client.errors import ApiError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
-from tests.support.fake_broker import FakeCluster
+from tests.support.fake_broker import FakeBroker, FakeCluster
 from tests.support.operator_answers import Transactions, active
 
 T0 = TopicPartition("t", 0)
@@ -82,6 +82,20 @@ async def test_prepared_transactions_are_listed_first_and_the_oldest_on_top(
     assert (["CompleteCommit"], [4]) in [
         (request.state_filters, request.producer_id_filters) for request in sent
     ]
+
+
+async def test_a_list_during_a_move_of_a_coordinator_fails(transactions: Transactions) -> None:
+    """A row without its state would hide a prepared transaction from `--prepared`."""
+    transactions.add("a-1", 1, "Ongoing", 0, is_prepared=True)
+    describe = transactions.describe
+
+    def moved(broker: FakeBroker, body: Any) -> Any:
+        transactions.moved_to = 2
+        return describe(broker, body)
+
+    transactions.cluster.intercept[ApiKey.DESCRIBE_TRANSACTIONS] = moved
+    with pytest.raises(ApiError, match="NOT_COORDINATOR"):
+        await run(transactions, "list", "--prepared")
 
 
 async def test_a_transaction_is_described(

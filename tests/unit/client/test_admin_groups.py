@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from barnabas.cli.main import build_parser
-from barnabas.client.errors import ApiError, ErrorCode, GroupErrors
+from barnabas.client.admin.groups import GroupListing, SurveyedGroup
+from barnabas.client.errors import ApiError, ConnectionClosed, ErrorCode, GroupErrors
+from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsResponse,
@@ -91,6 +94,30 @@ async def test_all_brokers_are_asked_for_their_groups_at_once() -> None:
             for gate in gates:
                 gate.set()
             assert [group.group_id for group in await listing] == ["of-1", "of-2", "of-3"]
+
+
+async def test_listed_groups_are_surveyed_by_two_requests_to_each_coordinator() -> None:
+    def describe(broker: FakeBroker, body: Any) -> Any:
+        answer = _describe(broker, body)
+        answer.groups[-1].error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return answer
+
+    names = [f"g-{number}" for number in range(250)]
+    listings = [GroupListing(name, "consumer", "Empty", BrokerId(1)) for name in names]
+    async with FakeCluster(2) as cluster:
+        cluster.intercept |= {ApiKey.DESCRIBE_GROUPS: describe, ApiKey.OFFSET_FETCH: _committed}
+        async with quick_admin(cluster) as admin:
+            surveyed = await admin.survey_groups([*listings, GroupListing("h", "", "", BrokerId(2))])
+            await cluster.brokers[2].stop()
+            later = await admin.survey_groups([GroupListing("h", "", "", BrokerId(2))], timeout_ms=500)
+    assert len(cluster.requests(ApiKey.DESCRIBE_GROUPS)) == len(cluster.requests(ApiKey.OFFSET_FETCH)) == 3
+    assert list(surveyed) == [*names, "h"]
+    refused = surveyed.pop("g-199")
+    assert "GROUP_AUTHORIZATION_FAILED" in str(refused)
+    group = surveyed["g-0"]
+    assert isinstance(group, SurveyedGroup)
+    assert (group.description.coordinator, group.committed) == (1, {("t", 0): OffsetAndMetadata(3)})
+    assert isinstance(later["h"], ConnectionClosed)
 
 
 async def test_a_broker_that_dies_while_groups_are_listed_is_left_out() -> None:
