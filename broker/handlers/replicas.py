@@ -15,9 +15,11 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.log.future_log import FutureLog
 from barnabas.broker.log.log import Log
+from barnabas.broker.replication.followers import FollowerView, IsrState
 from barnabas.broker.replication.partition import Partition, Role
+from barnabas.broker.replication.rules import NEVER_MS
 from barnabas.protocol.errors import ApiError, ErrorCode, api_error
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages import replicas as wire
 from barnabas.protocol.partition_entries import in_topics, outcomes_in_topics, partitions_of
 
@@ -30,9 +32,10 @@ def handle_describe_replicas(services: Services, request: ApiRequest) -> None:
     body: wire.DescribeReplicasRequest = request.body
     replicas = services.replicas
     topics = None if body.topics is None else set(body.topics)
+    now_ms = replicas.now_ms()
     failures = replicas.roles.failed.reasons()
     described = [
-        (replica.partition, _describe_replica(replica, failures.pop(replica.partition, "")))
+        (replica.partition, _describe_replica(replica, failures.pop(replica.partition, ""), now_ms))
         for replica in sorted(replicas.partitions(), key=lambda replica: replica.partition)
         if topics is None or replica.partition.topic in topics
     ]
@@ -54,7 +57,7 @@ def handle_describe_replicas(services: Services, request: ApiRequest) -> None:
     )
 
 
-def _describe_replica(replica: Partition, failure: str) -> wire.ReplicaDescription:
+def _describe_replica(replica: Partition, failure: str, now_ms: float) -> wire.ReplicaDescription:
     view = replica.view()
     return wire.ReplicaDescription(
         partition_index=view.partition.partition,
@@ -72,7 +75,33 @@ def _describe_replica(replica: Partition, failure: str) -> wire.ReplicaDescripti
         failure=failure,
         cleaning_problem=replica.log.cleaning_problem or "",
         last_stable_offset=view.last_stable_offset,
+        followers=[
+            _describe_follower(follower, seen, view.isr, now_ms)
+            for follower, seen in sorted(view.followers.items())
+        ],
     )
+
+
+def _describe_follower(
+    follower: BrokerId, seen: FollowerView, isr: IsrState, now_ms: float
+) -> wire.FollowerDescription:
+    state = seen.state
+    return wire.FollowerDescription(
+        broker_id=follower,
+        log_end_offset=state.log_end_offset,
+        log_start_offset=state.log_start_offset,
+        leader_end_at_fetch=state.last_fetch_leader_log_end_offset,
+        fetched_ms_ago=_ms_ago(seen.fetched_in_epoch_ms, now_ms),
+        caught_up_ms_ago=_ms_ago(state.last_caught_up_ms, now_ms),
+        is_in_sync=follower in isr.in_sync_replicas,
+        is_joining=follower in isr.maximal - isr.in_sync_replicas,
+        is_leaving=follower in isr.in_sync_replicas - isr.certain,
+    )
+
+
+def _ms_ago(at_ms: float, now_ms: float) -> int:
+    """-1 for `NEVER_MS`. A fetch may have come after the request began."""
+    return -1 if at_ms == NEVER_MS else max(0, int(now_ms - at_ms))
 
 
 def _describe_cleaner(cleaner: LogCleaner | None) -> wire.CleanerDescription:

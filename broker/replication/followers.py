@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.broker.replication import rules
 from barnabas.broker.replication.near_replicas import NearConsumer, nearest_replica
@@ -78,6 +78,13 @@ IsrState = CommittedIsr | PendingIsr
 _NO_ISR: Final = CommittedIsr(frozenset(), -1)
 
 
+class FollowerView(NamedTuple):
+    """A follower and when it last fetched in the present leader epoch, in monotonic milliseconds."""
+
+    state: FollowerState
+    fetched_in_epoch_ms: float
+
+
 class FollowerStates:
     """The followers of a leader and their ISR; empty while the replica does not lead.
 
@@ -123,6 +130,13 @@ class FollowerStates:
 
     def __contains__(self, follower: object) -> bool:
         return follower in self._states
+
+    def views(self) -> dict[BrokerId, FollowerView]:
+        fetched_ms = self._fetched_ms
+        return {
+            follower: FollowerView(state, fetched_ms.get(follower, rules.NEVER_MS))
+            for follower, state in self._states.items()
+        }
 
     def begin_epoch(
         self,

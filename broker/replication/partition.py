@@ -20,7 +20,7 @@ Guarantees:
 from __future__ import annotations
 
 import threading
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
@@ -38,6 +38,7 @@ from barnabas.broker.replication import rules
 from barnabas.broker.replication.followers import (
     CommittedIsr,
     FollowerStates,
+    FollowerView,
     IsrState,
     PendingIsr,
 )
@@ -157,7 +158,7 @@ class FollowerPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A consistent picture of a replica, for operators and for tests."""
+    """A replica at one moment, for operators and for tests; only a leader has ``followers``."""
 
     partition: TopicPartition
     role: Role
@@ -170,6 +171,7 @@ class ReplicaView:
     high_watermark: Offset
     log_end_offset: Offset
     size_bytes: int
+    followers: Mapping[BrokerId, FollowerView]
 
 
 class Partition:
@@ -264,6 +266,8 @@ class Partition:
 
     def view(self) -> ReplicaView:
         with self._lock:
+            # Retention moves the log start before it takes this lock, perhaps beyond the last stable offset.
+            log_start_offset = self.log.log_start_offset
             return ReplicaView(
                 self.partition,
                 self.role,
@@ -271,11 +275,12 @@ class Partition:
                 self.leader_epoch,
                 self._followers.isr,
                 self.replicas,
-                self.log.log_start_offset,
-                self.last_stable_offset,
+                log_start_offset,
+                max(log_start_offset, self.last_stable_offset),
                 self.high_watermark,
                 self.log.log_end_offset,
                 self.log.size_bytes,
+                self._followers.views(),
             )
 
     # Roles

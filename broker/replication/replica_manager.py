@@ -83,7 +83,7 @@ class ReplicaManager:
         now_ms: Callable[[], float] = monotonic_ms,
     ) -> None:
         self.broker_id, self.logs, self._metadata = broker_id, logs, metadata
-        self._now_ms, self._max_lag_ms = now_ms, max_lag_ms
+        self.now_ms, self._max_lag_ms = now_ms, max_lag_ms
         self.produce_purgatory = Purgatory("produce", reaper)
         self.follower_purgatory = Purgatory("follower-fetch", reaper)
         self.consumer_purgatory = Purgatory("consumer-fetch", reaper)
@@ -175,7 +175,7 @@ class ReplicaManager:
         partition = self.roles.partitions.get(tp)
         if self.fence.loss is not None or partition is None:
             return reason
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         if reason is not None:
             return None if partition.is_witnessed(now_ms) else reason
         if partition.is_proven(now_ms, self._max_lag_ms):
@@ -221,7 +221,7 @@ class ReplicaManager:
         used after this returns. ``since``, ``origin`` and ``guards``: see `Partition.append_as_leader`. With
         ``below_min_isr`` records are written even to too few replicas; the answer of acks=all has the error.
         """
-        now_ms, wall_ms = self._now_ms(), wall_clock_ms()
+        now_ms, wall_ms = self.now_ms(), wall_clock_ms()
         responses: list[PartitionProduceResponse] = []
         unacknowledged: list[Unacknowledged] = []
         moved: list[TopicPartition] = []
@@ -386,7 +386,7 @@ class ReplicaManager:
             result = refusing_to_wait(result, self.doubt)
         if params.max_wait_ms <= 0 or result.is_enough(params) or not (watched := source.watched):
             return reader.finish(params, result, answer)
-        deadline_ms = self._now_ms() + params.max_wait_ms
+        deadline_ms = self.now_ms() + params.max_wait_ms
         delayed = DelayedFetch(deadline_ms, params, source, reader, answer, result, self.doubt)
         purgatory = self.consumer_purgatory
         if params.is_follower:
@@ -400,12 +400,12 @@ class ReplicaManager:
     def send_consumers_near(self) -> None:
         """Send consumers to a replica on their rack from now on, by `replica.selector.class`."""
         self._reader.near_consumer = lambda params: NearConsumer.on(
-            params.rack_id, params.listener_name, self._metadata, self._now_ms()
+            params.rack_id, params.listener_name, self._metadata, self.now_ms()
         )
 
     def _note_progress(self, params: FetchParams, result: FetchResult) -> FetchResult:
         """Move high watermarks and expand ISRs by the log ends that a follower's fetch reports."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         registered = self._metadata.current.broker_epoch(params.replica_id)
         moved = []
         outcomes = list(result.outcomes)
@@ -450,7 +450,7 @@ class ReplicaManager:
         if self.roles.failed.take_due():
             self.disk_failures.note_refused_role()
         self.disk_failures.retry_refused_roles()
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         for partition in self.partitions():
             if partition.is_leader:
                 pending = partition.propose_shrink(now_ms) if may_shrink else None

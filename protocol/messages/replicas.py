@@ -88,12 +88,34 @@ class AlterReplicaLogDirsRequest(s.RequestOf[AlterReplicaLogDirsResponse]):
 
 
 @s.message
+class FollowerDescription:
+    """A follower as its leader knows it, from its fetches.
+
+    ``log_end_offset`` is the remote log end offset: the offset of its last fetch; -1 if a new leader has seen
+    none yet. ``leader_end_at_fetch`` is where the leader's log ended then. ``fetched_ms_ago`` is -1 until it
+    fetches in the present leader epoch, ``caught_up_ms_ago`` until it has all records of the leader.
+    ``is_joining`` and ``is_leaving`` tell a change of the ISR that ZooKeeper has not confirmed yet.
+    """
+
+    broker_id: int = s.int32()
+    log_end_offset: int = s.int64(default=-1)
+    log_start_offset: int = s.int64(default=-1)
+    leader_end_at_fetch: int = s.int64(default=-1)
+    fetched_ms_ago: int = s.int64(default=-1)
+    caught_up_ms_ago: int = s.int64(default=-1)
+    is_in_sync: bool = s.boolean(default=False)
+    is_joining: bool = s.boolean(default=False)
+    is_leaving: bool = s.boolean(default=False)
+
+
+@s.message
 class ReplicaDescription:
-    """One replica on the answering broker; only leaders have ``isr``, elsewhere it is empty.
+    """One replica on the answering broker; only leaders have ``isr`` and ``followers``.
 
     ``failure`` describes the error that stopped the replica, such as that of its disk, or the groups that it
     stores; ``cleaning_problem`` why its log cannot be compacted. A replica that is offline or could not be
-    created has no more than its log dir. ``last_stable_offset`` is -1 from an older broker.
+    created has no more than its log dir. From an older broker ``last_stable_offset`` is -1, and ``followers``
+    is empty. All values are of one moment: log start ≤ LSO ≤ HW ≤ log end.
     """
 
     partition_index: int = s.int32()
@@ -111,6 +133,7 @@ class ReplicaDescription:
     failure: str = s.string(default="")
     cleaning_problem: str = s.string(default="")
     last_stable_offset: int = s.int64(default=-1)
+    followers: list[FollowerDescription] = s.array(FollowerDescription, default_factory=list)
 
 
 @s.message

@@ -6,6 +6,7 @@ from typing import Any
 
 from barnabas.broker.compaction.cleaner import CleanerFigures, Totals
 from barnabas.broker.handlers import replicas
+from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.storage_errors import LogDirFailure
 from barnabas.broker.replication.partition import Role
 from barnabas.protocol import schema
@@ -24,9 +25,11 @@ from barnabas.protocol.messages.inter_broker import (
 from barnabas.protocol.messages.replicas import (
     CleanerDescription,
     DescribeReplicasRequest,
+    FollowerDescription,
     ReplicaDescription,
 )
-from tests.support.building import TOPIC_ID, TP, led_by, metadata, state
+from tests.support.batches import build_batch
+from tests.support.building import LAG_MS, TOPIC_ID, TP, led_by, metadata, state
 from tests.support.serving import INTERNAL, Serving
 
 # DescribeReplicas
@@ -47,6 +50,48 @@ def test_describe_replicas_shows_the_state_of_each_replica(leading: Serving) -> 
     assert first.log_dir == str(leading.managed.manager.partition(TP).log.folder.parent)
     assert (first.is_offline, second.is_offline, answer.error_code) == (False, False, ErrorCode.NONE)
     assert leading.call(DescribeReplicasRequest(topics=["other"])).topics == []
+
+
+def test_describe_replicas_shows_the_followers_as_their_leader_knows_them(leading: Serving) -> None:
+    managed = leading.managed
+    managed.tell(state(leader=2, epoch=1))
+    managed.tell(state(epoch=2, isr=(1, 2)))
+
+    def followers() -> list[FollowerDescription]:
+        (topic,) = leading.call(DescribeReplicasRequest(topics=None)).topics
+        return topic.replicas[0].followers
+
+    managed.pass_time(5)
+    assert followers() == [
+        FollowerDescription(broker_id=2, caught_up_ms_ago=5, is_in_sync=True),
+        FollowerDescription(broker_id=3),
+    ], "nobody has fetched in this epoch; the ISR gets the whole allowed lag"
+    records = parse_produced(build_batch([(None, b"v")] * 4))
+    managed.manager.append(1, 0, [(TP, records)], lambda _: None)
+    managed.fetch(2, replica=2, epoch=2)
+    managed.pass_time(7)
+    managed.fetch(4, replica=3, epoch=2)
+    managed.manager.append(1, 0, [(TP, records)], lambda _: None)
+    second, third = followers()
+    assert second == FollowerDescription(
+        broker_id=2,
+        log_end_offset=2,
+        log_start_offset=0,
+        leader_end_at_fetch=4,
+        fetched_ms_ago=7,
+        caught_up_ms_ago=12,
+        is_in_sync=True,
+    )
+    assert (third.log_end_offset, third.leader_end_at_fetch, third.caught_up_ms_ago) == (4, 4, 0)
+    assert (third.is_in_sync, third.is_joining, third.is_leaving) == (False, True, False)
+    managed.tell(state(epoch=3, isr=(1, 2, 3)))
+    managed.pass_time(LAG_MS + 1)
+    managed.manager.partition(TP).propose_shrink(managed.clock())
+    second, third = followers()
+    assert (second.log_end_offset, second.fetched_ms_ago) == (2, -1), "this epoch follows the last one"
+    assert [each.is_leaving and each.is_in_sync for each in (second, third)] == [True, True]
+    managed.tell(state(leader=2, epoch=4))
+    assert followers() == []
 
 
 def test_describe_replicas_shows_the_logs_that_the_cleaner_cannot_clean(leading: Serving) -> None:

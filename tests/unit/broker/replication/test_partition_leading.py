@@ -295,6 +295,19 @@ def test_a_follower_refuses_requests_to_a_leader() -> None:
             request()
 
 
+# The view
+
+
+def test_a_view_has_its_offsets_in_order_while_retention_moves_the_log_start() -> None:
+    """Retention moves the start before the partition hears of it, here beyond an ongoing transaction."""
+    partition = leader_of(1, records=5)
+    partition.last_stable_offset = Offset(1)
+    partition.log.increment_log_start_offset(3)
+    view = partition.view()
+    assert (view.log_start_offset, view.last_stable_offset) == (3, 3)
+    assert (view.high_watermark, view.log_end_offset) == (5, 5)
+
+
 # Roles
 
 
