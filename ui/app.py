@@ -8,11 +8,12 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
-from barnabas.ui import overview
+from barnabas.ui import overview, topics
 from barnabas.ui.context import HERE, Context
 
 _ROUTES: Final[list[BaseRoute]] = [
     *overview.ROUTES,
+    *topics.ROUTES,
     Mount("/static", StaticFiles(directory=HERE / "static")),
 ]
 
