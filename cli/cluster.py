@@ -15,19 +15,18 @@ from barnabas.cli.arguments import (
     open_cluster,
     open_running_cluster,
 )
-from barnabas.cli.exit_codes import CommandError
+from barnabas.deploy.faults import Aim, inject
 from barnabas.deploy.process import ManagedProcess
-from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
-from barnabas.deploy.state import ZOOKEEPER, ask_restart
+from barnabas.deploy.running_cluster import STOP_TIMEOUT_S
+from barnabas.deploy.state import SERVERS
 
 _OWNER_STOP_TIMEOUT_S: Final = STOP_TIMEOUT_S + 10
-_RESTART_TIMEOUT_S: Final = 60.0
 
 
 def _process_name(text: str) -> str:
-    if text.isdecimal() or text == ZOOKEEPER:
+    if text.isdecimal() or text in SERVERS:
         return text
-    raise argparse.ArgumentTypeError(f"{text!r}: expected the id of a broker, or {ZOOKEEPER}")
+    raise argparse.ArgumentTypeError(f"{text!r}: expected the id of a broker, or {' or '.join(SERVERS)}")
 
 
 def _env(options: argparse.Namespace) -> None:
@@ -38,44 +37,16 @@ def _run(options: argparse.Namespace) -> None:
     """Do what the command says with one process, and print what it is then."""
     cluster = open_running_cluster(options)
     name: str = options.process
-    if name != ZOOKEEPER:
+    if name not in SERVERS:
         check_broker(cluster, int(name))
-    server = cluster.server(name)
-    match options.command:
-        case "kill":
-            server.kill()
-            done = "killed"
-        case "stop":
-            in_time = server.running_process.terminate(STOP_TIMEOUT_S)
-            done = "stopped" if in_time else f"killed: it had not stopped within {STOP_TIMEOUT_S:g} s"
-        case "pause":
-            server.pause()
-            done = "paused"
-        case "resume":
-            server.resume()
-            done = "running again"
-        case _:
-            _restart(cluster, name)
-            server = open_running_cluster(options).server(name)
-            done = "started again"
+    done = inject(cluster, options.command, Aim(target=name))
+    # Only the record has a process that the owner of the cluster has started.
+    server = open_cluster(options).server(name)
     state = server.state
     pid = server.process.pid if server.process is not None and state != "gone" else None
-    named: dict[str, object] = {"zookeeper": True} if name == ZOOKEEPER else {"broker": int(name)}
+    named: dict[str, object] = {name: True} if name in SERVERS else {"broker": int(name)}
     value = named | {"state": state, "pid": pid}
-    answer(options, value, f"{server.name}: {done}" + (f" (pid {pid})" if pid else ""))
-
-
-def _restart(cluster: RunningCluster, name: str) -> None:
-    owner = cluster.record.owner
-    if owner is None or owner.state == "gone":
-        cluster.restart_server(name)
-    elif cluster.record.takes_requests:
-        ask_restart(cluster.directory, name, _RESTART_TIMEOUT_S)
-    else:
-        raise CommandError(
-            f"the cluster belongs to the program with pid {owner.pid}, and only that one can restart "
-            "its processes"
-        )
+    answer(options, value, done + (f" (pid {pid})" if pid else ""))
 
 
 def _down(options: argparse.Namespace) -> None:
@@ -104,7 +75,7 @@ _PROCESS = command(
     _run,
     DIR_OPTION,
     _JSON,
-    arg("process", "BROKER", f"the broker's id, or {ZOOKEEPER}", type=_process_name),
+    arg("process", "BROKER", f"the broker's id, or {' or '.join(SERVERS)}", type=_process_name),
 )
 
 

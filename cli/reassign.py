@@ -32,14 +32,23 @@ from barnabas.cli.arguments import (
 )
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, unknown_topic
 from barnabas.cli.output import print_json, print_table
-from barnabas.cli.placement_plan import Move, Placement, plan
 from barnabas.client.admin.admin import Admin, ConfigChange, ConfigResource, PartitionReassignment
+from barnabas.client.admin.drain import (
+    CannotDrain,
+    NoSuchBroker,
+    is_unknown,
+    placements,
+    plan_drain,
+    racks,
+    replica_sizes,
+)
+from barnabas.client.admin.placement_plan import Move, Placement, plan
 from barnabas.client.config import AdminConfig
 from barnabas.client.errors import TopicErrors
 from barnabas.client.metadata import TopicInfo
 from barnabas.common.settings import LONG_MAX
 from barnabas.common.texts import count
-from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
+from barnabas.protocol.errors import ApiError, BarnabasError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.configs import ConfigResourceType
 from barnabas.protocol.topic_names import INTERNAL_TOPICS
@@ -58,12 +67,11 @@ Limits = dict[ConfigResource, dict[str, ConfigChange]]
 
 
 async def _plan(options: argparse.Namespace, admin: Admin) -> None:
-    racks = await _racks(admin)
-    allowed = racks
+    allowed = existing = await racks(admin)
     if options.brokers is not None:
-        allowed = {broker: racks[broker] for broker in _broker_ids(options.brokers, racks)}
-    placements = await _placements(admin, options.topics)
-    moves = plan(placements, allowed, replication_factor=options.replication_factor)
+        allowed = {broker: existing[broker] for broker in _broker_ids(options.brokers, existing)}
+    placed = await _placements(admin, options.topics)
+    moves = plan(placed, allowed, replication_factor=options.replication_factor)
     if options.json or not sys.stdout.isatty():
         print_json(_plan_object({tp: move.after for tp, move in moves.items()}))
     else:
@@ -88,24 +96,13 @@ async def _execute(options: argparse.Namespace, admin: Admin) -> None:
 
 async def _drain(options: argparse.Namespace, admin: Admin) -> None:
     drained = BrokerId(options.broker)
-    racks = await _racks(admin)
-    placements = {
-        tp: placement
-        for tp, placement in (await _placements(admin, ())).items()
-        if drained in placement.replicas
-    }
-    if drained not in racks and not placements:
-        raise CommandError(f"there is no broker {drained}; there are {sorted(racks)}", NOT_FOUND)
-    allowed = {broker: rack for broker, rack in racks.items() if broker != drained}
-    for tp, placement in placements.items():
-        if len(placement.replicas) > len(allowed):
-            raise CommandError(
-                f"broker {drained} cannot be drained: {tp} has {len(placement.replicas)} replicas, and "
-                f"{count(len(allowed), 'other broker')} can have them; start another broker first"
-                f"{_another_broker(options, len(racks) + 1)}"
-                f"{_fewer_replicas(options, tp.topic, len(allowed)) if allowed else ''}"
-            )
-    moves = plan(placements, allowed, is_balanced=False) if placements else {}
+    try:
+        moves = await plan_drain(admin, drained)
+    except NoSuchBroker as error:
+        raise CommandError(str(error), NOT_FOUND) from None
+    except CannotDrain as error:
+        fewer = _fewer_replicas(options, error.topic, error.others) if error.others else ""
+        raise CommandError(f"{error}{_another_broker(options, error.others + 2)}{fewer}") from None
     targets = {tp: move.after for tp, move in moves.items()}
     deleted = await _move(admin, targets, options, skips_deleted=True)
     moving = {tp: target for tp, target in targets.items() if tp not in deleted}
@@ -166,37 +163,13 @@ async def _cancel(options: argparse.Namespace, admin: Admin) -> None:
 # Reading the cluster
 
 
-async def _racks(admin: Admin) -> dict[BrokerId, str | None]:
-    cluster = await admin.describe_cluster()
-    return {BrokerId(node.node_id): node.rack for node in cluster.nodes}
-
-
 async def _placements(admin: Admin, topics: Collection[str]) -> dict[TopicPartition, Placement]:
-    """The replicas and sizes of these topics, or of all; of partitions that move, the coming replicas."""
+    """Of these topics, or of all."""
     existing = await admin.describe_topics()
     for topic in topics:
         if topic not in existing:
             raise unknown_topic(topic, [name for name in existing if name not in INTERNAL_TOPICS])
-    chosen = topics or sorted(existing)
-    under_way = await admin.list_partition_reassignments()
-    sizes = await _sizes(admin, chosen)
-    placements = {}
-    for name in chosen:
-        for partition in existing[name].partitions:
-            tp = TopicPartition(name, partition.partition)
-            replicas = tuple(map(BrokerId, partition.replicas))
-            moving = under_way.get(tp)
-            size_bytes = max((sizes.get((tp, broker), 0) for broker in replicas), default=0)
-            placements[tp] = Placement(replicas if moving is None else moving.target, size_bytes)
-    return placements
-
-
-async def _sizes(admin: Admin, topics: Collection[str]) -> dict[tuple[TopicPartition, BrokerId], int]:
-    return {
-        (tp, BrokerId(broker.node.node_id)): replica.size_bytes
-        for broker in await admin.describe_replicas(list(topics))
-        for tp, replica in broker.replicas.items()
-    }
+    return await placements(admin, {name: existing[name] for name in topics or sorted(existing)})
 
 
 async def _copied(
@@ -205,7 +178,7 @@ async def _copied(
     """By partition: the bytes that the added replicas have, and those that they will have."""
     if not under_way:
         return {}
-    sizes = await _sizes(admin, {tp.topic for tp in under_way})
+    sizes = await replica_sizes(admin, {tp.topic for tp in under_way})
     copied = {}
     for tp, moving in under_way.items():
         whole = max((sizes.get((tp, broker), 0) for broker in moving.replicas), default=0)
@@ -228,16 +201,12 @@ async def _move(
         if options.throttle is not None and targets:
             await stack.enter_async_context(_throttled(targets, options))
         outcomes = await admin.alter_partition_reassignments(dict(targets))
-        deleted = {tp for tp, error in outcomes.items() if skips_deleted and _is_unknown(error)}
+        deleted = {tp for tp, error in outcomes.items() if skips_deleted and is_unknown(error)}
         _raise_first({tp: error for tp, error in outcomes.items() if tp not in deleted})
         if options.wait:
             moving = targets.keys() - deleted
             await await_moves(lambda: _missing(admin, moving), options.timeout, "not done")
         return deleted
-
-
-def _is_unknown(error: BarnabasError | None) -> bool:
-    return isinstance(error, ApiError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @asynccontextmanager
@@ -293,7 +262,7 @@ async def _change_limits(admin: Admin, changes: Limits) -> dict[ConfigResource, 
     else:
         return {}
     errors = {resource: failed[str(resource)] for resource in changes if str(resource) in failed}
-    return {resource: error for resource, error in errors.items() if not _is_unknown(error)}
+    return {resource: error for resource, error in errors.items() if not is_unknown(error)}
 
 
 def _still_limited(failed: Mapping[ConfigResource, BarnabasError], options: argparse.Namespace) -> str:

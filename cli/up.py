@@ -26,6 +26,7 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.security import ADMIN, DEFAULT_MECHANISM, MECHANISMS, ClusterSecurity
 from barnabas.deploy.state import (
+    LINKS,
     ZOOKEEPER,
     SecurityConfiguration,
     answer_restart,
@@ -240,8 +241,9 @@ def _watch(cluster: LocalCluster, options: argparse.Namespace, stopping: threadi
                 ended.add(server.name)
                 code = server.process.exit_code if server.process else None
                 advice = f"see {server.log_file}"
-                if isinstance(server, ZooKeeper):
-                    advice = f"start it again: `barnabas restart {ZOOKEEPER}{dir_words(options)}`"
+                if server not in cluster.brokers:
+                    name = ZOOKEEPER if isinstance(server, ZooKeeper) else LINKS
+                    advice = f"start it again: `barnabas restart {name}{dir_words(options)}`"
                 print(f"{server.name} has ended (exit code {code}); {advice}", file=sys.stderr)
 
 
@@ -268,10 +270,7 @@ add_arguments = command(
         action=argparse.BooleanOptionalAction,
         help="serve metrics for Prometheus on a port of each broker, from 9404 on if these are free",
     ),
-    flag(
-        "--links",
-        "put a proxy before each broker and ZooKeeper, so that links can be cut and slowed",
-    ),
+    flag("--links", "put a proxy before each broker and ZooKeeper, so that links can be cut and slowed"),
     flag("--detach", "return once the cluster is up; it runs until `barnabas down`"),
     flag("--json", "print the cluster as one JSON object once it is up"),
     lambda parser: parser.add_argument(

@@ -23,7 +23,7 @@ from barnabas.common.texts import count
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.server import process_problem
-from barnabas.deploy.state import ZOOKEEPER
+from barnabas.deploy.state import LINKS, ZOOKEEPER
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import ReplicaDescription
@@ -118,6 +118,8 @@ class ClusterView:
     partitions: list[PartitionView]
     processes: list[LocalBroker] = field(default_factory=list)
     zookeeper: ZooKeeperView | None = None
+    links: str | None = None
+    """The state of the process of links, if the cluster has them."""
     dir_words: str = ""
     """The option that names the directory of the processes in an advised command."""
     full_disk: str | None = None
@@ -145,6 +147,8 @@ class ClusterView:
         if zookeeper is not None and zookeeper.state != "running":
             silent = f"ZooKeeper does not answer at {zookeeper.endpoint}: see its log"
             problems.append(process_problem(ZOOKEEPER, zookeeper.state, self.dir_words) or silent)
+        if self.links is not None and (problem := process_problem(LINKS, self.links, self.dir_words)):
+            problems.append(problem)
         return problems
 
     def _problems_of_brokers(self) -> list[str]:
@@ -312,6 +316,8 @@ async def add_machine(view: ClusterView, cluster: RunningCluster, dir_words: str
     """Add the processes and the disk of a cluster of this machine."""
     view.processes, view.dir_words = cluster.brokers, dir_words
     view.zookeeper = await asyncio.to_thread(_zookeeper_view, cluster)
+    if cluster.has_links:
+        view.links = cluster.link_server.state
     with suppress(OSError):  # the directory may have been removed under the cluster
         if shutil.disk_usage(cluster.directory).free < _FULL_BYTES:
             view.full_disk = str(cluster.directory)

@@ -40,7 +40,7 @@ from msgspec import Struct
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.private_files import make_private_folder
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
-from barnabas.deploy.server import LocalServer
+from barnabas.deploy.server import LocalServer, title_of
 from barnabas.deploy.state import LINKS, LinksRecord
 from barnabas.protocol.ids import Endpoint
 
@@ -184,7 +184,7 @@ class LinkServer(LocalServer):
     ) -> None:
         """`ports`: of the proxies, by the name of their targets, whose own addresses are `targets`."""
         super().__init__(
-            LINKS,
+            title_of(LINKS),
             directory,
             host=HOST,
             ports=list(ports.values()),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
-from barnabas.deploy.client_settings import COMMAND_CONFIG_FILE
+from barnabas.deploy.client_settings import COMMAND_CONFIG_FILE, client_settings
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.links import Links, LinkServer
 from barnabas.deploy.local_broker import LocalBroker
@@ -82,7 +82,7 @@ class RunningCluster:
                 Path(record.directory) / LINKS,
                 record.links.ports,
                 link_targets(record),
-                process=ManagedProcess("the links", identity) if identity else None,
+                process=ManagedProcess(LINKS, identity) if identity else None,
                 die_with_parent=False,
             )
         walls = link_server.directory if link_server else None
@@ -119,6 +119,12 @@ class RunningCluster:
     def channel_security(self) -> ChannelSecurity:
         """The security of a connection of admin to a broker."""
         return PLAINTEXT if self.security is None else self.security.channel_security(self.bootstrap)
+
+    def client_settings(self) -> dict[str, Any]:
+        """The settings of our clients, as the user admin if the cluster is secured."""
+        if self.security is None:
+            return {"bootstrap_servers": self.bootstrap}
+        return client_settings("barnabas", self.security.access(self.bootstrap))
 
     @property
     def command_config(self) -> Path | None:
@@ -266,6 +272,10 @@ class RunningCluster:
         self.wait_ready(timeout_s)
 
     # -- links ---------------------------------------------------------------------------------------------
+
+    @property
+    def has_links(self) -> bool:
+        return self._link_server is not None
 
     @property
     def link_server(self) -> LinkServer:

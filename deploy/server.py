@@ -10,13 +10,18 @@ from pathlib import Path
 
 from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.process import DeployError, ManagedProcess, tail
-from barnabas.deploy.state import ZOOKEEPER
+from barnabas.deploy.state import LINKS, ZOOKEEPER
 from barnabas.protocol.ids import Endpoint
 
 
+def title_of(name: str) -> str:
+    """The server of that name, in a sentence."""
+    return {ZOOKEEPER: "ZooKeeper", LINKS: "the process of the links"}.get(name, f"broker {name}")
+
+
 def process_problem(name: str, state: str, dir_words: str) -> str | None:
-    """The sentence for ZooKeeper or a broker that is ``gone`` or ``paused``, with its remedy."""
-    title = "ZooKeeper" if name == ZOOKEEPER else f"broker {name}"
+    """The sentence for a server that is ``gone`` or ``paused``, with its remedy."""
+    title = title_of(name)
     return {
         "gone": f"{title} is down: `barnabas restart {name}{dir_words}`",
         "paused": f"{title} is paused: `barnabas resume {name}{dir_words}`",

@@ -388,8 +388,8 @@ def test_brokers_of_a_foreground_cluster_are_restarted_by_it_and_die_with_it(
     restarted = ProcessId.of(json.loads(done.stdout)["pid"])
     assert restarted is not None
     assert restarted.pid != described["brokers"][1]["pid"]
-    assert call_command("stop", "3", *directory).stdout == "broker 3: stopped\n"
-    assert call_command("kill", "zookeeper", *directory).stdout == "ZooKeeper: killed\n"
+    assert call_command("stop", "3", *directory).stdout == "broker 3 was stopped\n"
+    assert call_command("kill", "zookeeper", *directory).stdout == "ZooKeeper was killed\n"
     assert call_command("kill", "zookeeper", *directory).returncode == exit_codes.FAILED
     done = run_command("restart", "zookeeper", *directory, "--json")
     assert done.returncode == exit_codes.OK, done.stderr

@@ -25,7 +25,6 @@ from barnabas.client.errors import NoBrokerReachable
 from barnabas.client.metadata import PartitionInfo
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.common.security.jaas import LoginModule, parse_jaas_file
-from barnabas.deploy.client_settings import client_settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import wait_until
 from barnabas.deploy.running_cluster import RunningCluster
@@ -163,9 +162,7 @@ def writes_and_reads(cluster: RunningCluster, topic: str, value: bytes = b"still
 
 def client_settings_of(cluster: RunningCluster) -> dict[str, Any]:
     """The settings of our clients, as the super user if the cluster is secured."""
-    if cluster.security is None:
-        return {"bootstrap_servers": cluster.bootstrap}
-    return client_settings("barnabas", cluster.security.access(cluster.bootstrap))
+    return cluster.client_settings()
 
 
 def clients_word(cluster: RunningCluster) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.cli.placement_plan import CannotPlan, Move, Placement, plan
+from barnabas.client.admin.placement_plan import CannotPlan, Move, Placement, plan
 from barnabas.protocol.ids import BrokerId, TopicPartition
 
 IDS = [BrokerId(number) for number in range(1, 7)]

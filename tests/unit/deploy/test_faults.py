@@ -1,0 +1,119 @@
+"""The table of faults, on processes and proxies without a cluster behind them."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from barnabas.deploy.faults import DELAY_MS, FAULTS, Aim, TargetKind, has_full_disk, inject
+from barnabas.deploy.links import CLIENT
+from barnabas.deploy.ports import ReservedPort
+from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId
+from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.deploy.state import BrokerRecord, ClusterRecord, LinksRecord, write_record
+from tests.support.waiting import wait_for
+
+_SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    """Broker 1 is a process that does nothing; broker 2 has never run; nobody started the proxies."""
+    sleeper = ManagedProcess.spawn("broker 1", _SLEEPS, log_file=tmp_path / "log")
+    wait_for(lambda: (tmp_path / "log").read_text() == "up\n", "the process does not start")
+    ports = {name: ReservedPort.pick() for name in ("1", "2", "zookeeper")}
+    record = ClusterRecord(
+        directory=str(tmp_path),
+        host="127.0.0.1",
+        zookeeper_connect="127.0.0.1:1",
+        zookeeper_port=1,
+        brokers=[
+            BrokerRecord(id=id, port=1, directory=str(tmp_path), log_dirs=[], process=process)
+            for id, process in ((1, sleeper.identity), (2, None))
+        ],
+        links=LinksRecord(ports={name: port.port for name, port in ports.items()}),
+    )
+    write_record(record)
+    opened = RunningCluster.open(tmp_path)
+    yield opened
+    opened.kill_all()
+    sleeper.kill()
+    for port in ports.values():
+        port.close()
+
+
+def test_every_ending_is_an_entry_of_the_table_for_the_same_kind_of_target() -> None:
+    for fault in FAULTS.values():
+        if fault.ended_by is not None:
+            assert FAULTS[fault.ended_by].kind is fault.kind
+
+
+def test_a_server_is_paused_resumed_and_killed_once(cluster: RunningCluster) -> None:
+    one = Aim(target="1")
+    assert inject(cluster, "pause", one) == "broker 1 was paused"
+    assert cluster.broker(1).state == "paused"
+    assert inject(cluster, "resume", one) == "broker 1 continues"
+    assert cluster.broker(1).state == "running"
+    inject(cluster, "pause", one)
+    assert inject(cluster, "kill", one) == "broker 1 was killed"
+    with pytest.raises(DeployError, match="broker 1 is not running"):
+        inject(cluster, "kill", one)
+    with pytest.raises(DeployError, match="broker 2 is not running"):
+        inject(cluster, "fill-disk", Aim(target="2"))
+
+
+def test_a_full_disk_is_that_of_the_process_alone(cluster: RunningCluster, tmp_path: Path) -> None:
+    assert not has_full_disk(cluster, 1)
+    assert inject(cluster, "fill-disk", Aim(target="1")) == "the disk of broker 1 is full"
+    assert has_full_disk(cluster, 1)
+    assert not has_full_disk(cluster, 2)
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("name", "aim", "said"),
+    [
+        ("explode", Aim(target="1"), "there is no fault 'explode'; there are kill, stop, "),
+        ("kill", Aim(target="7"), "target '7': expected 1, 2, zookeeper, links"),
+        ("drain", Aim(target="zookeeper"), "target 'zookeeper': expected 1, 2$"),
+        ("cut", Aim(target="1", other="1"), "other '1': expected 2, zookeeper, client"),
+        ("cut", Aim(target="1", other="2"), "the proxies of the links do not answer"),
+    ],
+)
+def test_a_fault_that_cannot_be_is_refused(cluster: RunningCluster, name: str, aim: Aim, said: str) -> None:
+    with pytest.raises(DeployError, match=said):
+        inject(cluster, name, aim)
+
+
+def test_links_are_broken_and_mended_and_without_proxies_the_remedy_is_said(cluster: RunningCluster) -> None:
+    cluster.link_server.launch()
+    cluster.link_server.wait_ready(30.0)
+    assert inject(cluster, "cut", Aim(target="1", other="2")) == "nothing gets from broker 1 to broker 2"
+    assert inject(cluster, "slow", Aim(target=CLIENT, other="1")) == (
+        f"bytes from the clients to broker 1 take {DELAY_MS:g} ms longer"
+    )
+    inject(cluster, "sever", Aim(target="2", other="zookeeper"))
+    assert len(cluster.links.rules()) == 4
+    inject(cluster, "mend", Aim(target="2", other="1"))
+    assert [rule.source for rule in cluster.links.rules()] == [CLIENT, "2", "zookeeper"]
+    assert inject(cluster, "mend-all", Aim()) == "all links work again"
+    assert cluster.links.rules() == []
+    cluster.record.links = None
+    write_record(cluster.record)
+    bare = RunningCluster.open(cluster.directory)
+    for fault in FAULTS.values():
+        if fault.kind in (TargetKind.PAIR, TargetKind.ALL_LINKS):
+            with pytest.raises(DeployError, match="start it with them: `barnabas up --links --dir"):
+                inject(bare, fault.name, Aim(target="1", other="2"))
+
+
+def test_only_the_owner_that_takes_requests_restarts_its_servers(cluster: RunningCluster) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
+        cluster.record.owner = ProcessId.of(owner.pid)
+        with pytest.raises(DeployError, match=f"belongs to the program with pid {owner.pid}, and only that"):
+            inject(cluster, "restart", Aim(target="1"))
+        owner.communicate(b"\n")
+    assert cluster.broker(1).state == "running"
