@@ -21,7 +21,7 @@ from barnabas.cli.cluster_view import look
 from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
 from barnabas.cli.output import make_console, make_table, print_json
 from barnabas.common.texts import count
-from barnabas.deploy.cluster_view import ClusterView, PartitionView
+from barnabas.deploy.cluster_view import ClusterView, PartitionView, known
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.messages.replicas import CleanerDescription
 from barnabas.protocol.schema import wire_fields
@@ -274,11 +274,11 @@ def _partition_json(view: PartitionView) -> Row:
         if replica is None:
             shown |= dict.fromkeys(_OFFSETS.split())
         else:
-            shown |= pick(replica, f"{_OFFSETS} last_stable_offset size_bytes is_offline")
-            if replica.last_stable_offset < 0:
-                shown["last_stable_offset"] = None
+            shown |= pick(replica, f"{_OFFSETS} size_bytes is_offline")
+            shown["last_stable_offset"] = known(replica.last_stable_offset)
             shown["failure"] = replica.failure or None
             shown["cleaning_problem"] = replica.cleaning_problem or None
+        shown |= view.remote(broker_id)._asdict()
         replicas.append(shown)
     moving: Row | None = None
     if view.moving is not None:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.client.admin.admin import Admin, ClusterDescription, ConfigResource
 from barnabas.client.admin.log_dirs import BrokerReplicas
@@ -38,6 +38,24 @@ _MIN_ISR: Final = "min.insync.replicas"
 _SHOWN_NAMES: Final = 3
 _FULL_BYTES: Final = 1 << 20
 """A disk with less space left than this is full: a segment's index alone needs more."""
+
+
+class RemoteReplica(NamedTuple):
+    """A follower as its leader knows it, from its fetches in the present leader epoch.
+
+    All None for the leader itself, and if the leader does not say it. `isr_change`: ``joining`` or
+    ``leaving`` while ZooKeeper has not confirmed a change.
+    """
+
+    remote_log_end_offset: int | None = None
+    fetched_ms_ago: int | None = None
+    caught_up_ms_ago: int | None = None
+    isr_change: str | None = None
+
+
+def known(value: int) -> int | None:
+    """None for the -1 of an unknown offset, size or time."""
+    return value if value >= 0 else None
 
 
 @dataclass(kw_only=True)
@@ -72,6 +90,20 @@ class PartitionView:
         if self.min_isr is None or self.info.leader < 0:
             return False
         return len(self.info.isr) < min(self.min_isr, len(self.info.replicas))
+
+    def remote(self, broker_id: int) -> RemoteReplica:
+        leader = self.replicas.get(self.info.leader)
+        followers = [] if leader is None else leader.followers
+        for follower in followers:
+            if follower.broker_id == broker_id:
+                change = "joining" if follower.is_joining else "leaving" if follower.is_leaving else None
+                return RemoteReplica(
+                    known(follower.log_end_offset),
+                    known(follower.fetched_ms_ago),
+                    known(follower.caught_up_ms_ago),
+                    change,
+                )
+        return RemoteReplica()
 
     @property
     def has_problem(self) -> bool:

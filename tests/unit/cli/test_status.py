@@ -15,7 +15,7 @@ from barnabas.deploy.cluster_view import ClusterView, ZooKeeperView
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import LocalError
 from barnabas.protocol.ids import BrokerId, Endpoint
-from barnabas.protocol.messages.replicas import CleanerDescription
+from barnabas.protocol.messages.replicas import CleanerDescription, FollowerDescription
 from tests.support.views import make_large_view, make_partition, make_process, make_view
 
 
@@ -52,6 +52,20 @@ def test_the_json_form_has_leo_and_hw_per_replica() -> None:
     answered, silent = partition["replicas"]
     assert (answered["broker"], answered["high_watermark"], answered["log_end_offset"]) == (1, 9, 10)
     assert (silent["broker"], silent["high_watermark"]) == (2, None)
+
+
+def test_the_json_form_has_the_followers_as_the_leader_knows_them() -> None:
+    view = make_view()
+    follower = FollowerDescription(broker_id=2, log_end_offset=9, caught_up_ms_ago=3, is_leaving=True)
+    view.partitions[0].replicas[1].followers.append(follower)
+    (partition,) = view_json(view)["partitions"]
+    leader, silent = partition["replicas"]
+    names = ("remote_log_end_offset", "fetched_ms_ago", "caught_up_ms_ago", "isr_change")
+    assert [leader[name] for name in names] == [None] * 4
+    assert [silent[name] for name in names] == [9, None, 3, "leaving"], "it has not fetched in this epoch"
+    view.partitions[0].replicas[1].followers.clear()
+    (older,) = view_json(view)["partitions"]
+    assert [older["replicas"][1][name] for name in names] == [None] * 4
 
 
 def _shown(view: ClusterView, *, width: int = 200, height: int | None = None, folds: bool = True) -> str:
