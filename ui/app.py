@@ -8,12 +8,15 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
-from barnabas.ui import overview, topics
+from barnabas.ui import message, messages, overview, produce, topics
 from barnabas.ui.context import HERE, Context
 
 _ROUTES: Final[list[BaseRoute]] = [
     *overview.ROUTES,
     *topics.ROUTES,
+    *messages.ROUTES,
+    *message.ROUTES,
+    *produce.ROUTES,
     Mount("/static", StaticFiles(directory=HERE / "static")),
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from barnabas.client.admin.admin import Admin
 from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.ui.message_formats import Decode
 
 HERE: Final = Path(__file__).parent
 TEMPLATES: Final = Environment(
@@ -36,6 +37,8 @@ class Context:
     cluster: RunningCluster | None = None
     dir_words: str = ""
     is_read_only: bool = False
+    decoders: Mapping[str, Decode] = field(default_factory=dict)
+    """By topic: how values are decoded by a local Avro schema."""
 
 
 def context_of(request: Request) -> Context:
