@@ -39,6 +39,9 @@ class Read(NamedTuple):
     offset: int
     record: Hashable
 
+    def __str__(self) -> str:
+        return f"{self.reader} read {self.record} at offset {self.offset} of {self.partition}"
+
 
 class Owned(NamedTuple):
     """A member owns these partitions now; it reads new ones from their committed offsets."""

@@ -14,6 +14,7 @@ import asyncio
 import os
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -83,6 +84,17 @@ def number(at_least: int, at_most: int = INT_MAX) -> Callable[[str], int]:
 
 seconds: Final[Callable[[str], float]] = _type_of(Double())
 """A type for argparse: a finite time."""
+
+
+def new_directory(chosen: Path | None, prefix: str) -> Path:
+    """A temporary directory, or the chosen one, created if missing; raises CommandError if that has files."""
+    if chosen is None:
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    directory = chosen.expanduser().absolute()
+    if directory.exists() and any(directory.iterdir()):
+        raise CommandError(f"--dir {directory} has files; expected a new or empty directory")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 def _directory(text: str) -> Path:

@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 import zipfile
 from collections import Counter, defaultdict
@@ -32,6 +31,7 @@ from rich.console import Console
 from rich.text import Text
 
 from barnabas.cli.action import arg, command, flag
+from barnabas.cli.arguments import new_directory
 from barnabas.cli.exit_codes import FAILED, OK, CommandError
 from barnabas.cli.output import make_table, print_json, progress
 from barnabas.client import Admin, Consumer, NewTopic, Producer, RecordMetadata, TopicPartition
@@ -71,7 +71,7 @@ Figures = dict[str, tuple[int, int, float]]
 def _run(options: argparse.Namespace) -> int:
     source = find_flights()
     screen = Screen(Console(stderr=options.json, highlight=False))
-    directory = new_directory(options.dir)
+    directory = new_directory(options.dir, "barnabas-demo-")
     passed = False
     try:
         screen.step(f"Start ZooKeeper and {BROKERS} brokers")
@@ -87,16 +87,6 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(screen.report)
     return OK if passed else FAILED
-
-
-def new_directory(chosen: Path | None) -> Path:
-    if chosen is None:
-        return Path(tempfile.mkdtemp(prefix="barnabas-demo-"))
-    directory = chosen.expanduser().absolute()
-    if directory.exists() and any(directory.iterdir()):
-        raise CommandError(f"--dir {directory} has files; the demo needs a new or empty directory")
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 class Screen:

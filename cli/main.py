@@ -47,6 +47,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "consume": ("consume", "print the records of a topic"),
     "broker": ("broker", "run one broker in the foreground"),
     "log": ("log", "dump, verify and repair the files of a log"),
+    "chaos": ("chaos", "run a scenario of faults under load, judge it, and write its report"),
     "demo": ("demo", "the main job on real data, start to end"),
     "perf": ("perf", "measure how fast a cluster writes and reads records"),
     "completion": ("completion", "print a completion script for bash or zsh"),
@@ -62,10 +63,11 @@ _EPILOG: Final = (
 _EXTRAS: Final = {
     **dict.fromkeys(("kazoo", "prometheus_client", "uvloop"), "broker"),
     **dict.fromkeys(("rich", "shtab"), "cli"),
+    **dict.fromkeys(("jinja2", "starlette"), "ui"),
 }
 """Package → the extra that installs it."""
 
-_REPORTED_BY_LOG: Final = frozenset({"broker", "consume", "demo"})
+_REPORTED_BY_LOG: Final = frozenset({"broker", "chaos", "consume", "demo"})
 """Commands that run on while brokers are away, so that a line of the log says so."""
 
 

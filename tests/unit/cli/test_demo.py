@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.cli.demo import Failover, faults, find_flights, new_directory, read_flights
+from barnabas.cli.arguments import new_directory
+from barnabas.cli.demo import Failover, faults, find_flights, read_flights
 from barnabas.cli.exit_codes import CommandError
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.protocol.ids import BrokerId, LeaderEpoch, TopicId
@@ -84,7 +85,7 @@ def test_departures_are_typed_json_keyed_by_carrier_and_flight() -> None:
 
 
 def test_the_directory_has_to_be_new_or_empty(tmp_path: Path) -> None:
-    assert new_directory(tmp_path / "new" / "one").is_dir()
+    assert new_directory(tmp_path / "new" / "one", "demo-").is_dir()
     (tmp_path / "new" / "file").touch()
     with pytest.raises(CommandError, match="has files"):
-        new_directory(tmp_path / "new")
+        new_directory(tmp_path / "new", "demo-")

@@ -1,0 +1,253 @@
+"""Runs a scenario: a cluster of its own, load and faults by the clock, healing, and the judgement.
+
+The recording is plain JSON: what the report draws, and the verdict. Every process has ended when `run`
+returns or raises, also by Ctrl-C. Blocks its thread; load and watch have threads of their own.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from barnabas.chaos.checker import Verdict
+from barnabas.chaos.history import Acknowledged
+from barnabas.chaos.load import Load, LoadFailed, stop_and_judge
+from barnabas.chaos.samples import Samples
+from barnabas.chaos.scenario import CLIENTS, TOPIC, Scenario, Step, Target, targets_of
+from barnabas.chaos.verdict import Conclusion, conclude
+from barnabas.chaos.watch import Watch
+from barnabas.client.admin.admin import NewTopic
+from barnabas.client.blocking import Admin
+from barnabas.deploy.faults import Aim, has_full_disk, inject, named
+from barnabas.deploy.links import CLIENT
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import DeployError, wait_until
+from barnabas.deploy.state import ZOOKEEPER
+from barnabas.deploy.zookeeper import ZooKeeper
+from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import TopicPartition
+
+_HEALING_S: Final = 60.0
+_START_S: Final = 30.0
+_READ_S: Final = 60.0
+_SETTLED_RECORDS: Final = 50
+_QUICK: Final[dict[str, Any]] = {"request_timeout_ms": 2_000, "metadata_max_age_ms": 5_000}
+"""Of the clients: a paused broker is given up soon."""
+
+Say = Callable[[float, str], None]
+"""Is told the seconds since the beginning of the load, and what happens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    data: dict[str, Any]
+    conclusion: Conclusion
+
+
+def run(scenario: Scenario, name: str, directory: Path, *, seed: int, say: Say) -> Recording:
+    """`name` is that of the scenario in the recording. Raises DeployError if the cluster does not start."""
+    cluster = LocalCluster(
+        directory,
+        brokers=scenario.cluster.brokers,
+        settings=scenario.cluster_settings,
+        links=scenario.needs_links,
+    )
+    try:
+        cluster.start()
+        return _Run(scenario, cluster, seed, say).record(name)
+    finally:
+        cluster.kill_all()
+        cluster.close()
+
+
+class _Run:
+    """One run on a cluster that has started."""
+
+    def __init__(self, scenario: Scenario, cluster: LocalCluster, seed: int, say: Say) -> None:
+        self._scenario = scenario
+        self._cluster = cluster
+        self._chance = random.Random(seed)
+        self._seed = seed
+        self._say_at = say
+        self._began_s = time.monotonic()
+        self._began_ms = time.time_ns() // 1_000_000
+        self._samples = Samples(self._began_s, self._began_ms)
+        self._targets: list[list[str]] = []
+        """By step: the ends that it hit, by name."""
+        self._steps: list[dict[str, Any]] = []
+        self._failures: list[str] = []
+        self._pause = threading.Event()
+
+    def record(self, name: str) -> Recording:
+        topic, load_plan = self._scenario.topic, self._scenario.load
+        self._create_topic()
+        load = Load(
+            self._cluster.bootstrap,
+            TOPIC,
+            topic.partitions,
+            records_per_s=load_plan.records_per_s,
+            value_bytes=load_plan.value_bytes,
+            readers=load_plan.readers,
+            watcher=self._samples,
+            acks=load_plan.acks if load_plan.acks == "all" else int(load_plan.acks),
+            **_QUICK,
+        )
+        with Watch(self._cluster, TOPIC, self._samples):
+            self._await_in_sync("after the start", _START_S)
+            with load:
+                self._began_s, self._began_ms = time.monotonic(), time.time_ns() // 1_000_000
+                self._samples.begin(self._began_s, self._began_ms)
+                self._do_steps()
+                self._sleep_until(self._scenario.seconds)
+                self._heal(load)
+                end_s = time.monotonic()
+                self._samples.end_load(end_s)
+        self._say("the load has ended; everything is read and compared")
+        verdict = self._judge(load)
+        longest = self._samples.longest_gap(end_s)
+        conclusion = conclude(self._scenario, load.history, verdict, longest, self._failures)
+        return Recording(data=self._data(name, end_s, conclusion), conclusion=conclusion)
+
+    # -- the phases ----------------------------------------------------------------------------------------
+
+    def _create_topic(self) -> None:
+        topic = self._scenario.topic
+        new = NewTopic(TOPIC, topic.partitions, topic.replicas, self._scenario.topic_settings)
+        with Admin(bootstrap_servers=self._cluster.bootstrap) as admin:
+            admin.create_topics(new)
+
+    def _do_steps(self) -> None:
+        for number, step in enumerate(self._scenario.steps, 1):
+            self._sleep_until(step.at)
+            ends = [self._resolved(target) for target in targets_of(step)]
+            self._targets.append(ends)
+            words = " ".join(filter(None, (step.do, self._in_words(step, ends))))
+            self._mark(words)
+            try:
+                target, other = (*ends, "", "")[:2]
+                inject(self._cluster, step.do, Aim(target=target, other=other, delay_ms=step.delay_ms))
+            except DeployError as error:
+                raise DeployError(f"step {number} ({words}): {error}") from error
+
+    def _heal(self, load: Load) -> None:
+        """Mend the links, resume and start everything, and wait until all is in sync and written again."""
+        healed = [*self._mended(), *self._revived()]
+        if healed:
+            self._mark(f"heal: {', '.join(healed)}")
+        try:
+            self._cluster.wait_ready(_HEALING_S)
+            self._await_in_sync("after healing", _HEALING_S)
+            load.wait_progress("after healing", records=_SETTLED_RECORDS, timeout_s=_HEALING_S)
+        except BarnabasError as error:
+            self._failures.append(str(error))
+
+    def _judge(self, load: Load) -> Verdict:
+        try:
+            return stop_and_judge(self._cluster, load, timeout_s=_READ_S)
+        except BarnabasError as error:
+            self._failures.append(str(error))
+            return Verdict(acknowledged=len(load.history.of(Acknowledged)))
+
+    # -- the faults ----------------------------------------------------------------------------------------
+
+    def _mended(self) -> list[str]:
+        if not self._scenario.needs_links or not self._cluster.links.rules():
+            return []
+        self._cluster.links.mend()
+        return ["mend the links"]
+
+    def _revived(self) -> list[str]:
+        done = []
+        for broker in self._cluster.brokers:
+            if broker.state == "paused":
+                self._cluster.resume(broker.id)
+                done.append(f"resume broker {broker.id}")
+            elif has_full_disk(self._cluster, broker.id):
+                inject(self._cluster, "give-room", Aim(target=str(broker.id)))
+                done.append(f"give broker {broker.id} room")
+            elif broker.state == "gone":
+                self._cluster.launch_broker(broker.id)
+                done.append(f"start broker {broker.id}")
+        zookeeper = self._cluster.zookeeper
+        if isinstance(zookeeper, ZooKeeper) and zookeeper.state != "running":
+            inject(self._cluster, "restart", Aim(target=ZOOKEEPER))
+            done.append("restart ZooKeeper")
+        return done
+
+    def _resolved(self, target: Target) -> str:
+        """The end that a target names now: the id of a broker, or a word of the links."""
+        role, number = target
+        if role == "id":
+            return str(number)
+        if role == "step":
+            return self._targets[number][0]
+        if role == "controller":
+            if self._samples.controller is None:
+                raise DeployError("there is no controller now")
+            return str(self._samples.controller)
+        if role in ("leader", "follower"):
+            return self._replica(number, is_leader=role == "leader")
+        return CLIENT if role == CLIENTS else role
+
+    def _replica(self, partition: int, *, is_leader: bool) -> str:
+        name = str(TopicPartition(TOPIC, partition))
+        seen = self._samples.newest(name)
+        if seen is None or seen.leader < 0:
+            raise DeployError(f"{name} has no leader now")
+        if is_leader:
+            return str(seen.leader)
+        followers = [id for id in seen.isr if id != seen.leader]
+        if not followers:
+            raise DeployError(f"{name} has no follower in sync now")
+        return str(self._chance.choice(followers))
+
+    def _in_words(self, step: Step, ends: Sequence[str]) -> str:
+        text = " to ".join(map(named, ends))
+        said = str(step.target)
+        is_plain = not said or said.isdecimal() or said == text
+        return text if is_plain else f"{text} ({said})"
+
+    # -- small parts ---------------------------------------------------------------------------------------
+
+    def _await_in_sync(self, when: str, timeout_s: float) -> None:
+        topic = self._scenario.topic
+        names = [str(TopicPartition(TOPIC, number)) for number in range(topic.partitions)]
+
+        def behind() -> list[str]:
+            found = [(name, self._samples.newest(name)) for name in names]
+            return [name for name, seen in found if seen is None or len(seen.isr) < topic.replicas]
+
+        if not wait_until(lambda: not behind(), timeout_s):
+            raise LoadFailed(f"{', '.join(behind())}: not all replicas are in sync {when}")
+
+    def _sleep_until(self, at_s: float) -> None:
+        self._pause.wait(max(0.0, self._began_s + at_s - time.monotonic()))
+
+    def _mark(self, text: str) -> None:
+        now_s = time.monotonic()
+        self._samples.step(text, now_s)
+        self._steps.append({"time_ms": self._samples.ms(now_s), "text": text})
+        self._say(text)
+
+    def _say(self, text: str) -> None:
+        self._say_at(time.monotonic() - self._began_s, text)
+
+    def _data(self, name: str, end_s: float, conclusion: Conclusion) -> dict[str, Any]:
+        return {
+            "title": self._scenario.title,
+            "text": self._scenario.text,
+            "scenario": name,
+            "seed": self._seed,
+            "started_ms": self._began_ms,
+            "seconds": round(end_s - self._began_s, 3),
+            "series": self._samples.series(end_s),
+            **self._samples.history(end_s),
+            "brokers": list(map(int, self._cluster.broker_ids)),
+            "steps": self._steps,
+            "verdict": conclusion.as_json(),
+        }
