@@ -16,7 +16,7 @@ from barnabas.chaos.run import run
 from barnabas.chaos.scenario import builtin_scenarios, find_scenario, read_scenario
 from barnabas.cli.action import arg, command, flag, show
 from barnabas.cli.arguments import new_directory, number
-from barnabas.cli.exit_codes import FAILED, OK, USAGE, CommandError
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.output import print_json
 
 _NAME: Final = "barnabas-chaos.html"
@@ -35,6 +35,8 @@ def _run(options: argparse.Namespace) -> int:
     # Before a run of seconds, not after it.
     from barnabas.ui.report import render_report
 
+    if not options.report.absolute().parent.is_dir():
+        raise CommandError(f"--report {options.report}: there is no such folder", NOT_FOUND)
     directory = new_directory(options.dir, "barnabas-chaos-")
     screen = sys.stderr if options.json else sys.stdout
 

@@ -1,0 +1,74 @@
+"""The exit code of `barnabas chaos` follows from the verdict; wrong usage starts no cluster."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.chaos.checker import RECORDS, check
+from barnabas.chaos.history import Acknowledged, History, Log, Sent
+from barnabas.chaos.run import Recording
+from barnabas.chaos.samples import Samples
+from barnabas.chaos.scenario import Scenario
+from barnabas.chaos.verdict import conclude
+from barnabas.cli import chaos
+from barnabas.cli.main import main
+from barnabas.protocol.ids import TopicPartition
+
+P0 = TopicPartition("t", 0)
+
+
+def recorded(numbers: list[int]) -> Any:
+    """A run in which record 1 and 2 were acknowledged, and these are there in the end."""
+
+    def run(scenario: Scenario, name: str, directory: Path, *, seed: int, say: object) -> Recording:
+        acknowledged = [Acknowledged(P0, 0, 1), Acknowledged(P0, 1, 2)]
+        history = History(Sent(1, P0), Sent(2, P0), *acknowledged, Log("client", P0, [*enumerate(numbers)]))
+        conclusion = conclude(scenario, history, check(history, RECORDS), (0, ""))
+        samples = Samples(0.0, 1_000)
+        data = {"title": "x", "text": "", "scenario": name, "seed": seed, "started_ms": 1_000, "seconds": 1.0}
+        data |= {"series": samples.series(1.0), **samples.history(1.0), "verdict": conclusion.as_json()}
+        return Recording(data=data, conclusion=conclusion)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code", "said"), [([1, 2], 0, "Nothing acknowledged"), ([1], 1, "Broken: lost")]
+)
+def test_a_broken_promise_is_exit_code_1_and_keeps_the_directory(
+    numbers: list[int],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(chaos, "run", recorded(numbers))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    report = tmp_path / "report.html"
+    assert main(["chaos", "leader-dies", "--report", str(report)]) == code
+    output = capsys.readouterr().out
+    assert said in output
+    assert said in report.read_text()
+    assert ("kept: " in output) == any(tmp_path.glob("barnabas-chaos-*")) == (code == 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "expected a file or one of controller-dies"),
+        (["leader-dis"], 4, "did you mean leader-dies?"),
+        (["leader-dies", "--report", "no/such/folder/x.html"], 4, "no/such/folder"),
+    ],
+)
+def test_wrong_usage(
+    words: list[str],
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(chaos, "run", None)
+    assert main(["chaos", *words]) == code
+    assert said in capsys.readouterr().err
