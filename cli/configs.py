@@ -10,15 +10,7 @@ from barnabas.cli.arguments import key_values, on_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError, check_topics
 from barnabas.client.admin.admin import Admin, Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
 from barnabas.common.suggestions import did_you_mean
-from barnabas.protocol.messages.configs import ConfigResourceType, ConfigSource
-
-_SOURCES = {
-    ConfigSource.DYNAMIC_TOPIC_CONFIG.name: "topic",
-    ConfigSource.DYNAMIC_BROKER_CONFIG.name: "this broker",
-    ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.name: "all brokers",
-    ConfigSource.STATIC_BROKER_CONFIG.name: "broker at start",
-    ConfigSource.DEFAULT_CONFIG.name: "default",
-}
+from barnabas.protocol.messages.configs import ConfigResourceType
 
 _RESOURCE = one_of(
     arg("--topic", "TOPIC"),
@@ -98,7 +90,7 @@ async def _describe(options: argparse.Namespace, admin: Admin) -> None:
     columns: dict[str, Column] = {
         "setting": "name",
         "value": "value",
-        "source": lambda row: _SOURCES.get(row["source"], row["source"].lower()),
+        "source": lambda row: by_name[row["name"]].source_words,
         "dynamic": lambda row: "no, restart" if row["read_only"] else "yes",
     }
     if options.explain:

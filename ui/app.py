@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
-from barnabas.ui import message, messages, overview, produce, topics
+from barnabas.ui import groups, message, messages, overview, produce, settings, topics, transactions
 from barnabas.ui.context import HERE, Context
 
 _ROUTES: Final[list[BaseRoute]] = [
@@ -17,6 +17,9 @@ _ROUTES: Final[list[BaseRoute]] = [
     *messages.ROUTES,
     *message.ROUTES,
     *produce.ROUTES,
+    *groups.ROUTES,
+    *transactions.ROUTES,
+    *settings.ROUTES,
     Mount("/static", StaticFiles(directory=HERE / "static")),
 ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from barnabas.client.admin.base import AdminBase, error_of, raise_errors
 from barnabas.client.arguments import check_mapping, several
@@ -16,6 +16,14 @@ from barnabas.client.ask import ToBroker
 from barnabas.protocol.errors import ApiError, InvalidConfiguration
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages import configs as wire
+
+_SOURCE_WORDS: Final = {
+    wire.ConfigSource.DYNAMIC_TOPIC_CONFIG: "topic",
+    wire.ConfigSource.DYNAMIC_BROKER_CONFIG: "this broker",
+    wire.ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG: "all brokers",
+    wire.ConfigSource.STATIC_BROKER_CONFIG: "broker at start",
+    wire.ConfigSource.DEFAULT_CONFIG: "default",
+}
 
 
 class ConfigResource(NamedTuple):
@@ -63,6 +71,10 @@ class ConfigEntry:
     is_sensitive: bool
     synonyms: tuple[ConfigSynonym, ...] = ()
     documentation: str | None = None
+
+    @property
+    def source_words(self) -> str:
+        return _SOURCE_WORDS.get(self.source, self.source.name.lower())
 
     @property
     def is_default(self) -> bool:

@@ -23,6 +23,10 @@ class Answer:
     def text(self) -> str:
         return self.body.decode()
 
+    @property
+    def location(self) -> str:
+        return self.headers["location"]
+
 
 def _scope(method: str, url: str, headers: dict[str, str]) -> dict[str, Any]:
     path, _, query = url.partition("?")
