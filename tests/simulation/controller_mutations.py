@@ -356,6 +356,7 @@ def a_log_of_another_topic_is_kept(setattr_: SetAttr) -> None:
     setattr_(RoleChanges, "_provide", refusing)
 
 
+@found_in("topics", 4)
 def requests_are_merged_over_topic_ids(setattr_: SetAttr) -> None:
     """Found in this code: a waiting request about the old topic was sent for the new one."""
     setattr_(BrokerBatch, "_is_another", lambda self, topic, later: False)
