@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
-from barnabas.ui import groups, message, messages, overview, produce, settings, topics, transactions
+from barnabas.ui import groups, message, messages, overview, produce, replay, settings, topics, transactions
 from barnabas.ui.context import HERE, Context
 
 _ROUTES: Final[list[BaseRoute]] = [
@@ -20,6 +20,7 @@ _ROUTES: Final[list[BaseRoute]] = [
     *groups.ROUTES,
     *transactions.ROUTES,
     *settings.ROUTES,
+    *replay.ROUTES,
     Mount("/static", StaticFiles(directory=HERE / "static")),
 ]
 

@@ -1,0 +1,36 @@
+"""Hooks of `mkdocs build`: a page gets the recordings that it names, the site the script that replays them.
+
+The recordings and the script are those of the live page (``ui/``). A recording becomes a part of its page, so
+that the page works from a file, without a server.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from mkdocs.structure.files import File, Files
+
+UI: Final = Path(__file__).parents[1] / "ui"
+_PLACE: Final = re.compile(r'(<div class="replay" )data-recording="([\w-]+)"(>)')
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the script and the styles of a replay."""
+    for name in ("replay.js", "replay.css"):
+        content = (UI / "static" / name).read_text()
+        files.append(File.generated(config, f"assets/{name}", content=content))
+    return files
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Put each recording into its place."""
+    return _PLACE.sub(_filled, html)
+
+
+def _filled(place: re.Match[str]) -> str:
+    recording = (UI / "replays" / f"{place[2]}.json").read_text()
+    # Within a script only this ends it.
+    data = recording.replace("</", "<\\/")
+    return f'{place[1]}{place[3]}<script type="application/json">{data}</script>'
