@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.client.admin.base import AdminBase, error_of
+from barnabas.client.admin.kafka_replicas import describe_kafka_replicas
 from barnabas.client.arguments import check_mapping, several
 from barnabas.client.ask import check_alive
+from barnabas.client.cluster import Cluster
 from barnabas.client.metadata import Node
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
 from barnabas.protocol.ids import BrokerId, TopicPartition
@@ -140,14 +142,23 @@ class LogDirAdmin(AdminBase):
         )
         return {replica: results.get(TopicPartitionReplica(*replica), unanswered) for replica in assignment}
 
-    async def describe_replicas(self, topics: Iterable[str] | str | None = None) -> list[BrokerReplicas]:
-        """The replicas of every live broker: leader, ISR, high watermark, log end, size.
+    async def describe_replicas(
+        self,
+        topics: Iterable[str] | str | None = None,
+        brokers: Collection[int] | int | None = None,
+    ) -> list[BrokerReplicas]:
+        """The replicas of these brokers, or of all live ones: leader, ISR, high watermark, log end, size.
 
-        All brokers are asked at once, so that one that does not answer costs one request time-out.
+        All brokers are asked at once, so that one that does not answer costs one request time-out. Raises
+        BROKER_NOT_AVAILABLE for an id that no live broker has. With ``wire="kafka"`` there is no more than
+        `kafka_replicas` finds out: no followers, no failures.
         """
         chosen = None if topics is None else several("topics", topics, str)
+        ids = None if brokers is None else several("brokers", brokers, int)
+        if self.config.wire == "kafka":
+            return await self._describe_kafka_replicas(chosen, ids)
         described = []
-        for node, answer in await self._ask_live(wire.DescribeReplicasRequest(topics=chosen)):
+        for node, answer in await self._ask_live(wire.DescribeReplicasRequest(topics=chosen), ids):
             if isinstance(answer, BarnabasError):
                 described.append(BrokerReplicas(node, {}, answer))
                 continue
@@ -157,15 +168,31 @@ class LogDirAdmin(AdminBase):
             )
         return described
 
-    async def _ask_live(
-        self, request: RequestOf[R], chosen: Collection[int] | None = None
-    ) -> list[tuple[Node, R | BarnabasError]]:
-        """The answer or the error of each live broker, or of each of these."""
+    async def _describe_kafka_replicas(
+        self, topics: Collection[str] | None, chosen: Collection[int] | None
+    ) -> list[BrokerReplicas]:
+        cluster, nodes = await self._live(chosen)
+
+        async def describe(node: Node) -> BrokerReplicas:
+            try:
+                return BrokerReplicas(node, await describe_kafka_replicas(cluster, node.node_id, topics))
+            except BarnabasError as error:
+                return BrokerReplicas(node, {}, error)
+
+        return await asyncio.gather(*map(describe, nodes))
+
+    async def _live(self, chosen: Collection[int] | None) -> tuple[Cluster, list[Node]]:
         cluster = self._open()
         await cluster.refresh()
         check_alive(cluster, chosen or ())
         live = sorted(cluster.cache.nodes.values())
-        nodes = [node for node in live if chosen is None or node.node_id in chosen]
+        return cluster, [node for node in live if chosen is None or node.node_id in chosen]
+
+    async def _ask_live(
+        self, request: RequestOf[R], chosen: Collection[int] | None = None
+    ) -> list[tuple[Node, R | BarnabasError]]:
+        """The answer or the error of each live broker, or of each of these."""
+        cluster, nodes = await self._live(chosen)
 
         async def ask(node: Node) -> tuple[Node, R | BarnabasError]:
             try:
