@@ -239,7 +239,7 @@ _ROWS: Final = (
     Fault("restart", "Restart", "stop it if it runs, then start it", _SERVER, _restart, (*_ALIVE, "gone")),
     Fault("drain", "Drain", "move all its replicas to other brokers", _BROKER, _drain),
     Fault("fill-disk", "Fill disk", "its writes to files fail", _BROKER, _fill_disk, ended_by="give-room"),
-    Fault("give-room", "Give room", "its files may grow again; it is restarted", _BROKER, _give_room),
+    Fault("give-room", "Give room", "its files may grow again; it is restarted", _BROKER, _give_room, _ALIVE),
     Fault("cut", "Cut", "hold back all bytes from the one to the other", _PAIR, _cut, ended_by="mend"),
     Fault("sever", "Sever", "hold back all bytes between both", _PAIR, _sever, ended_by="mend"),
     Fault("slow", "Slow", "delay all bytes from the one to the other", _PAIR, _slow, ended_by="mend"),

@@ -8,7 +8,18 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
-from barnabas.ui import groups, message, messages, overview, produce, replay, settings, topics, transactions
+from barnabas.ui import (
+    faults,
+    groups,
+    message,
+    messages,
+    overview,
+    produce,
+    replay,
+    settings,
+    topics,
+    transactions,
+)
 from barnabas.ui.context import HERE, Context
 
 _ROUTES: Final[list[BaseRoute]] = [
@@ -17,6 +28,7 @@ _ROUTES: Final[list[BaseRoute]] = [
     *messages.ROUTES,
     *message.ROUTES,
     *produce.ROUTES,
+    *faults.ROUTES,
     *groups.ROUTES,
     *transactions.ROUTES,
     *settings.ROUTES,

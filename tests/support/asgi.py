@@ -53,9 +53,13 @@ async def get(
     return await _call(app, _scope("GET", url, headers), b"", leaves_after)
 
 
-async def post(app: Any, url: str, **form: str) -> Answer:
+async def post(app: Any, url: str, *, accept: str = "text/html", **form: str) -> Answer:
     body = urlencode(form).encode()
-    headers = {"content-type": "application/x-www-form-urlencoded", "content-length": str(len(body))}
+    headers = {
+        "accept": accept,
+        "content-type": "application/x-www-form-urlencoded",
+        "content-length": str(len(body)),
+    }
     return await _call(app, _scope("POST", url, headers), body, lambda body: False)
 
 

@@ -2,15 +2,15 @@
 import { bytes, count, h, keyed, post, row, setAttribute, setText } from "./dom.js";
 import { connect } from "./stream.js";
 import { timeline } from "./charts.js";
-import { brokerActions } from "./faults.js";
+import { brokerActions, fitActions } from "./faults.js";
 
 const COLUMNS = [["broker", "Broker"], ["state", "State"], ["leaders", "Leaders"], ["replicas", "Replicas"], ["size", "Size"],
   ["disk", "Disk free"], ["cpu", "CPU"], ["actions", "Faults"]];
 const RATES = { records_in: "records in", records_out: "records out", acknowledged: "acknowledged", bytes_in: "bytes in" };
 
 const at = (id) => document.getElementById(id);
-const canChange = document.body.dataset.rights === "change";
-const columns = canChange ? COLUMNS : COLUMNS.slice(0, -1);
+const canBreak = document.body.dataset.faults === "yes";
+const columns = canBreak ? COLUMNS : COLUMNS.slice(0, -1);
 const chart = timeline(at("timeline"), {}, {
   names: Object.keys(RATES).slice(0, 3), window_ms: 60_000, title: "Records a second", format: (value) => (value >= 10_000 ? `${value / 1000}k` : `${value}`),
 });
@@ -32,6 +32,7 @@ function fillBroker({ named, classList }, broker) {
   setText(named.size, bytes(broker.size_bytes));
   setText(named.disk, broker.disk_free_bytes == null ? "–" : bytes(broker.disk_free_bytes));
   setAttribute(named.disk, "title", broker.disk_total_bytes == null ? "" : `of ${bytes(broker.disk_total_bytes)}`);
+  if (named.actions) fitActions(named.actions, broker.state);
   setText(named.cpu, broker.cpu_percent == null ? "–" : `${Math.round(broker.cpu_percent)} %`);
 }
 

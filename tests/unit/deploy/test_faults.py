@@ -10,39 +10,16 @@ import pytest
 
 from barnabas.deploy.faults import DELAY_MS, FAULTS, Aim, TargetKind, has_full_disk, inject
 from barnabas.deploy.links import CLIENT
-from barnabas.deploy.ports import ReservedPort
-from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId
+from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.running_cluster import RunningCluster
-from barnabas.deploy.state import BrokerRecord, ClusterRecord, LinksRecord, write_record
-from tests.support.waiting import wait_for
-
-_SLEEPS = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+from barnabas.deploy.state import write_record
+from tests.support.idle_cluster import idle_cluster
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
-    """Broker 1 is a process that does nothing; broker 2 has never run; nobody started the proxies."""
-    sleeper = ManagedProcess.spawn("broker 1", _SLEEPS, log_file=tmp_path / "log")
-    wait_for(lambda: (tmp_path / "log").read_text() == "up\n", "the process does not start")
-    ports = {name: ReservedPort.pick() for name in ("1", "2", "zookeeper")}
-    record = ClusterRecord(
-        directory=str(tmp_path),
-        host="127.0.0.1",
-        zookeeper_connect="127.0.0.1:1",
-        zookeeper_port=1,
-        brokers=[
-            BrokerRecord(id=id, port=1, directory=str(tmp_path), log_dirs=[], process=process)
-            for id, process in ((1, sleeper.identity), (2, None))
-        ],
-        links=LinksRecord(ports={name: port.port for name, port in ports.items()}),
-    )
-    write_record(record)
-    opened = RunningCluster.open(tmp_path)
-    yield opened
-    opened.kill_all()
-    sleeper.kill()
-    for port in ports.values():
-        port.close()
+    with idle_cluster(tmp_path) as cluster:
+        yield cluster
 
 
 def test_every_ending_is_an_entry_of_the_table_for_the_same_kind_of_target() -> None:
