@@ -45,10 +45,13 @@ function fillRates(series) {
     });
 }
 
+/** Commands in a sentence are between backticks. */
+const withCode = (sentence) => sentence.split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part));
+
 connect([], (state, change) => {
   if (change.problems) {
     keyed(at("problems"), (change.problems.length ? change.problems : [""]).map((sentence) => [sentence, sentence]),
-      (sentence) => h("li", { class: sentence ? "problem" : "fine" }, sentence || "No problem: every partition has a leader, and every replica is in sync."), () => {});
+      (sentence) => h("li", { class: sentence ? "problem" : "fine" }, sentence ? withCode(sentence) : "No problem: every partition has a leader, and every replica is in sync."), () => {});
   }
   if (change.brokers || change.gone) keyed(at("brokers"), Object.entries(state.brokers), makeBroker, fillBroker, change.brokers && new Set(Object.keys(change.brokers)));
   if ("zookeeper" in change) {

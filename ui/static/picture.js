@@ -122,7 +122,7 @@ function drawBar(bar, scale, replica, { leader, others, id }) {
   for (const [other, { remote_log_end_offset: offset }] of Object.entries(others)) {
     if (Number(other) !== id && offset != null) heard.set(offset, [...(heard.get(offset) ?? []), other]);
   }
-  placeMarks(bar.heard, scale, [...heard].map(([offset, ids]) => [`heard ${ids.join(" ")}`, offset, `▾ broker ${ids.join(", ")} asked for ${count(offset)}`]), 11, 16);
+  placeMarks(bar.heard, scale, [...heard].map(([offset, ids]) => [`heard ${ids.join(" ")}`, offset, (scale.width < 600 ? `▾ ${ids}: ${count(offset)}` : `▾ broker ${ids.join(", ")} asked for ${count(offset)}`)]), 11, 16);
 }
 
 /** Lines between single records, where a record is wide enough to be counted. */
@@ -138,7 +138,7 @@ function drawGrid(grid, { from, to, x }) {
 function placeMarks(layer, { from, x, width }, marks, y, lineEnd) {
   let right = width;
   const placed = marks.filter(([, offset]) => offset >= from).sort((one, other) => other[1] - one[1]).map(([key, offset, text]) => {
-    const wide = text.length * 6.4 + 8;
+    const wide = text.length * 6.6 + 10;
     const left = Math.max(0, Math.min(right - wide, x(offset) - wide / 2));
     right = left;
     return [key, { offset, text, left, isShown: right > 0 || left + wide <= width }];
