@@ -12,16 +12,24 @@ from typing import Any, Final
 
 from mkdocs.structure.files import File, Files
 
+from barnabas.ui.report import as_classic_script
+
 UI: Final = Path(__file__).parents[1] / "ui"
+_MODULES: Final = ("dom.js", "picture.js", "replay.js")
 _PLACE: Final = re.compile(r'(<div class="replay" )data-recording="([\w-]+)"(>)')
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the script and the styles of a replay."""
-    for name in ("replay.js", "replay.css"):
-        content = (UI / "static" / name).read_text()
-        files.append(File.generated(config, f"assets/{name}", content=content))
+    static = UI / "static"
+    files.append(File.generated(config, "assets/replay.js", content=replay_script()))
+    for name in ("picture.css", "replay.css"):
+        files.append(File.generated(config, f"assets/{name}", content=(static / name).read_text()))
     return files
+
+
+def replay_script() -> str:
+    return as_classic_script((UI / "static" / name).read_text() for name in _MODULES)
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -83,7 +83,11 @@ def _replica(world: World, broker: SimBroker, led: Any) -> dict[str, Any]:
         "leader_epoch": None if partition is None else int(partition.leader_epoch),
         "size_bytes": None if view is None else view.log.size_bytes,
         "is_offline": not broker.is_up or broker.disk.has_failed,
-        "failure": None if broker.is_up else "the process is dead",
+        "failure": "the process is dead"
+        if not broker.is_up
+        else "the process is paused"
+        if broker.is_paused
+        else None,
         "caught_up_ms_ago": None,
     }
 
