@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
 from barnabas.ui import (
+    event_log,
     faults,
     groups,
     message,
@@ -29,6 +30,7 @@ _ROUTES: Final[list[BaseRoute]] = [
     *message.ROUTES,
     *produce.ROUTES,
     *faults.ROUTES,
+    *event_log.ROUTES,
     *groups.ROUTES,
     *transactions.ROUTES,
     *settings.ROUTES,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.cli import exit_codes
-from barnabas.cli.logs import _LogFile
 from barnabas.cli.main import main
+from barnabas.deploy.log_files import LogFile
 from barnabas.deploy.state import BrokerRecord, ClusterRecord, write_record
 
 Output = pytest.CaptureFixture[str]
@@ -61,7 +61,7 @@ def test_a_missing_broker_or_file_is_named(directory: Path, capsys: Output) -> N
 def test_a_followed_file_is_read_across_a_rotation(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_text(line(1, "before") + "begun")
-    log = _LogFile("x", path)
+    log = LogFile("x", path)
 
     def new() -> list[str]:
         return [text.split()[-1] for entry in log.new() for text in entry.lines]
