@@ -39,6 +39,9 @@ _SETTLED_RECORDS: Final = 50
 _QUICK: Final[dict[str, Any]] = {"request_timeout_ms": 2_000, "metadata_max_age_ms": 5_000}
 """Of the clients: a paused broker is given up soon."""
 
+_BETWEEN: Final = {"sever": " from ", "mend": " and "}
+"""Between the two ends of a link, in the sentence of a step."""
+
 Say = Callable[[float, str], None]
 """Is told the seconds since the beginning of the load, and what happens."""
 
@@ -207,7 +210,7 @@ class _Run:
         return str(self._chance.choice(followers))
 
     def _in_words(self, step: Step, ends: Sequence[str]) -> str:
-        text = " to ".join(map(named, ends))
+        text = _BETWEEN.get(step.do, " to ").join(map(named, ends))
         said = str(step.target)
         is_plain = not said or said.isdecimal() or said == text
         return text if is_plain else f"{text} ({said})"

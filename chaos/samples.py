@@ -152,7 +152,7 @@ class Samples:
 
     def longest_gap(self, end_s: float) -> tuple[int, str]:
         """Milliseconds and partition; one that had not ended lasts until `end_s`. (0, "") without any."""
-        lengths = [(round(((gap.end_s or end_s) - gap.start_s) * 1000), gap.partition) for gap in self.gaps]
+        lengths = [(self._length_ms(gap, end_s), gap.partition) for gap in self.gaps]
         return max(lengths, default=(0, ""))
 
     def series(self, end_s: float) -> dict[str, Any]:

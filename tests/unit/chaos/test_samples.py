@@ -51,6 +51,16 @@ def test_a_gap_is_of_one_partition_and_between_two_acknowledgements() -> None:
     assert run.longest_gap(101.0) == (650, "t-0")
 
 
+def test_the_length_of_a_gap_is_that_of_its_bar() -> None:
+    run = samples()
+    run.acknowledged(P0, 100.0, 100.0504)
+    run.acknowledged(P0, 100.0, 100.7006)
+    [gap] = run.history(101.0)["gaps"]
+    assert gap["end_ms"] - gap["start_ms"] == 651
+    assert "651 ms" in gap["text"]
+    assert run.longest_gap(101.0) == (651, "t-0")
+
+
 def test_a_gap_at_the_end_of_the_load_has_no_end() -> None:
     run = samples()
     run.acknowledged(P0, 100.0, 100.5)
