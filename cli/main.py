@@ -50,6 +50,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "chaos": ("chaos", "run a scenario of faults under load, judge it, and write its report"),
     "demo": ("demo", "the main job on real data, start to end"),
     "perf": ("perf", "measure how fast a cluster writes and reads records"),
+    "ui": ("ui", "serve the live page of a cluster"),
     "completion": ("completion", "print a completion script for bash or zsh"),
 }
 """Subcommand → (module of barnabas.cli, help). A module has ``add_arguments(parser, name)``; see `action`."""
@@ -63,11 +64,11 @@ _EPILOG: Final = (
 _EXTRAS: Final = {
     **dict.fromkeys(("kazoo", "prometheus_client", "uvloop"), "broker"),
     **dict.fromkeys(("rich", "shtab"), "cli"),
-    **dict.fromkeys(("jinja2", "starlette"), "ui"),
+    **dict.fromkeys(("fastavro", "jinja2", "sse_starlette", "starlette", "uvicorn"), "ui"),
 }
 """Package → the extra that installs it."""
 
-_REPORTED_BY_LOG: Final = frozenset({"broker", "chaos", "consume", "demo"})
+_REPORTED_BY_LOG: Final = frozenset({"broker", "chaos", "consume", "demo", "ui"})
 """Commands that run on while brokers are away, so that a line of the log says so."""
 
 

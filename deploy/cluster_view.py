@@ -346,8 +346,13 @@ def unreachable_view(error: BarnabasError) -> ClusterView:
 
 async def add_machine(view: ClusterView, cluster: RunningCluster, dir_words: str) -> None:
     """Add the processes and the disk of a cluster of this machine."""
+    add_processes(view, cluster, dir_words)
+    view.zookeeper = await asyncio.to_thread(zookeeper_view, cluster)
+
+
+def add_processes(view: ClusterView, cluster: RunningCluster, dir_words: str) -> None:
+    """As `add_machine`, without ZooKeeper, whose answer may take half a second."""
     view.processes, view.dir_words = cluster.brokers, dir_words
-    view.zookeeper = await asyncio.to_thread(_zookeeper_view, cluster)
     if cluster.has_links:
         view.links = cluster.link_server.state
     with suppress(OSError):  # the directory may have been removed under the cluster
@@ -355,7 +360,7 @@ async def add_machine(view: ClusterView, cluster: RunningCluster, dir_words: str
             view.full_disk = str(cluster.directory)
 
 
-def _zookeeper_view(cluster: RunningCluster) -> ZooKeeperView:
+def zookeeper_view(cluster: RunningCluster) -> ZooKeeperView:
     """Blocks until ZooKeeper answers, at most half a second for each server."""
     process = cluster.zookeeper_process
     state = "running" if process is None else process.state

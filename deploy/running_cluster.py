@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
 from barnabas.deploy.security import ADMIN, ClusterSecurity
 from barnabas.deploy.server import LocalServer
-from barnabas.deploy.state import LINKS, ZOOKEEPER, ClusterRecord, read_record, write_record
+from barnabas.deploy.state import LINKS, STATE_FILE, ZOOKEEPER, ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.ids import Endpoint
 
@@ -47,6 +48,7 @@ class RunningCluster:
         self._brokers = {int(broker.id): broker for broker in brokers}
         self.security = security
         self._link_server = link_server
+        self._version = _version(self.directory)
 
     @classmethod
     def open(cls, directory: Path | str) -> RunningCluster:
@@ -91,6 +93,20 @@ class RunningCluster:
             for broker in record.brokers
         ]
         return RunningCluster(record, zookeeper, brokers, security, link_server)
+
+    def reload(self) -> None:
+        """Take over the starts of processes that another program has recorded since.
+
+        Keeps the earlier record if the file is gone or unreadable, as under a directory that was removed.
+        """
+        present = _version(self.directory)
+        if present is None or present == self._version:
+            return
+        with suppress(DeployError):
+            opened = RunningCluster.open(self.directory)
+            self.record, self.zookeeper, self.security = opened.record, opened.zookeeper, opened.security
+            self._brokers, self._link_server = opened._brokers, opened._link_server
+        self._version = present
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -339,3 +355,12 @@ def link_targets(record: ClusterRecord) -> dict[str, Endpoint]:
     if record.zookeeper_port is not None:
         targets[ZOOKEEPER] = Endpoint(record.host, record.zookeeper_port)
     return targets
+
+
+def _version(directory: Path) -> tuple[int, int] | None:
+    """Of the record's file: it is replaced at each change. None if it does not exist."""
+    try:
+        stat = (directory / STATE_FILE).stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns

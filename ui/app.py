@@ -1,11 +1,24 @@
-"""The application of the live page: the routes of all pages and the static files."""
+"""The live page: its routes, its stream, and its server on one socket of 127.0.0.1, which ends at once.
+
+``GET stream`` sends the whole state, then its changes, as server-sent events; ``?with=groups,log`` adds parts
+that few pages need. Belongs to the event loop that serves.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
+import uvicorn
+from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
-from starlette.routing import BaseRoute, Mount
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from barnabas.ui import (
@@ -21,7 +34,41 @@ from barnabas.ui import (
     topics,
     transactions,
 )
+from barnabas.ui.access import Access, Address, local_addresses
 from barnabas.ui.context import HERE, Context
+from barnabas.ui.sampler import Listener, Part, Sampler
+
+HOST: Final = "127.0.0.1"
+FIRST_PORT: Final = 9080
+_PORTS: Final = 20
+_SHUTDOWN_S: Final = 2
+_RECONNECT_MS: Final = 1000
+_MOST_LISTENERS: Final = 50
+
+
+async def _stream(request: Request) -> Response:
+    sampler: Sampler = request.app.state.sampler
+    wanted = request.query_params.get("with", "").split(",")
+    if sampler.listeners >= _MOST_LISTENERS:
+        return Response("too many pages are open; close some\n", 503, media_type="text/plain")
+    return EventSourceResponse(_events(sampler, sampler.listen(wanted)))
+
+
+async def _events(sampler: Sampler, listener: Listener) -> AsyncIterator[ServerSentEvent]:
+    try:
+        while True:
+            await listener.wait()
+            if listener.is_closed:
+                return
+            if listener.needs_state and sampler.state is not None:
+                listener.needs_state = False
+                whole = sampler.whole(listener.parts).decode()
+                yield ServerSentEvent(whole, event="state", retry=_RECONNECT_MS)
+            for change in listener.take():
+                yield ServerSentEvent(change.decode(), event="change")
+    finally:
+        sampler.leave(listener)
+
 
 _ROUTES: Final[list[BaseRoute]] = [
     *overview.ROUTES,
@@ -35,11 +82,107 @@ _ROUTES: Final[list[BaseRoute]] = [
     *transactions.ROUTES,
     *settings.ROUTES,
     *replay.ROUTES,
+    Route("/stream", _stream),
     Mount("/static", StaticFiles(directory=HERE / "static")),
 ]
+_PARTS: Final[Sequence[Part]] = (
+    Part("groups", 2.0, groups.make_part),
+    Part("transactions", 2.0, transactions.make_part),
+)
+"""The parts of the state that a page asks for by name."""
 
 
 def make_app(context: Context) -> Starlette:
-    app = Starlette(routes=_ROUTES)
+    sampler = Sampler(context, _PARTS)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        looking = asyncio.create_task(sampler.run())
+        try:
+            yield
+        finally:
+            sampler.close()
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    app = Starlette(routes=_ROUTES, lifespan=lifespan)
+    # A redirect would name the host that the server sees, not that of a reverse proxy.
+    app.router.redirect_slashes = False
     app.state.context = context
+    app.state.sampler = sampler
     return app
+
+
+# -- the server ---------------------------------------------------------------------------------------------
+
+
+def bind(port: int | None) -> socket.socket:
+    """A listening socket on this port, or without one on the first free port from 9080 on. Raises OSError."""
+    ports = range(FIRST_PORT, FIRST_PORT + _PORTS) if port is None else (port,)
+    for number in ports:
+        try:
+            return socket.create_server((HOST, number))
+        except OSError as error:
+            reason = error
+    raise OSError(reason.errno, reason.strerror, f"{HOST}:{ports[0]}") from reason
+
+
+class _Server(uvicorn.Server):
+    """Ends its streams first: an open page would keep the server for as long as it is open."""
+
+    def __init__(self, config: uvicorn.Config, sampler: Sampler) -> None:
+        super().__init__(config)
+        self._sampler = sampler
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the server in order; uvicorn would raise them again at the end."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self.end)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def end(self) -> None:
+        self.should_exit = True
+        self._sampler.close()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._sampler.close()
+        await super().shutdown(sockets)
+
+
+def make_server(context: Context, *, port: int, token: str, public: Sequence[Address] = ()) -> _Server:
+    app = make_app(context)
+    addresses = [*local_addresses(port), *public]
+    config = uvicorn.Config(
+        Access(app, token=token, addresses=addresses, is_read_only=context.is_read_only),
+        # One parser and no websockets, whatever else is installed.
+        http="h11",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+    )
+    return _Server(config, app.state.sampler)
+
+
+async def serve(
+    context: Context,
+    listening: socket.socket,
+    *,
+    token: str,
+    public: Sequence[Address],
+    ready: Callable[[], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM. `ready` is called once connections are accepted."""
+    server = make_server(context, port=listening.getsockname()[1], token=token, public=public)
+    ready()
+    await server.serve([listening])

@@ -1,0 +1,494 @@
+"""The sampler: it looks at the cluster twice a second while a page listens, and keeps what the pages show.
+
+Guarantees. Each broker is asked by itself, and a tick waits for no answer longer than `_WAIT_S`: a broker
+that is paused or gone delays neither the others nor the page. What is kept is bounded. A listener that does
+not read gets a new whole state instead of a growing queue. An error in a tick or a part is logged; the next
+tick follows.
+
+A part of the state that few pages need (groups, log, …) is a `Part` in the table of `app.py`: it is asked
+only while a listener wants it by name, in a task of its own.
+
+Belongs to the event loop of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from barnabas.client.admin.admin import ClusterDescription
+from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas
+from barnabas.client.admin.placement import PartitionReassignment
+from barnabas.client.metadata import TopicInfo
+from barnabas.deploy.cluster_view import (
+    ClusterView,
+    add_processes,
+    fetch_min_isr,
+    fetch_moves,
+    join_view,
+    unreachable_view,
+    zookeeper_view,
+)
+from barnabas.deploy.local_broker import LocalBroker
+from barnabas.protocol.errors import BarnabasError, LocalError
+from barnabas.protocol.ids import TopicPartition
+from barnabas.ui.context import Context
+from barnabas.ui.snapshot import Look, State, changes, figures_of, state_of
+from barnabas.ui.timeline import InferredGaps, marks_between
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.5
+_WAIT_S: Final = 0.3
+_SILENT_S: Final = 1.0
+"""A broker that owes an answer for longer is silent."""
+_SLOW_S: Final = 10.0
+"""Between two looks at what seldom changes: minimum ISRs, disks."""
+_FORGET_S: Final = 3.0
+"""After a longer pause without listeners, the state before says nothing about the present."""
+_MOST_POINTS: Final = 1200
+_MOST_MARKS: Final = 500
+_MOST_UNREAD: Final = 4
+_MOST_SERIES: Final = 64
+_ADDED: Final = ("log", "marks", "figures")
+"""Entries of an update that are added to what is kept, and are no part of the state."""
+
+T = TypeVar("T")
+
+Ask = Callable[[State], Awaitable[State]]
+"""From the present state to an update: an entry with the part's name replaces that part of the state; ``log``
+and ``marks`` are lists of entries that are added (without an id they get one); ``figures`` are the newest
+points of series, name → (unit, value).
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the state that a page asks for by ``stream?with=NAME,…``. `make` is called once a server."""
+
+    name: str
+    interval_s: float
+    make: Callable[[Context], Ask]
+
+
+class Listener:
+    """The unread changes of one open page, or the need of a whole state."""
+
+    def __init__(self, parts: frozenset[str]) -> None:
+        self.parts = parts
+        self.needs_state = True
+        self.is_closed = False
+        self._unread: deque[bytes] = deque()
+        self._woken = asyncio.Event()
+
+    def put(self, change: bytes) -> None:
+        if not self.needs_state:
+            self._unread.append(change)
+            if len(self._unread) > _MOST_UNREAD:
+                self._unread.clear()
+                self.needs_state = True
+        self._woken.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._woken.set()
+
+    async def wait(self) -> None:
+        """Until there is something to send, or the end."""
+        await self._woken.wait()
+        self._woken.clear()
+
+    def take(self) -> Iterator[bytes]:
+        while self._unread:
+            yield self._unread.popleft()
+
+
+class _Question(Generic[T]):
+    """The newest answer to one question, which is asked again and again but once at a time."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], interval_s: float = 0.0) -> None:
+        self._ask = ask
+        self._interval_s = interval_s
+        self._asked = -interval_s - 1.0
+        self._task: asyncio.Task[T] | None = None
+        self.answer: T | None = None
+        self.error: BarnabasError | None = None
+
+    def start(self, now: float) -> asyncio.Task[T] | None:
+        """Ask if it is time; returns the task that is under way."""
+        if self._task is None and now - self._asked >= self._interval_s:
+            self._asked = now
+            self._task = asyncio.ensure_future(self._ask())
+        return self._task
+
+    def take(self) -> None:
+        """Keep the answer if it has come. Raises an unforeseen error."""
+        if self._task is None or not self._task.done():
+            return
+        task, self._task = self._task, None
+        try:
+            self.answer, self.error = task.result(), None
+        except BarnabasError as error:
+            self.error = error
+
+    def is_late(self, now: float) -> bool:
+        return self._task is not None and now - self._asked > _SILENT_S
+
+    def ask_soon(self) -> None:
+        self._asked = -self._interval_s - 1.0
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class Sampler:
+    def __init__(self, context: Context, parts: Sequence[Part] = ()) -> None:
+        self._context = context
+        self._parts = {part.name: part for part in parts}
+        self._part_questions: dict[str, _Question[State]] = {}
+        self._kept: dict[str, State] = {}
+        """By part, its newest entries of the state."""
+        self._listeners: set[Listener] = set()
+        self._is_wanted = asyncio.Event()
+        self.state: State | None = None
+        """The newest state, without history; None before the first look."""
+        self._marks: deque[State] = deque(maxlen=_MOST_MARKS)
+        self._gaps: dict[Any, State] = {}
+        self._log: deque[State] = deque(maxlen=_MOST_MARKS)
+        self._series: dict[str, State] = {}
+        self._fresh: dict[str, dict[Any, State]] = {"marks": {}, "gaps": {}, "log": {}}
+        self._ids = itertools.count(1)
+        self._inferred = InferredGaps()
+        self.infers_gaps = True
+        """False while a pulse measures the gaps."""
+        self._metadata = _Question(self._ask_metadata)
+        self._moves = _Question(self._ask_moves)
+        self._min_isr = _Question(self._ask_min_isr, _SLOW_S)
+        cluster = context.cluster
+        self._zookeeper = (
+            None if cluster is None else _Question(partial(asyncio.to_thread, zookeeper_view, cluster), 1.0)
+        )
+        self._replicas: dict[int, _Question[list[BrokerReplicas]]] = {}
+        self._log_dirs: dict[int, _Question[list[BrokerLogDirs]]] = {}
+        self._cpu = CpuMeter()
+        self._last_error = ""
+        self._unsettled: frozenset[str] = frozenset()
+        """The topics of the last question for minimum ISRs."""
+
+    # -- listeners -----------------------------------------------------------------------------------------
+
+    def listen(self, parts: Iterable[str]) -> Listener:
+        listener = Listener(frozenset(self._parts.keys() & set(parts)))
+        self._listeners.add(listener)
+        self._is_wanted.set()
+        return listener
+
+    @property
+    def listeners(self) -> int:
+        return len(self._listeners)
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+        if not self._listeners:
+            self._is_wanted.clear()
+
+    def close(self) -> None:
+        """End all streams, so that the server can end at once."""
+        for listener in self._listeners:
+            listener.close()
+
+    def whole(self, parts: frozenset[str]) -> bytes:
+        """The state with its history, for a listener that wants these parts."""
+        state = self._chosen(self.state or {}, parts)
+        history = {"marks": [*self._marks], "gaps": [*self._gaps.values()], "series": self._series}
+        if "log" in parts:
+            history["log"] = [*self._log]
+        return msgspec.json.encode({**state, **history})
+
+    def _chosen(self, state: State, parts: frozenset[str]) -> State:
+        unwanted = {key for name, kept in self._kept.items() if name not in parts for key in kept}
+        if "log" not in parts:
+            unwanted.add("log")
+        return {key: value for key, value in state.items() if key not in unwanted}
+
+    # -- history -------------------------------------------------------------------------------------------
+
+    def mark(
+        self,
+        kind: str,
+        text: str,
+        *,
+        broker: int | None = None,
+        partition: str | None = None,
+        time_ms: int | None = None,
+    ) -> None:
+        """Add a mark to the timeline of every page."""
+        mark: State = {"time_ms": time_ms or _now_ms(), "kind": kind, "text": text}
+        if broker is not None:
+            mark["broker"] = broker
+        if partition is not None:
+            mark["partition"] = partition
+        self._add("marks", mark, self._marks)
+
+    def gap(self, id: str, start_ms: float, end_ms: float | None, text: str) -> None:
+        """Show a gap without acknowledgements, or its end under the same id."""
+        gap = {"id": id, "start_ms": start_ms, "end_ms": end_ms, "text": text}
+        self._gaps[id] = gap
+        while len(self._gaps) > _MOST_MARKS:
+            del self._gaps[next(iter(self._gaps))]
+        self._fresh["gaps"][id] = gap
+
+    def _add(self, name: str, entry: State, kept: deque[State]) -> None:
+        identified = entry if "id" in entry else {"id": next(self._ids), **entry}
+        kept.append(identified)
+        self._fresh[name][identified["id"]] = identified
+
+    def _extend_series(self, figures: Mapping[str, tuple[str, float]], time_ms: int) -> State:
+        fresh: State = {}
+        for name, (unit, value) in figures.items():
+            if name not in self._series and len(self._series) >= _MOST_SERIES:
+                continue
+            series = self._series.setdefault(name, {"unit": unit, "points": []})
+            series["points"].append([time_ms, value])
+            del series["points"][:-_MOST_POINTS]
+            fresh[name] = {"unit": unit, "points": [[time_ms, value]]}
+        return fresh
+
+    # -- ticks ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look twice a second while somebody listens, until cancelled."""
+        try:
+            while True:
+                await self._is_wanted.wait()
+                started = time.monotonic()
+                try:
+                    await self._tick()
+                except Exception as error:  # noqa: BLE001 - logged; the next look follows
+                    self._failed("a look at the cluster", error)
+                await asyncio.sleep(max(0.1, TICK_S - (time.monotonic() - started)))
+        finally:
+            for question in self._questions():
+                question.cancel()
+
+    def _questions(self) -> list[_Question[Any]]:
+        single: list[_Question[Any]] = [self._metadata, self._moves, self._min_isr]
+        if self._zookeeper is not None:
+            single.append(self._zookeeper)
+        return [
+            *single,
+            *self._replicas.values(),
+            *self._log_dirs.values(),
+            *self._part_questions.values(),
+        ]
+
+    async def _tick(self) -> None:
+        self._choose_parts()
+        now = time.monotonic()
+        tasks = [task for question in self._questions() if (task := question.start(now)) is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_WAIT_S)
+        self._take_answers()
+        has_answer = self._metadata.answer is not None or self._metadata.error is not None
+        if not has_answer and not self._metadata.is_late(time.monotonic()):
+            return
+        before, state = self.state, self._look()
+        if before is not None and state["time_ms"] - before["time_ms"] > _FORGET_S * 1000:
+            before = None
+        figures = figures_of(state, before)
+        for name, update in self._part_updates():
+            for entry in update.get("log", ()):
+                self._add("log", entry, self._log)
+            for entry in update.get("marks", ()):
+                self._add("marks", entry, self._marks)
+            figures |= update.get("figures", {})
+            kept = {key: value for key, value in update.items() if key not in _ADDED}
+            self._kept[name] = self._kept.get(name, {}) | kept
+        for kept in self._kept.values():
+            state |= kept
+        if before is not None:
+            for mark in marks_between(before, state):
+                self._add("marks", mark, self._marks)
+        if self.infers_gaps:
+            for gap in self._inferred.look(state):
+                self.gap(gap["name"], gap["start_ms"], gap["end_ms"], gap["text"])
+        self._publish(state, self._extend_series(figures, state["time_ms"]))
+
+    def _take_answers(self) -> None:
+        for question in self._questions():
+            try:
+                question.take()
+            except Exception as error:  # noqa: BLE001 - logged; the next look follows
+                self._failed("a part of a look at the cluster", error)
+
+    def _failed(self, title: str, error: Exception) -> None:
+        """Log an unforeseen error; one that comes again at each look is logged once."""
+        if repr(error) != self._last_error:
+            self._last_error = repr(error)
+            log.error("%s failed; the next one follows", title, exc_info=error)
+
+    def _publish(self, state: State, series: State) -> None:
+        before, self.state = self.state, state
+        if before is None:
+            for listener in self._listeners:
+                listener.put(b"")
+            return
+        change = changes(state, before)
+        fresh: State = {name: [*entries.values()] for name, entries in self._fresh.items() if entries}
+        for entries in self._fresh.values():
+            entries.clear()
+        if series:
+            fresh["series"] = series
+        encoded: dict[frozenset[str], bytes] = {}
+        for listener in self._listeners:
+            if listener.parts not in encoded:
+                chosen = self._chosen({**change, **fresh}, listener.parts)
+                encoded[listener.parts] = msgspec.json.encode(chosen)
+            listener.put(encoded[listener.parts])
+
+    # -- parts ---------------------------------------------------------------------------------------------
+
+    def _choose_parts(self) -> None:
+        wanted = {name for listener in self._listeners for name in listener.parts}
+        for name in self._part_questions.keys() - wanted:
+            self._part_questions.pop(name).cancel()
+            self._kept.pop(name, None)
+        for name in wanted - self._part_questions.keys():
+            part = self._parts[name]
+            ask = part.make(self._context)
+            self._part_questions[name] = _Question(partial(self._ask_part, ask), part.interval_s)
+
+    async def _ask_part(self, ask: Ask) -> State:
+        return await ask(self.state or {})
+
+    def _part_updates(self) -> Iterator[tuple[str, State]]:
+        """The updates of parts since the last tick."""
+        for name, question in self._part_questions.items():
+            if question.answer is not None:
+                answer, question.answer = question.answer, None
+                yield name, answer
+
+    # -- the cluster ---------------------------------------------------------------------------------------
+
+    async def _ask_metadata(self) -> tuple[ClusterDescription, dict[str, TopicInfo]]:
+        admin = self._context.admin
+        cluster, described = await asyncio.gather(admin.describe_cluster(), admin.describe_topics())
+        return cluster, described
+
+    async def _ask_moves(self) -> tuple[Mapping[TopicPartition, PartitionReassignment], str | None]:
+        controller = -1 if self._metadata.answer is None else self._metadata.answer[0].controller_id
+        return await fetch_moves(self._context.admin, controller)
+
+    async def _ask_min_isr(self) -> dict[str, int]:
+        topics = [] if self._metadata.answer is None else [*self._metadata.answer[1]]
+        return await fetch_min_isr(self._context.admin, topics)
+
+    def _look(self) -> State:
+        """The state by the newest answers. A broker that owes an answer for a second is silent."""
+        now = time.monotonic()
+        view = self._view(now)
+        cluster = self._context.cluster
+        if cluster is not None:
+            cluster.reload()
+            add_processes(view, cluster, self._context.dir_words)
+            view.zookeeper = None if self._zookeeper is None else self._zookeeper.answer
+        look = Look(
+            time_ms=_now_ms(),
+            view=view,
+            cpu_percent=self._cpu.percent(view.processes, now),
+            log_dirs={id: dirs.answer[0] for id, dirs in self._log_dirs.items() if dirs.answer},
+            is_read_only=self._context.is_read_only,
+            is_kafka=self._context.admin.config.wire == "kafka",
+        )
+        return state_of(look, self.state)
+
+    def _view(self, now: float) -> ClusterView:
+        if self._metadata.error is not None:
+            return unreachable_view(self._metadata.error)
+        if self._metadata.answer is None or self._metadata.is_late(now):
+            return unreachable_view(LocalError("no broker answers"))
+        cluster, described = self._metadata.answer
+        self._know({int(node.node_id) for node in cluster.nodes}, described)
+        answers = []
+        for node in cluster.nodes:
+            question = self._replicas[node.node_id]
+            if question.error is not None:
+                answers.append(BrokerReplicas(node, {}, question.error))
+            elif question.is_late(now):
+                answers.append(BrokerReplicas(node, {}, LocalError(f"no answer for {_SILENT_S:g} s")))
+            elif question.answer:
+                answers.append(question.answer[0]._replace(node=node))
+            else:
+                answers.append(BrokerReplicas(node, {}))
+        moves, moves_error = self._moves.answer or ({}, None)
+        min_isr = self._min_isr.answer or {}
+        return join_view(cluster, described, answers, moves, min_isr=min_isr, moves_error=moves_error)
+
+    def _know(self, brokers: set[int], described: Mapping[str, TopicInfo]) -> None:
+        """Ask each broker of the metadata, and no other."""
+        admin = self._context.admin
+        for id in brokers - self._replicas.keys():
+            self._replicas[id] = _Question(partial(admin.describe_replicas, None, [id]))
+            self._log_dirs[id] = _Question(partial(admin.describe_log_dirs, [id]), _SLOW_S)
+        for id in self._replicas.keys() - brokers:
+            self._replicas.pop(id).cancel()
+            self._log_dirs.pop(id).cancel()
+        if described.keys() - (self._min_isr.answer or {}).keys() - self._unsettled:
+            # A topic was created: its setting is not waited for twice.
+            self._unsettled = frozenset(described)
+            self._min_isr.ask_soon()
+
+
+class CpuMeter:
+    """The CPU time of processes between two looks, from ``/proc``."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[float, float]] = {}
+
+    def percent(self, brokers: Sequence[LocalBroker], now: float) -> dict[int, float]:
+        """By broker: of one core; absent in the first look."""
+        present: dict[int, tuple[float, float]] = {}
+        percents: dict[int, float] = {}
+        for broker in brokers:
+            if broker.process is None:
+                continue
+            pid = broker.process.pid
+            spent_s = _cpu_s(pid)
+            if spent_s is None:
+                continue
+            present[pid] = (now, spent_s)
+            then, before_s = self._before.get(pid, (now, spent_s))
+            # A pid that was given away has spent less.
+            if now > then and spent_s >= before_s:
+                percents[int(broker.id)] = round(100 * (spent_s - before_s) / (now - then), 1)
+        self._before = present
+        return percents
+
+
+def _cpu_s(pid: int) -> float | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The second field, a name, may contain anything, but ends at the last parenthesis; these follow it.
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,222 @@
+"""The state of the live page, from one view of the cluster and the state before. Pure: no I/O, no clock.
+
+The state is plain data as JSON has it, since it is sent as it is. What is unknown is None: a replica whose
+broker does not answer has no offsets, rather than old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas
+from barnabas.deploy.cluster_view import ClusterView, PartitionView, known
+
+State = dict[str, Any]
+
+KEYED: Final = ("brokers", "partitions", "groups", "transactions")
+"""Parts that are merged entry by entry."""
+APPENDED: Final = ("marks", "gaps", "log")
+"""Lists whose entries have an id: appended, or replaced by it."""
+_SILENT_REPLICA: Final[State] = {
+    "log_start_offset": None,
+    "high_watermark": None,
+    "last_stable_offset": None,
+    "log_end_offset": None,
+    "remote_log_end_offset": None,
+    "leader_epoch": None,
+    "size_bytes": None,
+    "is_offline": None,
+    "failure": None,
+    "caught_up_ms_ago": None,
+}
+
+
+@dataclass(kw_only=True)
+class Look:
+    """All that one tick of the sampler has learnt."""
+
+    time_ms: int
+    view: ClusterView
+    cpu_percent: Mapping[int, float] = field(default_factory=dict)
+    log_dirs: Mapping[int, BrokerLogDirs] = field(default_factory=dict)
+    is_read_only: bool = False
+    is_kafka: bool = False
+    """Brokers of other software: they describe no replicas."""
+
+
+def state_of(look: Look, before: State | None) -> State:
+    """The whole state, without the parts that are added by name and without marks, gaps and series."""
+    view = look.view
+    partitions = {
+        partition.name: _partition(partition, view.brokers, look.time_ms, before)
+        for partition in view.partitions
+    }
+    return {
+        "time_ms": look.time_ms,
+        "cluster_id": view.cluster_id or (before or {}).get("cluster_id"),
+        "controller": view.controller_id if view.controller_id >= 0 else None,
+        "is_local": bool(view.processes),
+        "is_read_only": look.is_read_only,
+        "is_kafka": look.is_kafka,
+        "problems": view.problems(),
+        "zookeeper": None
+        if view.zookeeper is None
+        else {"endpoint": view.zookeeper.endpoint, "state": view.zookeeper.state, "pid": view.zookeeper.pid},
+        "brokers": _brokers(look, before),
+        "partitions": partitions if view.unreachable is None else _leaderless(before),
+    }
+
+
+def _leaderless(before: State | None) -> State:
+    """While no broker answers, the known partitions stay in sight with nothing that is known of them now."""
+    partitions = {} if before is None else before["partitions"]
+    return {
+        name: partition
+        | {
+            "leader": None,
+            "records_per_s": None,
+            "replicas": dict.fromkeys(partition["replicas"], _SILENT_REPLICA),
+        }
+        for name, partition in partitions.items()
+    }
+
+
+def _partition(
+    partition: PartitionView, brokers: Sequence[BrokerReplicas], time_ms: int, before: State | None
+) -> State:
+    info, moving = partition.info, partition.moving
+    leader = info.leader if info.leader >= 0 else None
+    leads = partition.replicas.get(info.leader)
+    earlier = None if before is None else before["partitions"].get(partition.name)
+    rate = None
+    if earlier is not None and before is not None and leads is not None and earlier["leader"] == leader:
+        then = earlier["replicas"].get(str(leader), _SILENT_REPLICA)["log_end_offset"]
+        seconds = (time_ms - before["time_ms"]) / 1000
+        if then is not None and seconds > 0:
+            rate = round(max(0, leads.log_end_offset - then) / seconds, 1)
+    min_isr = partition.min_isr
+    if min_isr is None and earlier is not None:
+        min_isr = earlier["min_isr"]
+    return {
+        "topic": info.topic,
+        "partition": info.partition,
+        "is_internal": partition.is_internal,
+        "leader": leader,
+        "leader_epoch": info.leader_epoch,
+        "isr": list(info.isr),
+        "min_isr": min_isr,
+        "records_per_s": rate,
+        "is_under_min_isr": partition.is_under_min_isr,
+        "replicas": {str(id): _replica(partition, id) for id in info.replicas},
+        "moving": None
+        if moving is None
+        else {
+            "target": list(moving.target),
+            "adding": list(moving.adding),
+            "removing": list(moving.removing),
+        },
+    }
+
+
+def _replica(partition: PartitionView, broker_id: int) -> State:
+    replica, remote = partition.replicas.get(broker_id), partition.remote(broker_id)
+    if replica is None:
+        return _SILENT_REPLICA
+    return {
+        "log_start_offset": known(replica.log_start_offset),
+        "high_watermark": known(replica.high_watermark),
+        "last_stable_offset": known(replica.last_stable_offset),
+        "log_end_offset": known(replica.log_end_offset),
+        "remote_log_end_offset": remote.remote_log_end_offset,
+        "leader_epoch": known(replica.leader_epoch),
+        "size_bytes": known(replica.size_bytes),
+        "is_offline": replica.is_offline,
+        "failure": replica.failure or None,
+        "caught_up_ms_ago": remote.caught_up_ms_ago,
+    }
+
+
+def _brokers(look: Look, before: State | None) -> State:
+    """The brokers of the metadata, of this machine and of the state before; absent ones are gone."""
+    view = look.view
+    answers = {int(answer.node.node_id): answer for answer in view.brokers}
+    processes = {int(process.id): process for process in view.processes}
+    earlier: State = {} if before is None else before["brokers"]
+    named = {int(id) for partition in view.partitions for id in partition.info.replicas}
+    leaders: dict[int, int] = {}
+    replicas: dict[int, int] = {}
+    for partition in view.partitions:
+        leaders[partition.info.leader] = leaders.get(partition.info.leader, 0) + 1
+        for id in map(int, partition.info.replicas):
+            replicas[id] = replicas.get(id, 0) + 1
+    brokers = {}
+    for id in sorted({*answers, *processes, *named, *map(int, earlier)}):
+        answer, process, was = answers.get(id), processes.get(id), earlier.get(str(id), {})
+        state = process.state if process is not None else "gone" if answer is None else "running"
+        if state == "running" and (answer is None or answer.error is not None):
+            state = "silent"
+        endpoint = answer.node.endpoint if answer else process.endpoint if process else None
+        dirs = look.log_dirs.get(id)
+        volumes = {} if dirs is None else {(d.total_bytes, d.usable_bytes) for d in dirs.log_dirs}
+        known = [(total, free) for total, free in volumes if total is not None and free is not None]
+        brokers[str(id)] = {
+            "id": id,
+            "endpoint": str(endpoint) if endpoint else was.get("endpoint"),
+            "rack": answer.node.rack if answer else was.get("rack"),
+            "state": state,
+            "pid": process.process.pid if process and process.process and state != "gone" else None,
+            "is_controller": id == view.controller_id,
+            "leaders": leaders.get(id, 0),
+            "replicas": replicas.get(id, 0),
+            "size_bytes": sum(max(0, r.size_bytes) for r in answer.replicas.values())
+            if answer and not answer.error
+            else None,
+            "disk_free_bytes": min((free for _, free in known), default=None),
+            "disk_total_bytes": min(((free, total) for total, free in known), default=(None, None))[1],
+            "cpu_percent": look.cpu_percent.get(id) if state == "running" else None,
+            "error": str(answer.error) if answer and answer.error else None,
+        }
+    return brokers
+
+
+def figures_of(state: State, before: State | None) -> dict[str, tuple[str, float]]:
+    """The newest point of each series: name → (unit, value). A rate needs the state before."""
+    if before is None:
+        return {}
+    seconds = (state["time_ms"] - before["time_ms"]) / 1000
+    if seconds <= 0:
+        return {}
+    records = sum(partition["records_per_s"] or 0 for partition in state["partitions"].values())
+    grown = 0
+    for name, partition in state["partitions"].items():
+        leader = str(partition["leader"])
+        earlier = before["partitions"].get(name, {"replicas": {}})["replicas"].get(leader, _SILENT_REPLICA)
+        present = partition["replicas"].get(leader, _SILENT_REPLICA)
+        if present["size_bytes"] is not None and earlier["size_bytes"] is not None:
+            # A log that retention has shortened has not written less than nothing.
+            grown += max(0, present["size_bytes"] - earlier["size_bytes"])
+    return {
+        "records_in": ("records/s", round(records, 1)),
+        "bytes_in": ("bytes/s", round(grown / seconds, 1)),
+    }
+
+
+def changes(state: State, before: State) -> State:
+    """The entries that differ, and ``gone``: by part, the names of entries that are no more."""
+    changed: State = {
+        name: value
+        for name, value in state.items()
+        if name not in KEYED and (name not in before or before[name] != value)
+    }
+    gone = {}
+    for part in KEYED:
+        if part not in state:
+            continue
+        entries, earlier = state[part], before.get(part, {})
+        if differing := {name: entry for name, entry in entries.items() if earlier.get(name) != entry}:
+            changed[part] = differing
+        if removed := [name for name in earlier if name not in entries]:
+            gone[part] = removed
+    return {**changed, "gone": gone} if gone else changed
