@@ -17,7 +17,7 @@ const chart = timeline(at("timeline"), {}, {
 
 function makeBroker(id) {
   const made = row(columns, { "data-broker": id });
-  made.named.actions?.append(...[brokerActions(Number(id))].flat());
+  made.named.actions?.append(...brokerActions(Number(id)));
   return made;
 }
 
@@ -27,6 +27,7 @@ function fillBroker({ named, classList }, broker) {
   setText(named.state, broker.state);
   setAttribute(named.state, "title", broker.error ?? "");
   for (const state of ["running", "paused", "gone", "silent"]) classList.toggle(state, broker.state === state);
+  if (named.actions) fitActions(named.actions, broker.state);
   setText(named.leaders, count(broker.leaders));
   setText(named.replicas, count(broker.replicas));
   setText(named.size, bytes(broker.size_bytes));
