@@ -1,16 +1,10 @@
 """A replay of the documentation in a real browser: from a file, without a server, without any request."""
 
 import importlib.util
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import pytest
-
-CHROMIUM: Final = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
 ROOT: Final = Path(__file__).parents[2]
 
 
@@ -21,15 +15,6 @@ def _hooks() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture
-def page() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield browser.new_page()
-        browser.close()
 
 
 def test_a_replay_steps_to_the_loss_by_keyboard_without_a_request(page: Any, tmp_path: Path) -> None:
