@@ -449,6 +449,8 @@ class FakeBroker:
         self.node_id = node_id
         self.port = 0
         self.received: list[tuple[int, Any]] = []
+        self.is_kafka = False
+        """It closes native connections, as brokers of other software do."""
         self.versions: set[tuple[int, int]] = set()
         """The API and version of all requests of Kafka's protocol."""
         self.scripted: dict[int, list[Answer]] = {}
@@ -561,6 +563,9 @@ class _Connection(asyncio.BufferedProtocol):
             payload = await self._queue.get()
             view = memoryview(bytes(payload))
             is_native = codec_msgpack.is_native(view)
+            if is_native and broker.is_kafka:
+                self.abort()
+                return
             head = (codec_msgpack if is_native else codec_kafka).decode_request(view)
             if head.api_version is not None:
                 broker.versions.add((head.api_key, head.api_version))
