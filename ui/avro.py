@@ -40,10 +40,19 @@ def _load(option: str, path: Path) -> Decode:
     except ImportError as error:
         raise InvalidConfiguration(f"--avro {option!r}: {error}; `pip install 'barnabas[ui]'`") from None
     try:
-        schema = parse_schema(json.loads(path.read_text(encoding="utf-8")))
+        declared = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InvalidConfiguration(f"--avro {option!r}: {error}") from None
-    except (SchemaParseException, TypeError, KeyError, AttributeError, RecursionError) as error:
+    try:
+        schema = parse_schema(declared)
+    except (
+        SchemaParseException,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         text = f"{type(error).__name__}: {error}"
         raise InvalidConfiguration(f"--avro {option!r}: no Avro schema: {text}") from None
     if _has_endless_array(schema):
