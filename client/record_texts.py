@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.common.texts import iso_time
 
 if TYPE_CHECKING:
     from barnabas.client.consumer.partition_state import ConsumerRecord
     from barnabas.protocol.records import Record
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+"""`json.dumps` with options makes an encoder for each record."""
 
 
 def field(name: str, data: bytes | memoryview | None) -> dict[str, str | None]:
@@ -39,7 +42,7 @@ def record_fields(record: ConsumerRecord | Record) -> dict[str, Any]:
 def json_line(record: ConsumerRecord) -> bytes:
     """The line of one record, without its end."""
     fields = {"topic": record.topic, "partition": record.partition} | record_fields(record)
-    return json.dumps(fields, ensure_ascii=False).encode()
+    return _encode(fields).encode()
 
 
 def record_line(record: ConsumerRecord | Record) -> str:
