@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from barnabas.cli.action import arg, command, flag
+from barnabas.cli.action import arg, command, flag, repeated
 from barnabas.cli.arguments import (
     chosen_bootstrap,
     cluster_options,
@@ -28,17 +29,22 @@ from barnabas.deploy.cluster_view import VIEW_TIMEOUTS
 from barnabas.deploy.private_files import write_private
 from barnabas.ui.access import Address, make_token
 from barnabas.ui.app import bind, serve
+from barnabas.ui.avro import load_schemas
 from barnabas.ui.context import Context
+from barnabas.ui.message_formats import Decode
 
 
 def _run(options: argparse.Namespace) -> int:
     bootstrap = chosen_bootstrap(options)
+    decoders = load_schemas(options.avro)
     with bind(options.port) as listening:
-        run_async(_serve(options, bootstrap, listening))
+        run_async(_serve(options, bootstrap, listening, decoders))
     return OK
 
 
-async def _serve(options: argparse.Namespace, bootstrap: str, listening: socket.socket) -> None:
+async def _serve(
+    options: argparse.Namespace, bootstrap: str, listening: socket.socket, decoders: Mapping[str, Decode]
+) -> None:
     settings = command_settings(options, AdminConfig)
     token = make_token()
     public = [] if options.public_url is None else [options.public_url]
@@ -63,6 +69,7 @@ async def _serve(options: argparse.Namespace, bootstrap: str, listening: socket.
             cluster=local_cluster(options, bootstrap),
             dir_words=dir_words(options),
             is_read_only=options.read_only,
+            decoders=decoders,
         )
         await serve(context, listening, token=token, public=public, ready=ready)
 
@@ -84,6 +91,7 @@ add_arguments = command(
         type=number(1, 65535),
     ),
     flag("--read-only", "refuse all changes"),
+    repeated("--avro", "TOPIC=FILE", "decode the values of a topic by a schema file (.avsc)"),
     arg("--public-url", "URL", "the address of a reverse proxy that leads to the page", type=_public_url),
     arg("--url-file", "FILE", "write the URL to a file that nobody else can read", type=Path),
 )
