@@ -1,0 +1,162 @@
+"""The overview, the topics and a partition in a browser, fed with states that no cluster has to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from barnabas.client.admin.admin import Admin
+from barnabas.ui.context import Context
+from tests.browser.conftest import Browse
+from tests.browser.shown_state import (
+    ShownStates,
+    make_broker,
+    make_partition,
+    make_replica,
+    make_state,
+    serving,
+)
+
+PARTITION = "partition?topic=orders&partition=0"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[str, ShownStates]]:
+    context = Context(admin=cast(Admin, None), bootstrap="127.0.0.1:9092", settings={})
+    with serving(context) as (url, sampler):
+        yield url, sampler
+
+
+@pytest.fixture
+def url(served: tuple[str, ShownStates]) -> str:
+    served[1].start_with(make_state())
+    return served[0]
+
+
+@pytest.fixture
+def sampler(served: tuple[str, ShownStates], url: str) -> ShownStates:
+    return served[1]
+
+
+@pytest.mark.parametrize("color_scheme", ["dark", "light"])
+@pytest.mark.parametrize("path", ["", "topics", PARTITION])
+def test_no_rule_of_accessibility_is_broken_with_a_dead_broker(
+    browse: Browse, url: str, sampler: ShownStates, path: str, color_scheme: str
+) -> None:
+    sampler.start_with(make_state() | dead_broker())
+    page = browse(url + path, color_scheme=color_scheme)
+    expect(page.locator("#connection")).to_have_text("live")
+    for opener in page.locator("summary, .replica").all():
+        opener.click()
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+@pytest.mark.parametrize("path", ["", "topics", PARTITION])
+def test_a_window_of_400_pixels_is_not_scrolled_sideways(browse: Browse, url: str, path: str) -> None:
+    page = browse(url + path, width=400)
+    expect(page.locator("#connection")).to_have_text("live")
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+def dead_broker() -> dict[str, Any]:
+    now_ms = make_state()["time_ms"]
+    return {
+        "time_ms": now_ms,
+        "problems": ["broker 1 is down: `barnabas restart 1`"],
+        "brokers": {"1": make_broker(1, state="gone", is_controller=False, leaders=0), "2": make_broker(2)},
+        "partitions": {
+            "orders-0": make_partition(leader=2, leader_epoch=5, isr=[2, 3]),
+            "orders-1": make_partition(1, leader=-1, isr=[1]),
+        },
+        "marks": [
+            {"id": 1, "time_ms": now_ms - 3000, "kind": "fault", "text": "broker 1 was killed", "broker": 1},
+            {"id": 2, "time_ms": now_ms - 2800, "kind": "election", "text": "orders-0: leader 1 to 2"},
+            {"id": 3, "time_ms": now_ms - 2801, "kind": "election", "text": "orders-1: no leader"},
+        ],
+        "gaps": [{"id": "g", "start_ms": now_ms - 3000, "end_ms": now_ms - 2688, "text": "on orders-0"}],
+    }
+
+
+def test_a_broker_that_dies_is_seen_in_its_row_and_on_the_axis_of_time(
+    browse: Browse, url: str, sampler: ShownStates
+) -> None:
+    page = browse(url)
+    row = page.locator("[data-broker='1']")
+    expect(row.locator(".state")).to_have_text("running")
+    sampler.show(dead_broker())
+    expect(row.locator(".state")).to_have_text("gone")
+    expect(row).to_have_class("gone")
+    expect(page.locator("#problems")).to_contain_text("broker 1 is down: barnabas restart 1")
+    expect(page.locator(".gap")).to_have_text("312 ms")
+    # Two elections at one moment are one mark.
+    expect(page.locator(".mark.election")).to_have_text("E\u00d72")
+    sampler.show({"brokers": {"1": make_broker(1)}, "problems": []})
+    expect(row).to_have_class("running")
+
+
+def test_the_keyboard_reaches_every_mark(browse: Browse, url: str, sampler: ShownStates) -> None:
+    sampler.start_with(make_state() | dead_broker())
+    page = browse(url)
+    page.locator(".mark[tabindex='0']").focus()
+    expect(page.locator(".told")).to_contain_text("orders-0: leader 1 to 2")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".told")).to_contain_text("broker 1 was killed")
+
+
+def test_the_keyboard_reaches_the_explanation_of_a_replica(
+    browse: Browse, url: str, sampler: ShownStates
+) -> None:
+    page = browse(url + PARTITION)
+    second = page.locator(".replica").nth(1)
+    expect(second).to_contain_text("in sync")
+    while not second.evaluate("replica => replica === document.activeElement"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    explanation = page.locator("#explanation")
+    expect(explanation).to_contain_text("Its next fetch asks for 1,204")
+    expect(explanation).to_contain_text("the leader knows of 1,200 (remote LEO)")
+    expect(explanation).to_contain_text("high watermark stays at 1,198, the least end of the ISR")
+    replicas = make_partition()["replicas"] | {"3": make_replica(1204, high=1198, remote=1204)}
+    sampler.show({"partitions": {"orders-0": make_partition(replicas=replicas)}})
+    expect(explanation).to_contain_text("raises its high watermark from 1,198 to 1,204")
+
+
+def test_the_bars_of_replicas_differ_by_their_lag_on_one_scale(browse: Browse, url: str) -> None:
+    page = browse(url + PARTITION)
+    expect(page.locator(".replica")).to_have_count(3)
+    bars = [
+        page.locator(f".replica:nth-child({place}) .uncommitted").evaluate(
+            "bar => { const {left, right} = bar.getBoundingClientRect(); return [left, right]; }"
+        )
+        for place in (1, 2, 3)
+    ]
+    (high, end), (_, second_end), (_, third_end) = bars
+    assert second_end == end
+    assert end - third_end == pytest.approx((end - high) * 2 / 6, abs=0.5)
+
+
+def test_a_change_of_one_partition_touches_its_square_alone(
+    browse: Browse, url: str, sampler: ShownStates
+) -> None:
+    sampler.start_with(make_state(100))
+    page = browse(url + "topics")
+    expect(page.locator("#topics .square")).to_have_count(100)
+    page.evaluate(
+        """() => {
+            window.changed = [];
+            const note = (records) => window.changed.push(...records.map((record) =>
+                (record.target.closest?.("a") ?? record.target.parentElement).getAttribute("href")));
+            new MutationObserver(note).observe(document.querySelector("#topics .strip"),
+                {subtree: true, childList: true, attributes: true, characterData: true});
+        }"""
+    )
+    sampler.show({"partitions": {"orders-7": make_partition(7, leader=2)}})
+    expect(page.locator("#topics .square").nth(7)).to_have_text("2")
+    assert set(page.evaluate("window.changed")) == {"partition?topic=orders&partition=7"}
+    sampler.show({"gone": {"partitions": ["orders-99"]}})
+    expect(page.locator("#topics .square")).to_have_count(99)
