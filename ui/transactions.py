@@ -20,7 +20,7 @@ from barnabas.client.admin.admin import Admin, TransactionDescription
 from barnabas.client.admin.transactions import OPEN_STATES
 from barnabas.client.offsets import LATEST
 from barnabas.common.texts import age_text, iso_time
-from barnabas.protocol.errors import InvalidConfiguration
+from barnabas.protocol.errors import InvalidConfiguration, InvalidTxnStateError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.ui.asking import TIMEOUT_MS, State, paced, tried
 from barnabas.ui.context import Context, context_of, form_of, outcome, render
@@ -145,6 +145,7 @@ async def _transaction(request: Request) -> Response:
         transactional_id=transactional_id,
         transaction=transaction,
         problem=problem,
+        is_open=transaction is not None and transaction["state"] in OPEN_STATES,
         losses=[] if transaction is None else losses_of(transaction),
         age_of=age_of,
         hanging=None,
@@ -183,6 +184,9 @@ async def _end(admin: Admin, transactional_id: str, how: str) -> str:
         raise InvalidConfiguration(f"outcome {how!r}: expected commit or abort")
     # The id must exist: to fence an unknown one would create it.
     described = await admin.describe_transactions(transactional_id, timeout_ms=TIMEOUT_MS)
+    state = described[transactional_id].state
+    if state not in OPEN_STATES:
+        raise InvalidTxnStateError(f"no transaction of {transactional_id} is open, its state is {state}")
     if described[transactional_id].is_prepared:
         await admin.complete_transaction(transactional_id, commit=False, timeout_ms=TIMEOUT_MS)
         return f"The transaction of {transactional_id} is aborted."

@@ -66,6 +66,12 @@ async def test_open_transactions_are_shown_by_urgency(pages: Pages) -> None:
         ("prepared-1", "abort", ApiKey.END_TXN, "The transaction of prepared-1 is aborted."),
         ("prepared-1", "commit", ApiKey.END_TXN, "The transaction of prepared-1 is committed."),
         ("open-1", "commit", None, "Nothing was changed: INVALID_TXN_STATE"),
+        (
+            "ended-1",
+            "abort",
+            None,
+            "Nothing was changed: INVALID_TXN_STATE: no transaction of ended-1 is open",
+        ),
         ("nosuch-1", "abort", None, "Nothing was changed: TRANSACTIONAL_ID_NOT_FOUND"),
         ("open-1", "rollback", None, "Nothing was changed: outcome 'rollback': expected commit or abort"),
     ],
@@ -75,8 +81,11 @@ async def test_a_transaction_is_ended_after_a_page_that_says_what_is_lost(
 ) -> None:
     pages.transactions.add("open-1", 1, "Ongoing", 0)
     pages.transactions.add("prepared-1", 1, "Ongoing", 0, is_prepared=True)
+    pages.transactions.add("ended-1", 1, "CompleteAbort")
     confirm = await get(pages.app, f"transaction?id={name}")
-    assert ("never read by a read_committed consumer" in confirm.text) == (name != "nosuch-1")
+    can_end = name in ("open-1", "prepared-1")
+    assert ("never read by a read_committed consumer" in confirm.text) == can_end
+    assert ("Abort the transaction" in confirm.text) == can_end
     assert ("Commit the transaction" in confirm.text) == (name == "prepared-1")
     answer = await post(pages.app, "end-transaction", id=name, outcome=how)
     assert answer.status == 303
