@@ -30,7 +30,7 @@ from barnabas.deploy.private_files import write_private
 from barnabas.ui.access import Address, make_token
 from barnabas.ui.app import bind, serve
 from barnabas.ui.avro import load_schemas
-from barnabas.ui.context import Context
+from barnabas.ui.context import Context, with_wire
 from barnabas.ui.message_formats import Decode
 
 
@@ -60,12 +60,12 @@ async def _serve(
             print("\n".join(result.values()))
         sys.stdout.flush()
 
-    connection = settings | {"bootstrap_servers": bootstrap, **VIEW_TIMEOUTS}
+    connection = await with_wire(settings | {"bootstrap_servers": bootstrap, **VIEW_TIMEOUTS})
     async with Admin(AdminConfig.of(connection)) as admin:
         context = Context(
             admin=admin,
             bootstrap=bootstrap,
-            settings=settings,
+            settings=settings | {"wire": connection["wire"]} if "wire" in connection else settings,
             cluster=local_cluster(options, bootstrap),
             dir_words=dir_words(options),
             is_read_only=options.read_only,

@@ -410,7 +410,7 @@ class Sampler:
             cpu_percent=self._cpu.percent(view.processes, now),
             log_dirs={id: dirs.answer[0] for id, dirs in self._log_dirs.items() if dirs.answer},
             is_read_only=self._context.is_read_only,
-            is_kafka=self._context.admin.config.wire == "kafka",
+            is_kafka=self._context.is_kafka,
         )
         return state_of(look, self.state)
 
