@@ -88,6 +88,7 @@ _ROUTES: Final[list[BaseRoute]] = [
 _PARTS: Final[Sequence[Part]] = (
     Part("groups", 2.0, groups.make_part),
     Part("transactions", 2.0, transactions.make_part),
+    Part("log", 0.5, event_log.make_log),
 )
 """The parts of the state that a page asks for by name."""
 

@@ -1,7 +1,7 @@
 """Controller and state changes as they happen, from the log files of the brokers of this machine.
 
-The part ``log`` of the stream has the lines; `marks_of` reads elections, ISR changes and changes of the
-controller from them, with their exact times. Another cluster's files cannot be read: its page says so.
+The part ``log`` of the stream has the lines; `times_of` reads from them when exactly elections, ISR
+changes and changes of the controller were. Another cluster's files cannot be read: its page says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _LAST_LINES: Final = 100
 """Of each file, when a page begins to listen."""
 _MOST_ENTRIES: Final = 500
 _MOST_CHARACTERS: Final = 1_000
-_MOST_NAMED: Final = 4
 _LINE: Final = re.compile(r"(?P<time>.{19})\.(?P<ms>\d{3}) (?P<level>[A-Z]+) +\[[^\]]*\] (?P<text>.*)", re.S)
 _IDS: Final = r"\[[\d, ]*\]"
 _ELECTION: Final = re.compile(
@@ -85,47 +84,37 @@ def read_entry(entry: LogEntry) -> Entry | None:
     }
 
 
-def marks_of(entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """The marks of these lines: one for all partitions with the same change, at the time of the first."""
-    changes: dict[tuple[str, str, int | None], list[tuple[int, str]]] = {}
-    for entry in entries:
-        for kind, text, broker, name in _changes_in(entry["text"]):
-            changes.setdefault((kind, text, broker), []).append((entry["time_ms"], name))
-    marks = []
-    for (kind, text, broker), found in changes.items():
-        names = [name for _, name in found if name]
-        mark: dict[str, Any] = {"time_ms": found[0][0], "kind": kind, "text": text}
-        if names:
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            mark["text"] = f"{text}: {', '.join(names[:_MOST_NAMED])}{more}"
-        if broker is not None:
-            mark["broker"] = broker
-        if len(names) == 1:
-            mark["partition"] = names[0]
-        marks.append(mark)
-    return marks
+def times_of(entries: Iterable[Entry]) -> dict[tuple[str, str, str], int]:
+    """By kind, sentence and partition of a change, in the words of the timeline: its newest time in ms."""
+    return {change: entry["time_ms"] for entry in entries for change in _changes_in(entry["text"])}
 
 
-def _changes_in(text: str) -> Iterator[tuple[str, str, int | None, str]]:
-    """Kind, sentence, broker and partition of each change that a line tells."""
+def _changes_in(text: str) -> Iterator[tuple[str, str, str]]:
+    """Kind, sentence and partition of each change that a line tells."""
     if found := _CONTROLLER.search(text):
-        yield "controller", f"broker {found[1]} is the controller", int(found[1]), ""
+        yield "controller", f"broker {found[1]} is the controller", ""
     elif found := _ELECTION.search(text):
-        yield "election", f"leader {found[2]}", int(found[2]), found[1]
+        yield "election", f"leader {found[2]}", found[1]
     elif found := _NO_LEADER.search(text):
-        yield "election", "no leader", None, found[1]
+        yield "election", "no leader", found[1]
     elif found := _ISR.search(text):
         before, after = ({int(id) for id in re.findall(r"\d+", ids)} for ids in (found[2], found[3]))
         for id in sorted(before - after):
-            yield "isr", f"broker {id} left the ISR", id, found[1]
+            yield "isr", f"broker {id} left the ISR", found[1]
         for id in sorted(after - before):
-            yield "isr", f"broker {id} joined the ISR", id, found[1]
+            yield "isr", f"broker {id} joined the ISR", found[1]
+
+
+def open_log(context: Context) -> EventLog:
+    """Of the brokers of this machine; without lines for another cluster."""
+    return EventLog(
+        {int(one.id): one.directory for one in context.cluster.brokers} if context.cluster else {}
+    )
 
 
 def make_log(context: Context) -> Callable[[Any], Awaitable[dict[str, Any]]]:
     """The part ``log`` of the stream."""
-    folders = {int(one.id): one.directory for one in context.cluster.brokers} if context.cluster else {}
-    log = EventLog(folders)
+    log = open_log(context)
 
     async def ask(_: object) -> dict[str, Any]:
         return {"log": await asyncio.to_thread(log.new)}

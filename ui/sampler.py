@@ -44,6 +44,7 @@ from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.ui.context import Context
+from barnabas.ui.event_log import open_log, times_of
 from barnabas.ui.snapshot import Look, State, changes, figures_of, state_of
 from barnabas.ui.timeline import InferredGaps, marks_between
 
@@ -182,6 +183,8 @@ class Sampler:
         )
         self._replicas: dict[int, _Question[list[BrokerReplicas]]] = {}
         self._log_dirs: dict[int, _Question[list[BrokerLogDirs]]] = {}
+        self._event_log = open_log(context)
+        self._times = _Question(self._ask_times)
         self._cpu = CpuMeter()
         self._last_error = ""
         self._unsettled: frozenset[str] = frozenset()
@@ -284,7 +287,7 @@ class Sampler:
                 question.cancel()
 
     def _questions(self) -> list[_Question[Any]]:
-        single: list[_Question[Any]] = [self._metadata, self._moves, self._min_isr]
+        single: list[_Question[Any]] = [self._metadata, self._moves, self._min_isr, self._times]
         if self._zookeeper is not None:
             single.append(self._zookeeper)
         return [
@@ -319,7 +322,7 @@ class Sampler:
         for kept in self._kept.values():
             state |= kept
         if before is not None:
-            for mark in marks_between(before, state):
+            for mark in marks_between(before, state, self._times.answer or {}):
                 self._add("marks", mark, self._marks)
         if self.infers_gaps:
             for gap in self._inferred.look(state):
@@ -381,6 +384,13 @@ class Sampler:
                 yield name, answer
 
     # -- the cluster ---------------------------------------------------------------------------------------
+
+    async def _ask_times(self) -> dict[tuple[str, str, str], int]:
+        """When exactly the changes of the last seconds were, from the logs of the brokers of this machine."""
+        entries = await asyncio.to_thread(self._event_log.new)
+        times = {**(self._times.answer or {}), **times_of(entries)}
+        since_ms = _now_ms() - _FORGET_S * 1000
+        return {change: time_ms for change, time_ms in times.items() if time_ms >= since_ms}
 
     async def _ask_metadata(self) -> tuple[ClusterDescription, dict[str, TopicInfo]]:
         admin = self._context.admin

@@ -13,6 +13,9 @@ from typing import Any, Final
 from barnabas.ui.snapshot import State
 
 _MOST_NAMED: Final = 4
+Times = Mapping[tuple[str, str, str], int]
+"""Kind, sentence and partition (or none) of a change → its time in ms."""
+_NO_TIMES: Final[Times] = {}
 _WORDS: Final[Mapping[tuple[str, str], str]] = {
     ("running", "gone"): "has ended",
     ("running", "paused"): "is paused",
@@ -30,8 +33,11 @@ _WORDS: Final[Mapping[tuple[str, str], str]] = {
 """(state before, state) → the verb of the mark."""
 
 
-def marks_between(before: State, after: State) -> Iterator[dict[str, Any]]:
-    """The marks without their ids, causes first: processes, then the controller, elections, the ISR."""
+def marks_between(before: State, after: State, times: Times = _NO_TIMES) -> Iterator[dict[str, Any]]:
+    """The marks without their ids, causes first: processes, then the controller, elections, the ISR.
+
+    `times`: of changes whose time is known better than that of `after`.
+    """
     time_ms = after["time_ms"]
     for id, broker in after["brokers"].items():
         was = before["brokers"].get(id)
@@ -47,11 +53,12 @@ def marks_between(before: State, after: State) -> Iterator[dict[str, Any]]:
             text, details = "there is no controller", {}
         else:
             text, details = f"broker {controller} is the controller", {"broker": controller}
-        yield {"time_ms": time_ms, "kind": "controller", "text": text, **details}
-    yield from _partition_marks(before["partitions"], after["partitions"], time_ms)
+        exact_ms = times.get(("controller", text, ""), time_ms)
+        yield {"time_ms": exact_ms, "kind": "controller", "text": text, **details}
+    yield from _partition_marks(before["partitions"], after["partitions"], time_ms, times)
 
 
-def _partition_marks(before: State, after: State, time_ms: int) -> Iterator[dict[str, Any]]:
+def _partition_marks(before: State, after: State, time_ms: int, times: Times) -> Iterator[dict[str, Any]]:
     """One mark for all partitions with the same change, as after the death of a broker."""
     changed: dict[tuple[str, str, int | None], list[str]] = {}
     for name, partition in after.items():
@@ -70,7 +77,8 @@ def _partition_marks(before: State, after: State, time_ms: int) -> Iterator[dict
             for id in ids:
                 changed.setdefault(("isr", f"broker {id} {word} the ISR", id), []).append(name)
     for (kind, text, broker), names in changed.items():
-        mark = {"time_ms": time_ms, "kind": kind, "text": f"{text}: {_listed(names)}"}
+        exact_ms = [times[kind, text, name] for name in names if (kind, text, name) in times]
+        mark = {"time_ms": min(exact_ms, default=time_ms), "kind": kind, "text": f"{text}: {_listed(names)}"}
         if broker is not None:
             mark["broker"] = broker
         if len(names) == 1:

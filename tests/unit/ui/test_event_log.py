@@ -1,4 +1,4 @@
-"""The event log: lines of the files, and marks from lines that the controller's own code logs."""
+"""The event log: lines of the files, and times from lines that the controller's own code logs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from barnabas.broker.process import _DATE_FORMAT, _LOG_FORMAT
 from barnabas.deploy.log_files import LogEntry
-from barnabas.ui.event_log import EventLog, marks_of, read_entry
-from tests.support.controller_fakes import T0, T1, make_cluster
+from barnabas.ui.event_log import EventLog, read_entry, times_of
+from barnabas.ui.timeline import marks_between
+from tests.support.controller_fakes import T0, make_cluster
 
 from ..controller.test_controller import Rig
 
@@ -55,8 +56,8 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def marks(logged: pytest.LogCaptureFixture) -> list[tuple[object, ...]]:
-    """Kind, text, broker and partition of the marks from what was logged; forgets it."""
+def changes(logged: pytest.LogCaptureFixture) -> set[tuple[str, str, str]]:
+    """Kind, sentence and partition of what was logged; forgets it."""
     formatter = logging.Formatter(_LOG_FORMAT, _DATE_FORMAT)
     entries = [
         LogEntry("", "broker-1", formatter.format(record).split("\n"))
@@ -67,46 +68,49 @@ def marks(logged: pytest.LogCaptureFixture) -> list[tuple[object, ...]]:
     read = [read_entry(entry) for entry in entries]
     assert entries
     assert None not in read
-    return [
-        (mark["kind"], mark["text"], mark.get("broker"), mark.get("partition"))
-        for mark in marks_of(filter(None, read))
-    ]
+    return set(times_of(filter(None, read)))
 
 
-def test_elections_and_changes_of_the_isr_are_marks(logged: pytest.LogCaptureFixture) -> None:
+def test_the_changes_in_the_lines_are_named_as_the_timeline_names_them(
+    logged: pytest.LogCaptureFixture,
+) -> None:
     cluster = make_cluster()
     cluster.elect()
     logged.clear()
-    before = {tp: cluster.states[tp] for tp in (T0, T1)}
-    assert before[T0].leader == 1
+    assert cluster.states[T0].leader == 1
     cluster.die(1)
-    found = marks(logged)
-    assert ("election", "no leader: t-0", None, "t-0") in found
-    assert ("election", f"leader {cluster.states[T0].leader}: t-0", cluster.states[T0].leader, "t-0") in found
-    assert ("isr", "broker 1 left the ISR: t-1", 1, "t-1") in found
+    leader = cluster.states[T0].leader
+    assert changes(logged) == {
+        ("election", "no leader", "t-0"),
+        ("election", f"leader {leader}", "t-0"),
+        ("isr", "broker 1 left the ISR", "t-1"),
+    }
     cluster.restart(1)
     logged.clear()
     cluster.rejoin(T0, *cluster.states[T0].isr, 1)
-    assert marks(logged) == [("isr", "broker 1 joined the ISR: t-0", 1, "t-0")]
+    assert changes(logged) == {("isr", "broker 1 joined the ISR", "t-0")}
 
 
-def test_a_new_controller_is_a_mark(logged: pytest.LogCaptureFixture) -> None:
+def test_a_new_controller_is_a_change(logged: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     rig.read()
-    broker = rig.controller.broker_id
-    assert ("controller", f"broker {broker} is the controller", broker, None) in marks(logged)
+    assert ("controller", f"broker {rig.controller.broker_id} is the controller", "") in changes(logged)
 
 
-def test_many_partitions_with_the_same_change_are_one_mark() -> None:
-    entries = [
-        {"time_ms": number, "text": f"partition t-{number}: isr [1, 2] -> [2], changed by its leader 2"}
-        for number in range(6)
-    ]
-    assert marks_of(entries) == [
-        {
-            "time_ms": 0,
-            "kind": "isr",
-            "text": "broker 1 left the ISR: t-0, t-1, t-2, t-3 and 2 more",
-            "broker": 1,
-        }
+def test_a_mark_has_the_time_of_the_log_where_it_is_known() -> None:
+    partition = {"leader": 1, "leader_epoch": 0, "isr": [1, 2]}
+    before = {
+        "time_ms": 1_000,
+        "brokers": {},
+        "zookeeper": None,
+        "controller": 1,
+        "partitions": {"t-0": partition, "t-1": partition},
+    }
+    moved = {"leader": 2, "leader_epoch": 1, "isr": [2]}
+    after = before | {"time_ms": 1_500, "controller": 2, "partitions": {"t-0": moved, "t-1": moved}}
+    times = {("election", "leader 2", "t-1"): 1_222, ("controller", "broker 2 is the controller", ""): 1_111}
+    assert [(mark["kind"], mark["time_ms"]) for mark in marks_between(before, after, times)] == [
+        ("controller", 1_111),
+        ("election", 1_222),
+        ("isr", 1_500),
     ]
