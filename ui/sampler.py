@@ -158,6 +158,7 @@ class Sampler:
     def __init__(self, context: Context, parts: Sequence[Part] = ()) -> None:
         self._context = context
         self._parts = {part.name: part for part in parts}
+        self._asks: dict[str, Ask] = {}
         self._part_questions: dict[str, _Question[State]] = {}
         self._kept: dict[str, State] = {}
         """By part, its newest entries of the state."""
@@ -370,7 +371,9 @@ class Sampler:
             self._kept.pop(name, None)
         for name in wanted - self._part_questions.keys():
             part = self._parts[name]
-            ask = part.make(self._context)
+            if name not in self._asks:
+                self._asks[name] = part.make(self._context)
+            ask = self._asks[name]
             self._part_questions[name] = _Question(partial(self._ask_part, ask), part.interval_s)
 
     async def _ask_part(self, ask: Ask) -> State:
