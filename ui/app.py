@@ -29,6 +29,7 @@ from barnabas.ui import (
     messages,
     overview,
     produce,
+    pulse,
     replay,
     settings,
     topics,
@@ -76,6 +77,7 @@ _ROUTES: Final[list[BaseRoute]] = [
     *messages.ROUTES,
     *message.ROUTES,
     *produce.ROUTES,
+    *pulse.ROUTES,
     *faults.ROUTES,
     *event_log.ROUTES,
     *groups.ROUTES,
@@ -102,6 +104,7 @@ def make_app(context: Context) -> Starlette:
         try:
             yield
         finally:
+            await app.state.pulse.stop()
             sampler.close()
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
@@ -111,6 +114,7 @@ def make_app(context: Context) -> Starlette:
     app.router.redirect_slashes = False
     app.state.context = context
     app.state.sampler = sampler
+    app.state.pulse = pulse.Pulse(context, sampler)
     return app
 
 

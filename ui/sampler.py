@@ -175,6 +175,8 @@ class Sampler:
         self._inferred = InferredGaps()
         self.infers_gaps = True
         """False while a pulse measures the gaps."""
+        self.extra: Callable[[], State] = dict
+        """An update, as one of a part, that every look takes in."""
         self._metadata = _Question(self._ask_metadata)
         self._moves = _Question(self._ask_moves)
         self._min_isr = _Question(self._ask_min_isr, _SLOW_S)
@@ -222,7 +224,7 @@ class Sampler:
         return msgspec.json.encode({**state, **history})
 
     def _chosen(self, state: State, parts: frozenset[str]) -> State:
-        unwanted = {key for name, kept in self._kept.items() if name not in parts for key in kept}
+        unwanted = {key for name, kept in self._kept.items() if name and name not in parts for key in kept}
         if "log" not in parts:
             unwanted.add("log")
         return {key: value for key, value in state.items() if key not in unwanted}
@@ -312,7 +314,7 @@ class Sampler:
         if before is not None and state["time_ms"] - before["time_ms"] > _FORGET_S * 1000:
             before = None
         figures = figures_of(state, before)
-        for name, update in self._part_updates():
+        for name, update in [("", self.extra()), *self._part_updates()]:
             for entry in update.get("log", ()):
                 self._add("log", entry, self._log)
             for entry in update.get("marks", ()):

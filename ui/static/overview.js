@@ -60,6 +60,7 @@ connect([], (state, change) => {
     setText(at("zookeeper"), zookeeper ? `ZooKeeper ${zookeeper.endpoint}: ${zookeeper.state}` : "");
     at("zookeeper").classList.toggle("bad", Boolean(zookeeper) && zookeeper.state !== "running");
   }
+  if ("is_pulsing" in change && at("pulse")) setText(at("pulse").firstElementChild, change.is_pulsing ? "Stop the pulse" : "Write a pulse");
   if (change.series) fillRates(state.series);
   chart.update({ series: state.series, marks: state.marks, gaps: state.gaps, now_ms: state.time_ms });
 });
