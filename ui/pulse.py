@@ -1,8 +1,9 @@
 """The pulse: small records at a steady pace, and the time in which none of them is acknowledged, in ms.
 
 The page writes them on request, with acks=all, to a topic of its own. A gap lasts from one acknowledgement of
-a partition to the next, if it is longer than 100 ms and a record has waited in it. The pulse ends on request,
-and when no page has listened for half a minute. While it runs no gaps are inferred from high watermarks.
+a partition to the next, if it is longer than 100 ms and a record has waited in it; the longest one around an
+election is shown however short it is. The pulse ends on request, and when no page has listened for half a
+minute. While it runs no gaps are inferred from high watermarks.
 
 `AckGaps` is pure; the rest belongs to the event loop of the server.
 """
@@ -34,7 +35,10 @@ log = logging.getLogger(__name__)
 TOPIC: Final = "barnabas-pulse"
 _PARTITIONS: Final = 3
 _MOST_REPLICAS: Final = 3
-_INTERVAL_S: Final = 0.02
+_INTERVAL_S: Final = 0.04
+"""Between two records of a partition."""
+_AROUND_MS: Final = 1_000.0
+"""The state shows an election up to half a second late, and it may have been before its cause was seen."""
 LEAST_GAP_MS: Final = 100.0
 _LEAST_WAIT_MS: Final = 40.0
 """A record must have waited for so long, else no record was missing an acknowledgement."""
@@ -60,6 +64,8 @@ class _Partition:
     acknowledged_ms: float | None = None
     late_ms: float = 0.0
     """How long this program itself was late since the last acknowledgement."""
+    recent: deque[tuple[float, float]] = field(default_factory=deque)
+    """From each acknowledgement of the last seconds to the next one."""
     is_open: bool = False
     """Whether a gap is shown that has not ended."""
 
@@ -102,7 +108,18 @@ class AckGaps:
             return None
         start_ms = found.acknowledged_ms
         found.acknowledged_ms, found.is_open, found.late_ms = at_ms, False, 0.0
+        if start_ms is not None:
+            found.recent.append((start_ms, at_ms))
+        while found.recent and found.recent[0][1] < at_ms - _AROUND_MS:
+            found.recent.popleft()
         return Gap(partition, start_ms, at_ms) if is_gap and start_ms is not None else None
+
+    def around_election(self, partition: int) -> Gap | None:
+        """The longest time between two acknowledgements of the last seconds; None if one lasts still."""
+        found = self._partitions.get(partition)
+        if found is None or found.is_open or not found.recent:
+            return None
+        return Gap(partition, *max(found.recent, key=lambda times: times[1] - times[0]))
 
 
 def _is_gap(partition: _Partition, now_ms: float) -> bool:
@@ -124,6 +141,8 @@ class Pulse:
         self._pending = 0
         self._acknowledged = 0
         self._counted: tuple[float, int] | None = None
+        self._leaders: dict[int, int] = {}
+        """The leaders of the partitions that the last look saw."""
         sampler.extra = self._update
 
     @property
@@ -158,10 +177,23 @@ class Pulse:
         now = time.monotonic()
         before, self._counted = self._counted, (now, self._acknowledged)
         update: dict[str, Any] = {"is_pulsing": self.is_running}
+        self._show_elections()
         if self.is_running and before is not None and now > before[0]:
             rate = (self._acknowledged - before[1]) / (now - before[0])
             update["figures"] = {"acknowledged": ("records/s", round(rate, 1))}
         return update
+
+    def _show_elections(self) -> None:
+        partitions = {} if self._sampler.state is None else self._sampler.state["partitions"]
+        for number in range(_PARTITIONS):
+            seen = partitions.get(f"{TOPIC}-{number}")
+            if seen is None or seen["leader"] is None:
+                continue
+            before = self._leaders.get(number)
+            self._leaders[number] = seen["leader"]
+            gap = self._gaps.around_election(number) if before not in (None, seen["leader"]) else None
+            if gap is not None and self.is_running:
+                self._show(gap)
 
     async def _run(self, partitions: int) -> None:
         settings: dict[str, Any] = {
@@ -199,9 +231,9 @@ class Pulse:
                 self._show(gap)
             if self._pending >= _MOST_PENDING:
                 continue
-            partition = number % partitions
             number += 1
-            await self._send(producer, partition, str(number).encode())
+            for partition in range(partitions):
+                await self._send(producer, partition, str(number).encode())
 
     async def _send(self, producer: Producer, partition: int, value: bytes) -> None:
         def ended(metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
@@ -241,7 +273,7 @@ async def _toggle(request: Request) -> Response:
         return outcome(request, "./", "the pulse has stopped")
     problem = (await tried(pulse.start(), _START_S)).problem
     if not problem:
-        return outcome(request, "./", f"the pulse writes 50 records a second to {TOPIC}")
+        return outcome(request, "./", f"the pulse writes 25 records a second to each partition of {TOPIC}")
     sentence = f"the pulse could not start: {problem}"
     if "application/json" in request.headers.get("accept", ""):
         return JSONResponse({"error": sentence}, 409)

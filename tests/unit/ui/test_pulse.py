@@ -65,3 +65,20 @@ def test_partitions_have_gaps_of_their_own() -> None:
         gaps.sent(partition, 60)
     gaps.ended(1, 63, is_acknowledged=True)
     assert list(gaps.tick(500)) == [Gap(0, 3, None)]
+
+
+def test_around_an_election_the_longest_time_of_the_last_seconds_is_shown_however_short() -> None:
+    gaps = AckGaps()
+    assert gaps.around_election(0) is None
+    _acknowledged(gaps, (0, 3), (900, 903), (960, 963), (1_000, 1_083), (1_090, 1_093))
+    assert gaps.around_election(0) == Gap(0, 3, 903)
+    _acknowledged(gaps, (1_950, 1_953), (1_990, 1_993))
+    assert gaps.around_election(0) == Gap(0, 1_093, 1_953), "the first one has ended too long ago"
+
+
+def test_a_gap_that_lasts_is_not_hidden_by_a_shorter_one_around_the_election() -> None:
+    gaps = AckGaps()
+    _acknowledged(gaps, (0, 3), (60, 63))
+    gaps.sent(0, 100)
+    assert list(gaps.tick(500)) == [Gap(0, 63, None)]
+    assert gaps.around_election(0) is None
