@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas
-from barnabas.deploy.cluster_view import ClusterView, PartitionView, known
+from barnabas.deploy.cluster_view import ClusterView, PartitionView, RemoteReplica, known
 
 State = dict[str, Any]
 
@@ -134,8 +134,16 @@ def _replica(partition: PartitionView, broker_id: int) -> State:
         "size_bytes": known(replica.size_bytes),
         "is_offline": replica.is_offline,
         "failure": replica.failure or None,
-        "caught_up_ms_ago": remote.caught_up_ms_ago,
+        "caught_up_ms_ago": _caught_up_ms_ago(partition, remote),
     }
+
+
+def _caught_up_ms_ago(partition: PartitionView, remote: RemoteReplica) -> int | None:
+    """0 for a follower that has all records: the age of its last fetch would differ in every look."""
+    leader = partition.replicas.get(partition.info.leader)
+    if leader is not None and remote.remote_log_end_offset == leader.log_end_offset:
+        return 0
+    return remote.caught_up_ms_ago
 
 
 def _brokers(look: Look, before: State | None) -> State:
