@@ -23,6 +23,7 @@ from barnabas.cli.exit_codes import INTERRUPTED, OK, TERMINATED, USAGE, CommandE
 from barnabas.common.texts import count
 from barnabas.deploy.certificates import check_name
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.page import check_page_packages
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.security import ADMIN, DEFAULT_MECHANISM, MECHANISMS, ClusterSecurity
 from barnabas.deploy.state import (
@@ -56,6 +57,8 @@ def _run(options: argparse.Namespace) -> int:
     last_first_port = _LAST_PORT + 1 - (options.brokers or _BROKERS)
     if options.port is not None and not 0 < options.port <= last_first_port:
         raise CommandError(f"--port {options.port}: expected 1 to {last_first_port}", USAGE)
+    if options.ui:
+        check_page_packages()
     settings = key_values(options.overrides)
     stopping = threading.Event()
     _stop_on_signal(stopping)
@@ -84,7 +87,10 @@ def _run(options: argparse.Namespace) -> int:
         cluster.record.takes_requests = not options.detach
         forget_requests(cluster.directory)
         _start(cluster, stopping)
-        _announce(cluster, options, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        if options.ui:
+            _start_page(cluster, options)
+        _announce(cluster, options, seconds)
         if not options.detach:
             try:
                 _watch(cluster, options, stopping)
@@ -169,6 +175,14 @@ def _start(cluster: LocalCluster, stopping: threading.Event) -> None:
         _starting.clear()
 
 
+def _start_page(cluster: LocalCluster, options: argparse.Namespace) -> None:
+    try:
+        cluster.start_page(die_with_parent=not options.detach)
+    except BaseException:
+        cluster.stop()
+        raise
+
+
 def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float) -> None:
     if options.json:
         print(json.dumps(cluster.describe()), flush=True)
@@ -182,6 +196,8 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
         print(f"  settings   {listed}  (kept for the next `up`; --unset KEY drops one)")
     if any(broker.metrics_url for broker in cluster.brokers):
         print(f"  metrics    {' '.join(broker.metrics_url or '-' for broker in cluster.brokers)}")
+    if cluster.page is not None:
+        print(f"  ui         {cluster.page.url}")
     print(f"  dir        {cluster.directory}")
     if cluster.security is not None:
         _announce_security(cluster.security)
@@ -241,7 +257,9 @@ def _watch(cluster: LocalCluster, options: argparse.Namespace, stopping: threadi
                 ended.add(server.name)
                 code = server.process.exit_code if server.process else None
                 advice = f"see {server.log_file}"
-                if server not in cluster.brokers:
+                if server is cluster.page:
+                    advice = f"start another one: `barnabas ui{dir_words(options)}`"
+                elif server not in cluster.brokers:
                     name = ZOOKEEPER if isinstance(server, ZooKeeper) else LINKS
                     advice = f"start it again: `barnabas restart {name}{dir_words(options)}`"
                 print(f"{server.name} has ended (exit code {code}); {advice}", file=sys.stderr)
@@ -270,6 +288,7 @@ add_arguments = command(
         action=argparse.BooleanOptionalAction,
         help="serve metrics for Prometheus on a port of each broker, from 9404 on if these are free",
     ),
+    flag("--ui", "serve the live page of the cluster too, as `barnabas ui`, and print its URL"),
     flag("--links", "put a proxy before each broker and ZooKeeper, so that links can be cut and slowed"),
     flag("--detach", "return once the cluster is up; it runs until `barnabas down`"),
     flag("--json", "print the cluster as one JSON object once it is up"),

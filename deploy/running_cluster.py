@@ -21,6 +21,7 @@ from barnabas.deploy.client_settings import COMMAND_CONFIG_FILE, client_settings
 from barnabas.deploy.health import wait_ready
 from barnabas.deploy.links import Links, LinkServer
 from barnabas.deploy.local_broker import LocalBroker
+from barnabas.deploy.page import PageServer
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
 from barnabas.deploy.security import ADMIN, ClusterSecurity
 from barnabas.deploy.server import LocalServer
@@ -48,6 +49,7 @@ class RunningCluster:
         self._brokers = {int(broker.id): broker for broker in brokers}
         self.security = security
         self._link_server = link_server
+        self.page: PageServer | None = None
         self._version = _version(self.directory)
 
     @classmethod
@@ -92,7 +94,11 @@ class RunningCluster:
             LocalBroker(broker, host=record.host, die_with_parent=False, walls=walls)
             for broker in record.brokers
         ]
-        return RunningCluster(record, zookeeper, brokers, security, link_server)
+        cluster = RunningCluster(record, zookeeper, brokers, security, link_server)
+        if record.page is not None:
+            process = ManagedProcess("the live page", record.page)
+            cluster.page = PageServer(Path(record.directory), process=process, die_with_parent=False)
+        return cluster
 
     def reload(self) -> None:
         """Take over the starts of processes that another program has recorded since.
@@ -106,6 +112,7 @@ class RunningCluster:
             opened = RunningCluster.open(self.directory)
             self.record, self.zookeeper, self.security = opened.record, opened.zookeeper, opened.security
             self._brokers, self._link_server = opened._brokers, opened._link_server
+            self.page = opened.page
         self._version = present
 
     # -- state ---------------------------------------------------------------------------------------------
@@ -162,12 +169,13 @@ class RunningCluster:
         return any(server.is_alive for server in self.servers)
 
     def describe(self) -> dict[str, Any]:
-        """The cluster as plain data: ``bootstrap``, ``zookeeper``, ``dir``, ``security``, ``brokers``."""
+        """The cluster as plain data; ``ui`` is the URL of its page."""
         return {
             "bootstrap": self.bootstrap,
             "zookeeper": self.zookeeper_connect,
             "dir": str(self.directory),
             "security": None if self.security is None else self.security.describe(),
+            "ui": None if self.page is None else self.page.url,
             "brokers": [
                 {
                     "id": int(broker.id),
@@ -187,6 +195,8 @@ class RunningCluster:
 
         ZooKeeper and the links are made to work first, since a controlled shutdown needs them.
         """
+        if self.page is not None:
+            self.page.stop()
         if isinstance(self.zookeeper, ZooKeeper) and self.zookeeper.process is not None:
             self.zookeeper.process.send(signal.SIGCONT)
         if self._link_server is not None:
@@ -327,14 +337,24 @@ class RunningCluster:
         server.wait_ready(timeout_s)
         self.wait_ready(timeout_s)
 
+    # -- the live page -------------------------------------------------------------------------------------
+
+    def start_page(self, *, die_with_parent: bool, timeout_s: float = START_TIMEOUT_S) -> str:
+        """Serve the live page until the cluster is stopped; returns its URL."""
+        self.page = PageServer(self.directory, die_with_parent=die_with_parent)
+        self.page.launch()
+        self.write_record()
+        return self.page.wait_ready(timeout_s)
+
     # -- any server ----------------------------------------------------------------------------------------
 
     @property
     def servers(self) -> list[LocalServer]:
-        """All brokers, then ZooKeeper if it is the cluster's own, then the links if it has them."""
+        """All brokers, then its own ZooKeeper, the links and the page, if it has them."""
         own = [self.zookeeper] if isinstance(self.zookeeper, ZooKeeper) else []
         links = [self._link_server] if self._link_server is not None else []
-        return [*self.brokers, *own, *links]
+        page = [self.page] if self.page is not None else []
+        return [*self.brokers, *own, *links, *page]
 
     def server(self, name: str) -> LocalServer:
         """ZooKeeper or the links by name, or a broker by its id; raises DeployError if it does not exist."""
@@ -355,6 +375,8 @@ class RunningCluster:
         self.record.zookeeper_process = own.identity if own else None
         self.record.brokers = [broker.record() for broker in self.brokers]
         self.record.links = self._link_server.record() if self._link_server else None
+        page = self.page.process if self.page is not None else None
+        self.record.page = page.identity if page is not None else None
         write_record(self.record)
 
 

@@ -89,7 +89,7 @@ class ClusterRecord(Struct, kw_only=True, forbid_unknown_fields=True):
 
     `takes_requests`: whether the owner carries out the requests of other commands. `configuration` is that of
     the last start that made the cluster writable; None before the first one. `links`: None unless it was
-    started with links.
+    started with links, `page`: unless with the live page.
     """
 
     directory: str
@@ -102,11 +102,12 @@ class ClusterRecord(Struct, kw_only=True, forbid_unknown_fields=True):
     configuration: ClusterConfiguration | None = None
     brokers: list[BrokerRecord] = []
     links: LinksRecord | None = None
+    page: ProcessId | None = None
 
     def processes(self) -> list[ProcessId]:
         """Every recorded process of the cluster, brokers first; dead or alive."""
         links = self.links.process if self.links else None
-        recorded = [*(broker.process for broker in self.brokers), self.zookeeper_process, links]
+        recorded = [*(broker.process for broker in self.brokers), self.zookeeper_process, links, self.page]
         return [process for process in recorded if process is not None]
 
     @property
