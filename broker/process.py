@@ -13,7 +13,6 @@ import os
 import resource
 import signal
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Final, NoReturn
@@ -29,6 +28,7 @@ EXIT_FATAL: Final = 70
 SWITCH_INTERVAL_S: Final = 0.001
 """How long a computing thread may keep the interpreter lock while another waits for it. Python's default of
 5 ms would delay each request meanwhile, often twice."""
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _HIGHEST_LIMIT: Final = 1 << 20
 """Of open files: the kernel's maximum (fs.nr_open), used if the hard limit is "unlimited"."""
 
@@ -132,9 +132,9 @@ def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:
     set_up_logging(logs_dir)
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    # Before any thread starts, since it inherits this. A handler would run only once the main thread wakes,
+    # but any thread may get the signal: when a paused process continues, the first that runs takes it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     broker = Broker(config, on_fatal=_die)
     try:
         broker.start()
@@ -144,7 +144,7 @@ def run_broker(config: BrokerConfig, logs_dir: Path | None = None) -> int:
     # The objects of the start-up live as long as the broker; the collector need not scan them again.
     gc.collect()
     gc.freeze()
-    stop.wait()
+    signal.sigwait(_STOPS)
     logger.info("broker %d received a signal to stop", config.broker_id)
     broker.stop()
     return 0

@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
@@ -14,7 +14,9 @@ import pytest
 
 from barnabas.broker import process
 from barnabas.broker.process import MAX_LINE_LENGTH, raise_descriptor_limit, run_broker, set_up_logging
+from barnabas.deploy.process import ManagedProcess
 from tests.support.defaults import make_config
+from tests.support.waiting import wait_for
 
 FILES = {
     "barnabas": "server.log",
@@ -151,10 +153,9 @@ def test_a_thread_that_dies_ends_the_process_with_its_error(
 
 
 class Started:
-    """A broker that gets the signal to stop while it starts, or fails to."""
+    """A broker that starts, or fails to."""
 
     error: Exception | None = None
-    handlers: ClassVar[dict[int, Callable[[], None]]] = {}
     calls: ClassVar[list[str]] = []
 
     def __init__(self, config: object, *, on_fatal: object) -> None:
@@ -164,7 +165,6 @@ class Started:
         self.calls.append("start")
         if self.error is not None:
             raise self.error
-        self.handlers[signal.SIGTERM]()
 
     def stop(self) -> None:
         self.calls.append("stop")
@@ -173,7 +173,7 @@ class Started:
 @pytest.mark.usefixtures("kept_logging")
 @pytest.mark.parametrize(
     ("error", "code", "calls"),
-    [(None, 0, ["collect", "freeze", "stop"]), (OSError("the port is taken"), 1, [])],
+    [(None, 0, ["collect", "freeze", "sigwait", "stop"]), (OSError("the port is taken"), 1, [])],
 )
 def test_a_broker_runs_until_a_signal(
     error: Exception | None,
@@ -188,9 +188,56 @@ def test_a_broker_runs_until_a_signal(
     others = {"raise_descriptor_limit": process, "setswitchinterval": sys, "collect": gc, "freeze": gc}
     for name, module in others.items():
         monkeypatch.setattr(module, name, lambda *_, name=name: Started.calls.append(name))
-    monkeypatch.setattr(signal, "signal", Started.handlers.__setitem__)
+    for name in ("pthread_sigmask", "sigwait"):
+        monkeypatch.setattr(signal, name, lambda *_, name=name: Started.calls.append(name))
     assert run_broker(make_config()) == code
-    assert Started.calls == ["raise_descriptor_limit", "setswitchinterval", "start", *calls]
-    assert Started.handlers.keys() == {signal.SIGTERM, signal.SIGINT}
+    assert Started.calls == [
+        "raise_descriptor_limit",
+        "setswitchinterval",
+        "pthread_sigmask",
+        "start",
+        *calls,
+    ]
     if error is not None:
         assert "broker 1 does not start: the port is taken" in capsys.readouterr().err
+
+
+WITH_THREADS = """
+import gc, os, threading, time
+from barnabas.broker import process
+from tests.support.defaults import make_config
+
+class Broker:
+    def __init__(self, config, *, on_fatal): ...
+    def start(self):
+        for _ in range(20):
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        # The main thread is the last that runs.
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    def stop(self):
+        print("stopped in order", flush=True)
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+process.Broker = Broker
+gc.freeze = lambda: print("about to wait", flush=True)
+process.run_broker(make_config())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_paused_broker_that_continues_obeys_the_signal_to_stop(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    broker = ManagedProcess.spawn("broker", [sys.executable, "-c", WITH_THREADS], log_file=log)
+    try:
+        wait_for(lambda: "about to wait" in log.read_text(), "the broker does not start")
+        main_thread = Path(f"/proc/{broker.pid}/stat")
+        wait_for(lambda: ") S " in main_thread.read_text(), "the main thread does not wait")
+        broker.pause()
+        broker.send(number)
+        broker.send(signal.SIGCONT)
+        assert broker.wait(20), "the signal is lost"
+        assert log.read_text().endswith("stopped in order\n")
+    finally:
+        broker.kill()
