@@ -146,7 +146,8 @@ class Access:
         if _header(headers, b"sec-fetch-site") not in _SAME_SITE:
             return _refuse(403, "a change from another site is refused")
         length = _header(headers, b"content-length")
-        if not (length.isascii() and length.isdigit()):
+        # With a transfer encoding the length would not bound the body.
+        if _header(headers, b"transfer-encoding") or not (length.isascii() and length.isdigit()):
             return _refuse(411, "a change says the length of its body (Content-Length)")
         if int(length) > MAX_BODY_BYTES:
             return _refuse(413, f"a change of {length} bytes: expected at most {MAX_BODY_BYTES}")

@@ -7,6 +7,7 @@ that few pages need. Belongs to the event loop that serves.
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -27,16 +28,13 @@ from barnabas.ui import (
     groups,
     message,
     messages,
-    overview,
     produce,
     pulse,
-    replay,
     settings,
-    topics,
     transactions,
 )
 from barnabas.ui.access import Access, Address, local_addresses
-from barnabas.ui.context import HERE, Context
+from barnabas.ui.context import HERE, Context, render
 from barnabas.ui.sampler import Listener, Part, Sampler
 
 HOST: Final = "127.0.0.1"
@@ -45,6 +43,34 @@ _PORTS: Final = 20
 _SHUTDOWN_S: Final = 2
 _RECONNECT_MS: Final = 1000
 _MOST_LISTENERS: Final = 50
+_RECORDINGS: Final = HERE / "replays"
+
+
+async def _overview(request: Request) -> Response:
+    """Brokers, problems, rates and the timeline, which the browser fills from the stream."""
+    return render(request, "overview.html")
+
+
+async def _topics(request: Request) -> Response:
+    return render(request, "topics.html")
+
+
+async def _partition(request: Request) -> Response:
+    topic, partition = request.query_params.get("topic", ""), request.query_params.get("partition", "0")
+    return render(request, "partition.html", topic=topic, partition=partition)
+
+
+async def _replay(request: Request) -> Response:
+    """Recorded histories: those that are shipped, and any file, which only the browser reads."""
+    paths = {path.stem: path for path in sorted(_RECORDINGS.glob("*.json"))}
+    titles = {name: json.loads(path.read_bytes())["title"] for name, path in paths.items()}
+    name = request.query_params.get("name", "")
+    if name and name not in paths:
+        problem = f"There is no recording {name!r}; there are {', '.join(paths)}."
+        return render(request, "replay.html", status=404, titles=titles, name="", data="", problem=problem)
+    # Within a script only this ends it.
+    data = paths[name].read_text().replace("</", "<\\/") if name else ""
+    return render(request, "replay.html", titles=titles, name=name, data=data, problem="")
 
 
 async def _stream(request: Request) -> Response:
@@ -72,8 +98,10 @@ async def _events(sampler: Sampler, listener: Listener) -> AsyncIterator[ServerS
 
 
 _ROUTES: Final[list[BaseRoute]] = [
-    *overview.ROUTES,
-    *topics.ROUTES,
+    Route("/", _overview),
+    Route("/topics", _topics),
+    Route("/partition", _partition),
+    Route("/replay", _replay),
     *messages.ROUTES,
     *message.ROUTES,
     *produce.ROUTES,
@@ -83,7 +111,6 @@ _ROUTES: Final[list[BaseRoute]] = [
     *groups.ROUTES,
     *transactions.ROUTES,
     *settings.ROUTES,
-    *replay.ROUTES,
     Route("/stream", _stream),
     Mount("/static", StaticFiles(directory=HERE / "static")),
 ]

@@ -263,7 +263,7 @@ def shown_plan(text: str) -> list[Shown]:
             if type(topic) is not str or any(type(number) is not int for number in (partition, *offsets)):
                 raise ValueError(topic)
             shown.append(Shown(TopicPartition(topic, partition), before, after))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         raise InvalidConfiguration("the plan of the form is not readable: open the dry run again") from None
     if not shown:
         raise InvalidConfiguration("the plan of the form is empty: open the dry run again")

@@ -22,8 +22,8 @@ from barnabas.protocol.errors import ErrorCode, GroupIdNotFoundError, InvalidCon
 from barnabas.protocol.ids import TopicPartition
 
 _DURATION: Final = re.compile(
-    r"P(?=[^P]*\d)(?:(?P<days>\d+)D)?"
-    r"(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,3})?)S)?)?"
+    r"P(?=[^P]*\d)(?:(?P<days>\d{1,12})D)?"
+    r"(?:T(?=\d)(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d{1,3})?)S)?)?"
 )
 
 

@@ -126,6 +126,12 @@ async def test_a_change_without_a_length_is_refused(length: str) -> None:
     assert (status, headers["connection"]) == (411, "close")
 
 
+async def test_a_length_that_bounds_nothing_is_refused() -> None:
+    # HTTP lets the transfer encoding win: a body of any size would follow.
+    headers = {"content_length": "3", "transfer_encoding": "chunked"}
+    assert (await _ask("POST", **headers))[0] == 411
+
+
 async def test_a_change_has_a_bound() -> None:
     assert (await _ask("POST", content_length=str(MAX_BODY_BYTES)))[0] == 200
     assert (await _ask("POST", content_length=str(MAX_BODY_BYTES + 1)))[0] == 413
