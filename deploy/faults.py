@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from barnabas.deploy.links import CLIENT
-from barnabas.deploy.process import DeployError
+from barnabas.deploy.process import DeployError, wait_until
 from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
 from barnabas.deploy.server import title_of
 from barnabas.deploy.state import LINKS, ZOOKEEPER, ask_restart
@@ -29,6 +29,7 @@ from barnabas.protocol.ids import BrokerId
 
 _RESTART_TIMEOUT_S: Final = 60.0
 _DRAIN_TIMEOUT_S: Final = 30.0
+_SERVE_TIMEOUT_S: Final = 10.0
 _FULL_DISK_BYTES: Final = 4096
 """A file may have so many bytes on a disk that is played full: a new segment does not take a record's batch
 for long, and no file that has grown takes one."""
@@ -153,7 +154,7 @@ def _resume(cluster: RunningCluster, aim: Aim) -> str:
 
 def _restart(cluster: RunningCluster, aim: Aim) -> str:
     restart_server(cluster, aim.target)
-    return f"{named(aim.target)} was started again"
+    return f"{named(aim.target)} was started again{_how_it_came_up(cluster, aim.target)}"
 
 
 def _drain(cluster: RunningCluster, aim: Aim) -> str:
@@ -191,7 +192,23 @@ def _fill_disk(cluster: RunningCluster, aim: Aim) -> str:
 def _give_room(cluster: RunningCluster, aim: Aim) -> str:
     # A log dir that is offline stays so until the broker starts again; a new process has no limit.
     restart_server(cluster, aim.target)
-    return f"the disk of {named(aim.target)} has room again, and the broker was started again"
+    done = f"the disk of {named(aim.target)} has room again, and the broker was started again"
+    return done + _how_it_came_up(cluster, aim.target)
+
+
+def _how_it_came_up(cluster: RunningCluster, name: str) -> str:
+    """The rest of a sentence while links are broken, since a restart then does not wait for the others."""
+    # The owner may have started the process.
+    opened = RunningCluster.open(cluster.directory)
+    if name == LINKS or not opened.has_broken_links():
+        return ""
+    server = opened.server(name)
+    wait_until(lambda: server.takes_connections or not server.is_alive, _SERVE_TIMEOUT_S)
+    if not server.is_alive:
+        return f", and has ended: see `barnabas logs {name}`"
+    if not server.takes_connections:
+        return f"; {_SERVE_TIMEOUT_S:g} s later it does not serve: links are broken"
+    return ", and serves; whether it reaches the others was not checked, as links are broken"
 
 
 def _limit_files(cluster: RunningCluster, broker: str, most_bytes: int) -> None:

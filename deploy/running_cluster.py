@@ -24,7 +24,7 @@ from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.page import PageServer
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
 from barnabas.deploy.security import ADMIN, ClusterSecurity
-from barnabas.deploy.server import LocalServer
+from barnabas.deploy.server import LocalServer, process_problem
 from barnabas.deploy.state import LINKS, STATE_FILE, ZOOKEEPER, ClusterRecord, read_record, write_record
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.ids import Endpoint
@@ -262,11 +262,11 @@ class RunningCluster:
     def start_broker(self, broker_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start a broker that is down and wait until it and the other running ones see each other.
 
-        A broker that does not become ready is killed, and DeployError says why. While links are broken on
-        purpose it need not see the others.
+        A broker that does not become ready is killed, and DeployError says why. While links are broken it
+        need not see the others.
         """
         self.launch_broker(broker_id)
-        if self._has_broken_links():
+        if self.has_broken_links():
             return
         try:
             self.wait_ready(timeout_s, must_run=(broker_id,))
@@ -298,7 +298,7 @@ class RunningCluster:
         self.own_zookeeper.launch()
         self.write_record()
         self.own_zookeeper.wait_ready(timeout_s)
-        if not self._has_broken_links():
+        if not self.has_broken_links():
             self.wait_ready(timeout_s)
 
     # -- links ---------------------------------------------------------------------------------------------
@@ -319,13 +319,22 @@ class RunningCluster:
 
     @property
     def links(self) -> Links:
-        """Raises as `link_server`."""
-        return self.link_server.links
+        """Raises as `link_server`, and if the process of the proxies does not run."""
+        server = self.link_server
+        # A paused one would take the request and not answer.
+        dir_words = f" --dir {shlex.quote(str(self.directory))}"
+        if (problem := process_problem(LINKS, server.state, dir_words)) is not None:
+            raise DeployError(problem)
+        return server.links
 
-    def _has_broken_links(self) -> bool:
-        if self._link_server is None or self._link_server.state != "running":
+    def has_broken_links(self) -> bool:
+        """Whether links are broken, also all at once, by an end or a pause of the proxies.
+
+        Raises DeployError if the proxies do not answer.
+        """
+        if self._link_server is None:
             return False
-        return bool(self.links.rules())
+        return self._link_server.state != "running" or bool(self.links.rules())
 
     def restart_links(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """End the proxies if they still run, and start them: all links work then."""

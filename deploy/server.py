@@ -5,13 +5,17 @@ Any thread; calls block and are bounded.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from barnabas.deploy.ports import ReservedPort, is_free
 from barnabas.deploy.process import DeployError, ManagedProcess, tail
 from barnabas.deploy.state import LINKS, ZOOKEEPER
 from barnabas.protocol.ids import Endpoint
+
+_CONNECT_TIMEOUT_S: Final = 1.0
 
 
 def title_of(name: str) -> str:
@@ -61,6 +65,15 @@ class LocalServer:
     @property
     def is_alive(self) -> bool:
         return self.state != "gone"
+
+    @property
+    def takes_connections(self) -> bool:
+        """Whether something listens on its first port."""
+        try:
+            socket.create_connection((self.host, self._ports[0]), _CONNECT_TIMEOUT_S).close()
+        except OSError:
+            return False
+        return True
 
     @property
     def running_process(self) -> ManagedProcess:

@@ -1,6 +1,7 @@
 """The table of faults, on processes and proxies without a cluster behind them."""
 
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.deploy import faults
 from barnabas.deploy.faults import DELAY_MS, FAULTS, Aim, TargetKind, has_full_disk, inject
 from barnabas.deploy.links import CLIENT
 from barnabas.deploy.process import DeployError, ProcessId
@@ -57,7 +59,11 @@ def test_a_full_disk_is_that_of_the_process_alone(cluster: RunningCluster, tmp_p
         ("kill", Aim(target="7"), "target '7': expected 1, 2, zookeeper, links"),
         ("drain", Aim(target="zookeeper"), "target 'zookeeper': expected 1, 2$"),
         ("cut", Aim(target="1", other="1"), "other '1': expected 2, zookeeper, client"),
-        ("cut", Aim(target="1", other="2"), "the proxies of the links do not answer"),
+        (
+            "cut",
+            Aim(target="1", other="2"),
+            "the process of the links is down: `barnabas restart links",
+        ),
     ],
 )
 def test_a_fault_that_cannot_be_is_refused(cluster: RunningCluster, name: str, aim: Aim, said: str) -> None:
@@ -85,6 +91,46 @@ def test_links_are_broken_and_mended_and_without_proxies_the_remedy_is_said(clus
         if fault.kind in (TargetKind.PAIR, TargetKind.ALL_LINKS):
             with pytest.raises(DeployError, match="start it with them: `barnabas up --links --dir"):
                 inject(bare, fault.name, Aim(target="1", other="2"))
+
+
+def test_without_proxies_that_run_all_links_are_broken_and_the_remedy_is_said(
+    cluster: RunningCluster,
+) -> None:
+    assert cluster.has_broken_links()
+    cluster.link_server.launch()
+    cluster.link_server.wait_ready(30.0)
+    assert not cluster.has_broken_links()
+    inject(cluster, "cut", Aim(target="1", other="2"))
+    assert cluster.has_broken_links()
+    inject(cluster, "mend-all", Aim())
+    inject(cluster, "pause", Aim(target="links"))
+    assert cluster.has_broken_links()
+    with pytest.raises(DeployError, match="the process of the links is paused: `barnabas resume links --dir"):
+        inject(cluster, "mend-all", Aim())
+
+
+@pytest.mark.parametrize(
+    ("name", "broker", "said"),
+    [
+        ("restart", "1", "broker 1 was started again, and serves; whether it reaches the others was not"),
+        ("give-room", "1", "was started again, and serves; "),
+        ("restart", "2", "broker 2 was started again, and has ended: see `barnabas logs 2`"),
+    ],
+)
+def test_while_links_are_broken_a_restart_says_how_the_broker_came_up(
+    cluster: RunningCluster, name: str, broker: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunningCluster, "restart_server", lambda *_: None)
+    monkeypatch.setattr(faults, "_SERVE_TIMEOUT_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        cluster.record.brokers[0].port = server.getsockname()[1]
+        write_record(cluster.record)
+        assert said in inject(RunningCluster.open(cluster.directory), name, Aim(target=broker))
+    if broker == "1":
+        assert "0 s later it does not serve" in inject(cluster, name, Aim(target=broker))
+        cluster.record.links = None
+        write_record(cluster.record)
+        assert inject(cluster, name, Aim(target=broker)).endswith("was started again")
 
 
 def test_only_the_owner_that_takes_requests_restarts_its_servers(cluster: RunningCluster) -> None:
