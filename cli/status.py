@@ -21,7 +21,7 @@ from barnabas.cli.cluster_view import look
 from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
 from barnabas.cli.output import make_console, make_table, print_json
 from barnabas.common.texts import count
-from barnabas.deploy.cluster_view import ClusterView, PartitionView, known
+from barnabas.deploy.cluster_view import ClusterView, PartitionView, is_silent, known
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.messages.replicas import CleanerDescription
 from barnabas.protocol.schema import wire_fields
@@ -183,7 +183,7 @@ def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
     for broker in view.brokers:
         id, endpoint, rack = broker.node
         process = processes.pop(id, None)
-        state: object = _red("does not answer") if broker.error else "up"
+        state: object = _red("does not answer") if is_silent(broker) else "up"
         if process is not None and process.state == "paused":
             state = _red("paused")
         pid = process.process.pid if process is not None and process.process else None

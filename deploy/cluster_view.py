@@ -24,7 +24,7 @@ from barnabas.deploy.local_broker import LocalBroker
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.server import process_problem
 from barnabas.deploy.state import LINKS, ZOOKEEPER
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import BarnabasError, ClusterAuthorizationFailedError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import ReplicaDescription
 
@@ -199,8 +199,13 @@ class ClusterView:
         problems += [
             f"broker {broker.node.node_id} does not answer: {broker.error} (its log says what it does)"
             for broker in self.brokers
-            if broker.error and broker.node.node_id not in paused
+            if is_silent(broker) and broker.node.node_id not in paused
         ]
+        if refusing := [broker.node.node_id for broker in self.brokers if is_refused(broker)]:
+            problems.append(
+                f"{_brokers(refusing)} may not tell this user the state of replicas: grant it the operation "
+                "describe on the cluster"
+            )
         local = {process.id for process in self.processes}
         named = {broker_id for partition in self.partitions for broker_id in partition.info.replicas}
         problems += [
@@ -212,7 +217,7 @@ class ClusterView:
         elif self.controller_id < 0:
             problems.append("there is no controller: a broker becomes it as soon as ZooKeeper answers")
         elif self.moves_error is not None and not (
-            self._problems_of_machine() or self.controller_id in self._silent
+            self._problems_of_machine() or self.controller_id in self._silent | {*refusing}
         ):
             problems.append(f"the controller does not list the reassignments: {self.moves_error}")
         return problems
@@ -221,7 +226,7 @@ class ClusterView:
     def _silent(self) -> set[int]:
         """The brokers that do not answer, or do not run."""
         processes = {int(process.id) for process in self.processes if process.state != "running"}
-        return processes | {broker.node.node_id for broker in self.brokers if broker.error}
+        return processes | {broker.node.node_id for broker in self.brokers if is_silent(broker)}
 
     def _problems_of_log_dirs(self) -> list[str]:
         offline: dict[tuple[int, str, str], list[str]] = defaultdict(list)
@@ -271,6 +276,15 @@ class ClusterView:
                 problem += " (it catches up, or its log says why not)"
             problems.append(problem)
         return problems
+
+
+def is_refused(broker: BrokerReplicas) -> bool:
+    """Whether the broker answers, but this user may not see its replicas."""
+    return isinstance(broker.error, ClusterAuthorizationFailedError)
+
+
+def is_silent(broker: BrokerReplicas) -> bool:
+    return broker.error is not None and not is_refused(broker)
 
 
 def _listed(brokers: Iterable[int]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas
-from barnabas.deploy.cluster_view import ClusterView, PartitionView, RemoteReplica, known
+from barnabas.deploy.cluster_view import ClusterView, PartitionView, RemoteReplica, is_silent, known
 
 State = dict[str, Any]
 
@@ -163,7 +163,7 @@ def _brokers(look: Look, before: State | None) -> State:
     for id in sorted({*answers, *processes, *named, *map(int, earlier)}):
         answer, process, was = answers.get(id), processes.get(id), earlier.get(str(id), {})
         state = process.state if process is not None else "gone" if answer is None else "running"
-        if state == "running" and (answer is None or answer.error is not None):
+        if state == "running" and (answer is None or is_silent(answer)):
             state = "silent"
         endpoint = answer.node.endpoint if answer else process.endpoint if process else None
         dirs = look.log_dirs.get(id)

@@ -184,7 +184,7 @@ export function explain(name, partition, id) {
   if (!replica) return [`Broker ${id} has no replica of ${name} any more.`];
   if (replica.failure) return [`The replica of broker ${id} is offline: ${replica.failure}.`];
   if (replica.is_offline || replica.log_end_offset == null) {
-    return [`Broker ${id} does not answer, so its offsets are not known. ${isr.includes(id) ? "It is still in the ISR: the controller has not taken it out yet." : "It is out of the ISR, so the high watermark does not wait for it."}`,
+    return [`Broker ${id} does not answer, or may not tell this user, so its offsets are not known. ${isr.includes(id) ? "It is still in the ISR: the controller has not taken it out yet." : "It is out of the ISR, so the high watermark does not wait for it."}`,
       "When it is back, it asks the leader where their histories agree, truncates what the leader lacks, and fetches from there."];
   }
   if (!leader || leader.log_end_offset == null) {

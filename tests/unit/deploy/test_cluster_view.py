@@ -6,6 +6,7 @@ import pytest
 
 from barnabas.deploy.cluster_view import ClusterView, PartitionView, ZooKeeperView
 from barnabas.deploy.process import ManagedProcess, ProcessId
+from barnabas.protocol.errors import ClusterAuthorizationFailedError
 from tests.support.views import make_large_view, make_partition, make_process, make_view
 
 
@@ -25,6 +26,18 @@ from tests.support.views import make_large_view, make_partition, make_process, m
 )
 def test_each_problem_is_one_sentence(view: ClusterView, problems: list[str]) -> None:
     assert view.problems() == problems
+
+
+def test_a_refusal_is_no_silence() -> None:
+    """A user who may only read saw every broker as one that does not answer."""
+    view = make_large_view([], 1, 2)
+    refusal = ClusterAuthorizationFailedError("broker 1")
+    view.brokers = [broker._replace(error=refusal) for broker in view.brokers]
+    view.moves_error = str(refusal)
+    assert view.problems() == [
+        "brokers 1, 2 may not tell this user the state of replicas: grant it the operation describe on the "
+        "cluster"
+    ]
 
 
 @pytest.mark.parametrize(

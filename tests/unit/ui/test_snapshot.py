@@ -1,6 +1,7 @@
 """The state of the live page from a view of the cluster."""
 
 from barnabas.deploy.cluster_view import ClusterView
+from barnabas.protocol.errors import ClusterAuthorizationFailedError
 from barnabas.protocol.messages.replicas import FollowerDescription
 from barnabas.ui.snapshot import Look, changes, state_of
 from tests.support.views import make_view
@@ -28,3 +29,11 @@ def test_an_idle_partition_does_not_change_with_the_ages_of_fetches() -> None:
     late = state_of(Look(time_ms=2_500, view=_view(700, remote_log_end_offset=9)), later)
     assert late["partitions"]["t-0"]["replicas"]["2"]["caught_up_ms_ago"] == 700
     assert late["partitions"]["t-0"]["replicas"]["2"]["remote_log_end_offset"] == 9
+
+
+def test_a_broker_that_refuses_is_running() -> None:
+    view = make_view()
+    view.brokers = [view.brokers[0]._replace(error=ClusterAuthorizationFailedError("broker 1"))]
+    view.partitions[0].replicas.clear()
+    broker = state_of(Look(time_ms=1_000, view=view), None)["brokers"]["1"]
+    assert (broker["state"], broker["size_bytes"]) == ("running", None)
