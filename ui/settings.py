@@ -76,11 +76,16 @@ async def _settings_now(
 
 async def _names(admin: Admin) -> tuple[list[str], list[int]]:
     topics = sorted(await admin.list_topics())
-    return topics[:MAX_TOPICS_LISTED], [node.node_id for node in (await admin.describe_cluster()).nodes]
+    return topics, [node.node_id for node in (await admin.describe_cluster()).nodes]
 
 
 async def _settings(request: Request) -> Response:
-    admin, query = context_of(request).admin, request.query_params
+    return await _settings_page(request, request.query_params)
+
+
+async def _settings_page(request: Request, query: Mapping[str, str], refusal: str = "") -> Response:
+    """`refusal`: of the name and the value in `query`, which are for all brokers."""
+    admin = context_of(request).admin
     names, names_problem = await tried(_names(admin))
     topics, brokers = names or ([], [])
     now, problem = await tried(_settings_now(admin, query))
@@ -90,7 +95,10 @@ async def _settings(request: Request) -> Response:
     return render(
         request,
         "settings.html",
-        topics=topics,
+        status=400 if refusal else 200,
+        refusal=refusal,
+        topics=topics[:MAX_TOPICS_LISTED],
+        unlisted=len(topics[MAX_TOPICS_LISTED:]),
         brokers=brokers,
         query=query,
         resource=resource,
@@ -120,6 +128,9 @@ async def _setting_page(
     request: Request, fields: Mapping[str, str], typed: str | None = None, refusal: str = ""
 ) -> Response:
     now, problem = await tried(_entry(context_of(request).admin, fields))
+    if now is None and refusal and not (fields.get("topic") or fields.get("broker")):
+        # The page of all brokers has a form for a setting that they do not share yet.
+        return await _settings_page(request, fields, refusal)
     resource, entry = now or (None, None)
     if entry is None or entry.is_sensitive:
         typed = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from barnabas.client.admin.admin import Admin, TransactionDescription
+from barnabas.client.admin.group_lag import led_partitions
 from barnabas.client.admin.transactions import OPEN_STATES
 from barnabas.client.offsets import LATEST
 from barnabas.common.texts import age_text, iso_time
@@ -24,6 +25,7 @@ from barnabas.protocol.errors import InvalidConfiguration, InvalidTxnStateError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.ui.asking import TIMEOUT_MS, State, paced, tried
 from barnabas.ui.context import Context, context_of, form_of, outcome, render
+from barnabas.ui.groups import led_in
 
 MAX_TRANSACTIONS: Final = 1_000
 _HANGING_LIMIT_S: Final = 20.0
@@ -31,8 +33,13 @@ _HANGING_LIMIT_S: Final = 20.0
 # -- the part of the stream --------------------------------------------------------------------------------
 
 
-async def transactions_now(admin: Admin, timeout_ms: int = TIMEOUT_MS) -> State:
-    """``{"transactions": {id: entry}, "transactions_note": sentence or None}``: those that are not ended."""
+async def transactions_now(
+    admin: Admin, led: Collection[TopicPartition] | None = None, timeout_ms: int = TIMEOUT_MS
+) -> State:
+    """``{"transactions": {id: entry}, "transactions_note": sentence or None}``: those that are not ended.
+
+    `led`: the partitions that have a leader, if the caller knows them.
+    """
     listed = await admin.list_transactions(timeout_ms=timeout_ms)
     open_ones = [each for each in listed if each.state in OPEN_STATES]
     surveyed = await admin.survey_transactions(open_ones[:MAX_TRANSACTIONS], timeout_ms=timeout_ms)
@@ -41,7 +48,7 @@ async def transactions_now(admin: Admin, timeout_ms: int = TIMEOUT_MS) -> State:
         for transaction in surveyed.values()
         if isinstance(transaction, TransactionDescription) and transaction.state in OPEN_STATES
     ]
-    held = await _held_back(admin, described, timeout_ms)
+    held = await _held_back(admin, described, led, timeout_ms)
     return {
         "transactions": {
             transaction.transactional_id: transaction_entry(transaction, held)
@@ -64,10 +71,19 @@ def note_of(states: Iterable[str], open_ones: int) -> str:
 
 
 async def _held_back(
-    admin: Admin, transactions: Iterable[TransactionDescription], timeout_ms: int
+    admin: Admin,
+    transactions: Sequence[TransactionDescription],
+    led: Collection[TopicPartition] | None,
+    timeout_ms: int,
 ) -> dict[TopicPartition, int]:
-    """The records between LSO and high watermark in the partitions of transactions."""
-    specs = {tp: LATEST for transaction in transactions for tp in transaction.partitions}
+    """The records between LSO and high watermark in the partitions of transactions that have a leader.
+
+    The others would keep all of them waiting, when it matters to see them.
+    """
+    partitions = {tp for transaction in transactions for tp in transaction.partitions}
+    if partitions and led is None:
+        led = await led_partitions(admin)
+    specs = dict.fromkeys(partitions & set(led or ()), LATEST)
     if not specs:
         return {}
     stable, ends = await asyncio.gather(
@@ -98,7 +114,7 @@ def make_part(context: Context) -> Callable[[State], Awaitable[State]]:
     """The part ``transactions`` of the stream."""
 
     async def look(state: State) -> State:
-        return await transactions_now(context.admin)
+        return await transactions_now(context.admin, led_in(state) if "partitions" in state else None)
 
     return paced(look, "transactions_note")
 
@@ -132,7 +148,7 @@ async def _transactions(request: Request) -> Response:
 async def _described(admin: Admin, transactional_id: str) -> State:
     described = await admin.describe_transactions(transactional_id, timeout_ms=TIMEOUT_MS)
     transaction = described[transactional_id]
-    return transaction_entry(transaction, await _held_back(admin, [transaction], TIMEOUT_MS))
+    return transaction_entry(transaction, await _held_back(admin, [transaction], None, TIMEOUT_MS))
 
 
 async def _transaction(request: Request) -> Response:

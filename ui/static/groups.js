@@ -14,17 +14,11 @@ function partitionLink(name) {
   return h("a", { href: `partition?${new URLSearchParams({ topic, partition })}` }, name);
 }
 
-/** The rows of the server make room for the first live ones. */
-function fill(body, entries, make, update) {
-  if (!body.elementsByKey && entries.length) body.replaceChildren();
-  if (body.elementsByKey || entries.length) keyed(body, entries, make, update);
-}
-
 function fillTable({ groups, groups_note: note }) {
   const body = table.tBodies[0];
   setText(document.getElementById("groups-note"), note ?? "");
   const shown = Object.entries(groups).filter(([id]) => id.includes(table.dataset.filter)).sort(([a], [b]) => (a < b ? -1 : 1));
-  fill(body, shown, (id) => {
+  keyed(body, shown, (id) => {
     const made = row(COLUMNS);
     made.named.group.append(h("a", { href: `group?${new URLSearchParams({ id })}` }, id));
     return made;
@@ -47,10 +41,10 @@ function fillGroup({ groups, series, marks, gaps, time_ms: now_ms }) {
   chart.update({ series: { lag: series?.[`lag:${one.dataset.id}`] ?? own }, marks, gaps, now_ms });
   if (!group) return;
   for (const [field, text] of [["state", group.state], ["members", group.members.length], ["lag", group.lag_text.slice(4)]]) setText(one.querySelector(`[data-field=${field}]`), text);
-  fill(members, group.members.map((member) => [member.id, member]), () => row(MEMBER), ({ named }, member) => {
+  keyed(members, group.members.map((member) => [member.id, member]), () => row(MEMBER), ({ named }, member) => {
     for (const [name, text] of [["client", member.client_id], ["host", member.host], ["assignment", member.assignment.join(" ") || "–"], ["id", member.instance_id ?? member.id]]) setText(named[name], text);
   });
-  fill(partitions, Object.entries(group.partitions), (name) => {
+  keyed(partitions, Object.entries(group.partitions), (name) => {
     const made = row(PARTITION);
     made.named.name.append(partitionLink(name));
     return made;

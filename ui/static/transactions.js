@@ -27,8 +27,6 @@ connect(["transactions"], ({ transactions, transactions_note: note, time_ms: now
   setText(document.getElementById("transactions-note"), note ?? "");
   const entries = Object.entries(transactions).sort(([, a], [, b]) => b.is_prepared - a.is_prepared || (a.start_time_ms ?? 0) - (b.start_time_ms ?? 0));
   const keys = entries.map(([id, entry]) => [`${entry.is_prepared} ${id}`, entry]);
-  if (!body.elementsByKey && !keys.length) return;
-  if (!body.elementsByKey) body.replaceChildren();
   keyed(body, keys, (_, entry) => make(entry.transactional_id, entry), ({ named }, entry) => {
     setText(named.state, entry.is_prepared ? `${entry.state}, prepared` : entry.state);
     setText(named.age, age(entry.start_time_ms, now_ms));

@@ -19,6 +19,7 @@ from barnabas.protocol.messages.configs import (
     IncrementalAlterConfigsResponse,
 )
 from barnabas.protocol.schema import ApiKey
+from barnabas.ui import settings
 from barnabas.ui.app import make_app
 from barnabas.ui.context import Context
 from barnabas.ui.settings import chosen, new_topic
@@ -111,6 +112,23 @@ async def test_a_change_is_validated_before_it_is_made(pages: Pages) -> None:
         (False, None),
         (True, "bad"),
     ]
+
+
+async def test_a_refused_setting_of_all_brokers_keeps_its_form(pages: Pages) -> None:
+    refused = await post(pages.app, "save-setting", name="new.setting", value="bad")
+    assert refused.status == 400
+    assert "Nothing was changed: " in refused.text
+    form = refused.text.partition("Set one for all brokers")[2].partition("</form>")[0]
+    assert 'value="new.setting"' in form
+    assert 'value="bad"' in form
+
+
+async def test_topics_that_the_list_leaves_out_are_counted(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "The list suggests" not in (await get(pages.app, "settings")).text
+    monkeypatch.setattr(settings, "MAX_TOPICS_LISTED", 0)
+    assert "one of the 1 others" in (await get(pages.app, "settings")).text
 
 
 async def test_a_typed_password_is_not_shown_again(pages: Pages) -> None:

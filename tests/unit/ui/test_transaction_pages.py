@@ -1,5 +1,6 @@
 """The pages of transactions against brokers with scripted answers."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
@@ -132,3 +133,10 @@ def test_an_abort_of_committed_offsets_reads_the_input_again() -> None:
 
 def test_a_listing_names_its_coordinator() -> None:
     assert TransactionListing("a", BrokerId(1), 1, "Empty").coordinator == 1
+
+
+async def test_a_partition_without_a_leader_keeps_no_other_waiting(pages: Pages) -> None:
+    pages.transactions.add("open-1", 1, "Ongoing", 0, 7)
+    page = await get(pages.app, "transactions")
+    assert "did not answer" not in page.text
+    assert re.search(r'"Holds back">t-0: 0 </td>', page.text)

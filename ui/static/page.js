@@ -1,0 +1,6 @@
+// Of every page: what a change came to is shown once, not again after a reload.
+const here = new URL(location);
+if (here.searchParams.has("outcome")) {
+  here.searchParams.delete("outcome");
+  history.replaceState(null, "", here);
+}
