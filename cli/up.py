@@ -76,7 +76,7 @@ def _run(options: argparse.Namespace) -> int:
         replicates=True,
         security=_security(options),
         users=dict(options.users),
-        links=options.links,
+        links=_has_links(options),
         detach=options.detach,
     )
     try:
@@ -100,6 +100,10 @@ def _run(options: argparse.Namespace) -> int:
     finally:
         cluster.close()
     return OK
+
+
+def _has_links(options: argparse.Namespace) -> bool:
+    return bool(options.ui if options.links is None else options.links)
 
 
 def _security(options: argparse.Namespace) -> SecurityConfiguration | None:
@@ -289,7 +293,12 @@ add_arguments = command(
         help="serve metrics for Prometheus on a port of each broker, from 9404 on if these are free",
     ),
     flag("--ui", "serve the live page of the cluster too, as `barnabas ui`, and print its URL"),
-    flag("--links", "put a proxy before each broker and ZooKeeper, so that links can be cut and slowed"),
+    lambda parser: parser.add_argument(
+        "--links",
+        action=argparse.BooleanOptionalAction,
+        help="put a proxy before each broker and ZooKeeper, so that links can be cut and slowed "
+        "(default: with --ui)",
+    ),
     flag("--detach", "return once the cluster is up; it runs until `barnabas down`"),
     flag("--json", "print the cluster as one JSON object once it is up"),
     lambda parser: parser.add_argument(

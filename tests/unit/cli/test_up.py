@@ -44,6 +44,14 @@ def test_options_that_contradict_each_other_are_refused(words: list[str]) -> Non
     assert refused.value.exit_code == USAGE
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], False), (["--links"], True), (["--ui"], True), (["--ui", "--no-links"], False)],
+)
+def test_a_page_comes_with_links_to_break(words: list[str], expected: bool) -> None:
+    assert up._has_links(options(*words)) is expected
+
+
 def test_users_have_passwords_or_not() -> None:
     assert options("--user", "alice", "--user", "bob:a:b").users == [("alice", None), ("bob", "a:b")]
 
