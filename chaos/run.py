@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from barnabas.chaos.checker import Verdict
-from barnabas.chaos.history import Acknowledged
+from barnabas.chaos.history import Acknowledged, Sent
 from barnabas.chaos.load import Load, LoadFailed, stop_and_judge
 from barnabas.chaos.samples import Samples
 from barnabas.chaos.scenario import CLIENTS, TOPIC, Scenario, Step, Target, targets_of
@@ -105,15 +105,17 @@ class _Run:
             with load:
                 self._began_s, self._began_ms = time.monotonic(), time.time_ns() // 1_000_000
                 self._samples.begin(self._began_s, self._began_ms)
+                sent_before = len(load.history.of(Sent))
                 self._do_steps()
                 self._sleep_until(self._scenario.seconds)
                 self._heal(load)
                 end_s = time.monotonic()
                 self._samples.end_load(end_s)
+                sent_per_s = (len(load.history.of(Sent)) - sent_before) / (end_s - self._began_s)
         self._say("the load has ended; everything is read and compared")
         verdict = self._judge(load)
         longest = self._samples.longest_gap(end_s)
-        conclusion = conclude(self._scenario, load.history, verdict, longest, self._failures)
+        conclusion = conclude(self._scenario, load.history, verdict, longest, sent_per_s, self._failures)
         return Recording(data=self._data(name, end_s, conclusion), conclusion=conclusion)
 
     # -- the phases ----------------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class _Run:
     def _in_words(self, step: Step, ends: Sequence[str]) -> str:
         text = _BETWEEN.get(step.do, " to ").join(map(named, ends))
         said = str(step.target)
-        is_plain = not said or said.isdecimal() or said == text
+        is_plain = not said or said.isdecimal() or said.lower() == text.lower()
         return text if is_plain else f"{text} ({said})"
 
     # -- small parts ---------------------------------------------------------------------------------------

@@ -23,6 +23,9 @@ _GIVEN_UP: Final = {
     "min.insync.replicas": "1",
 }
 
+_LEAST_LOAD: Final = 0.95
+"""Of the planned rate: below it the verdict says that the load fell short."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
@@ -52,9 +55,13 @@ def conclude(
     history: History,
     verdict: Verdict,
     longest_gap: tuple[int, str],
+    sent_per_s: float,
     failures: Sequence[str] = (),
 ) -> Conclusion:
-    """`longest_gap`: in ms, and its partition. `failures`: why the run could not do what it had to."""
+    """`longest_gap`: in ms, and its partition. `sent_per_s`: over the whole load.
+
+    `failures`: why the run could not do what it had to.
+    """
     may_lose = scenario.expect.may_lose
     expected = {
         kind: found for kind, found in verdict.faults.items() if may_lose and kind in FOLLOWS_FROM_LOSS
@@ -80,6 +87,7 @@ def conclude(
         *_on_records(scenario, verdict, lost, faults),
         *_on_faults(verdict, faults),
         *_on_outcomes(counts, verdict, where),
+        *_on_the_load(scenario, sent_per_s),
     ]
     return Conclusion(faults=faults, expected=expected, sentences=sentences, counts=counts)
 
@@ -142,4 +150,13 @@ def _on_outcomes(counts: Mapping[str, int], verdict: Verdict, where: str) -> Ite
         yield (
             f"{open_ones:,} records were not acknowledged, so nothing is promised for them; "
             f"{verdict.unacknowledged_but_written:,} of those are in the log."
+        )
+
+
+def _on_the_load(scenario: Scenario, sent_per_s: float) -> Iterator[str]:
+    planned = scenario.load.records_per_s
+    if sent_per_s < planned * _LEAST_LOAD:
+        yield (
+            f"The load fell short: it sent {sent_per_s:,.0f} records/s, "
+            f"and the scenario asks for {planned:,}."
         )

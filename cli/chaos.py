@@ -1,22 +1,25 @@
 """`barnabas chaos`: a scripted scenario of faults under load on a cluster of its own, judged, with a report.
 
-The cluster lives in a temporary directory and ends with the command, also by Ctrl-C. Exit code 1 says that a
-promise was broken that the scenario's settings do not give up.
+The cluster lives in a temporary directory and ends with the command, also by Ctrl-C and SIGTERM. Exit code 1
+says that a promise was broken that the scenario's settings do not give up.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from barnabas.chaos.run import run
 from barnabas.chaos.scenario import builtin_scenarios, find_scenario, read_scenario
 from barnabas.cli.action import arg, command, flag, show
 from barnabas.cli.arguments import new_directory, number
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, TERMINATED, USAGE, CommandError
 from barnabas.cli.output import print_json
 
 _NAME: Final = "barnabas-chaos.html"
@@ -35,8 +38,7 @@ def _run(options: argparse.Namespace) -> int:
     # Before a run of seconds, not after it.
     from barnabas.ui.report import render_report
 
-    if not options.report.absolute().parent.is_dir():
-        raise CommandError(f"--report {options.report}: there is no such folder", NOT_FOUND)
+    _check_report(options.report)
     directory = new_directory(options.dir, "barnabas-chaos-")
     screen = sys.stderr if options.json else sys.stdout
 
@@ -45,21 +47,38 @@ def _run(options: argparse.Namespace) -> int:
 
     is_kept = options.dir is not None or options.keep
     print(f"{scenario.title}: {scenario.cluster.brokers} brokers in {directory}", file=screen, flush=True)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         recording = run(scenario, options.scenario, directory, seed=options.seed, say=say)
-        options.report.write_text(render_report(recording.data), encoding="utf-8")
         is_kept = is_kept or not recording.conclusion.is_good
     finally:
         if not is_kept:
             shutil.rmtree(directory, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
     for sentence in recording.conclusion.sentences:
         print(f"  {sentence}", file=screen)
-    print(f"report: {options.report}", file=screen)
     if is_kept:
         print(f"kept: {directory}", file=screen)
     if options.json:
         print_json(recording.data | {"report": str(options.report)})
+    # Last, so that a disk that is full by now costs the report alone.
+    options.report.write_text(render_report(recording.data), encoding="utf-8")
+    print(f"report: {options.report}", file=screen)
     return OK if recording.conclusion.is_good else FAILED
+
+
+def _check_report(report: Path) -> None:
+    folder = report.absolute().parent
+    if not folder.is_dir():
+        raise CommandError(f"--report {report}: there is no directory {folder}", NOT_FOUND)
+    if report.is_dir():
+        raise CommandError(f"--report {report}: expected a file, and this is a directory", USAGE)
+    if not os.access(report if report.exists() else folder, os.W_OK):
+        raise CommandError(f"--report {report}: it may not be written")
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)
 
 
 add_arguments = command(

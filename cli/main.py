@@ -64,11 +64,11 @@ _EPILOG: Final = (
 _EXTRAS: Final = {
     **dict.fromkeys(("kazoo", "prometheus_client", "uvloop"), "broker"),
     **dict.fromkeys(("rich", "shtab"), "cli"),
-    **dict.fromkeys(("fastavro", "jinja2", "sse_starlette", "starlette", "uvicorn"), "ui"),
+    **dict.fromkeys(("fastavro", "jinja2", "markupsafe", "sse_starlette", "starlette", "uvicorn"), "ui"),
 }
 """Package → the extra that installs it."""
 
-_REPORTED_BY_LOG: Final = frozenset({"broker", "chaos", "consume", "demo", "ui"})
+_REPORTED_BY_LOG: Final = frozenset({"broker", "consume", "demo", "ui"})
 """Commands that run on while brokers are away, so that a line of the log says so."""
 
 

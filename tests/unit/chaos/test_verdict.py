@@ -24,8 +24,10 @@ def history(*numbers: int, acknowledged: int = 3) -> History:
     return History(*events, *acks, Log("client", P0, log), Log("broker 1", P0, log, broker=1))
 
 
-def concluded(judged: Scenario, events: History, gap: tuple[int, str] = (0, "")) -> Conclusion:
-    return conclude(judged, events, check(events, RECORDS), gap)
+def concluded(
+    judged: Scenario, events: History, gap: tuple[int, str] = (0, ""), sent_per_s: float = 600
+) -> Conclusion:
+    return conclude(judged, events, check(events, RECORDS), gap, sent_per_s)
 
 
 def test_a_good_run_says_that_nothing_is_lost() -> None:
@@ -72,7 +74,13 @@ def test_a_gap_beyond_the_expected_one_is_a_fault(gap_ms: int, is_good: bool) ->
 
 def test_a_run_that_was_not_judged_does_not_say_that_nothing_is_lost() -> None:
     events = history(1, 2, 3)
-    found = conclude(scenario(), events, check(events, RECORDS), (0, ""), ["t-0 stays without a leader"])
+    found = conclude(scenario(), events, check(events, RECORDS), (0, ""), 600, ["t-0 stays without a leader"])
     assert not found.is_good
     assert "Nothing acknowledged is lost" not in found.as_json()["text"]
     assert "t-0 stays without a leader" in found.as_json()["text"]
+
+
+@pytest.mark.parametrize(("sent_per_s", "is_short"), [(571, False), (569, True)])
+def test_a_load_that_falls_short_is_named(sent_per_s: float, is_short: bool) -> None:
+    text = concluded(scenario(), history(1, 2, 3), sent_per_s=sent_per_s).as_json()["text"]
+    assert ("The load fell short: it sent 569 records/s, and the scenario asks for 600." in text) == is_short

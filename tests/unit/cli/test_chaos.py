@@ -1,5 +1,8 @@
 """The exit code of `barnabas chaos` follows from the verdict; wrong usage starts no cluster."""
 
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ def recorded(numbers: list[int]) -> Any:
     def run(scenario: Scenario, name: str, directory: Path, *, seed: int, say: object) -> Recording:
         acknowledged = [Acknowledged(P0, 0, 1), Acknowledged(P0, 1, 2)]
         history = History(Sent(1, P0), Sent(2, P0), *acknowledged, Log("client", P0, [*enumerate(numbers)]))
-        conclusion = conclude(scenario, history, check(history, RECORDS), (0, ""))
+        conclusion = conclude(scenario, history, check(history, RECORDS), (0, ""), 600)
         samples = Samples(0.0, 1_000)
         data = {"title": "x", "text": "", "scenario": name, "seed": seed, "started_ms": 1_000, "seconds": 1.0}
         data |= {"series": samples.series(1.0), **samples.history(1.0), "verdict": conclusion.as_json()}
@@ -60,6 +63,7 @@ def test_a_broken_promise_is_exit_code_1_and_keeps_the_directory(
         ([], 2, "expected a file or one of controller-dies"),
         (["leader-dis"], 4, "did you mean leader-dies?"),
         (["leader-dies", "--report", "no/such/folder/x.html"], 4, "no/such/folder"),
+        (["leader-dies", "--report", "/"], 2, "expected a file, and this is a directory"),
     ],
 )
 def test_wrong_usage(
@@ -72,3 +76,32 @@ def test_wrong_usage(
     monkeypatch.setattr(chaos, "run", None)
     assert main(["chaos", *words]) == code
     assert said in capsys.readouterr().err
+
+
+def test_sigterm_removes_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, **__: object) -> None:
+        assert [*tmp_path.iterdir()]
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(chaos, "run", run)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
+    # A signal that is not handled would end the run of the tests.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            main(["chaos", "leader-dies", "--report", str(tmp_path / "report.html")])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped.value.code == 143
+    assert not [*tmp_path.iterdir()]
+
+
+def test_without_the_extra_its_name_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(chaos, "run", None)
+    monkeypatch.delitem(sys.modules, "barnabas.ui.report", raising=False)
+    monkeypatch.setitem(sys.modules, "markupsafe", None)
+    assert main(["chaos", "leader-dies"]) == 1
+    assert "pip install 'barnabas[ui]'" in capsys.readouterr().err
