@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -156,7 +157,8 @@ def bind(port: int | None) -> socket.socket:
             return socket.create_server((HOST, number))
         except OSError as error:
             reason = error
-    raise OSError(reason.errno, reason.strerror, f"{HOST}:{ports[0]}") from reason
+    # Python adds the address to the text of the system, a second time.
+    raise OSError(reason.errno, os.strerror(reason.errno or 0), f"{HOST}:{ports[0]}") from reason
 
 
 class _Server(uvicorn.Server):
