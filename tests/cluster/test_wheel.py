@@ -100,6 +100,11 @@ def test_a_cluster_runs_from_an_installed_wheel(wheel: Path, tmp_path: Path) -> 
     package = Path(client.stdout.strip()).parents[1]
     assert package.is_relative_to(installation.folder)
     assert (package / "py.typed").exists()
+    # The page's files and the scenarios, each of them.
+    for folder in ("ui/replays", "ui/static", "ui/templates", "chaos/scenarios"):
+        names = {path.name for path in (ROOT / folder).rglob("*") if path.is_file()}
+        assert names
+        assert {path.name for path in (package / folder).rglob("*") if path.is_file()} == names
     refused = installation.run("barnabas", "up", "--detach")
     assert refused.returncode == exit_codes.FAILED
     assert "pip install 'barnabas[local]'" in refused.stderr
