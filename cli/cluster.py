@@ -16,6 +16,7 @@ from barnabas.cli.arguments import (
     open_running_cluster,
 )
 from barnabas.deploy.faults import Aim, inject
+from barnabas.deploy.private_files import exclusively
 from barnabas.deploy.process import ManagedProcess
 from barnabas.deploy.running_cluster import STOP_TIMEOUT_S
 from barnabas.deploy.state import SERVERS
@@ -59,9 +60,11 @@ def _down(options: argparse.Namespace) -> None:
         # The owner stops everything in order and ends.
         running = ManagedProcess("the program that runs the cluster", owner, leads_group=False)
         running.terminate(_OWNER_STOP_TIMEOUT_S)
+    # Not while another program restarts a process: that would outlive the cluster.
+    with exclusively(cluster.directory, _OWNER_STOP_TIMEOUT_S):
         cluster = open_cluster(options)
-    if cluster.is_running:
-        cluster.stop()
+        if cluster.is_running:
+            cluster.stop()
     done = "stopped" if was_running else f"the cluster in {cluster.directory} was not running"
     answer(options, {"dir": str(chosen_dir(options)), "was_running": was_running}, done)
 

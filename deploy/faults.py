@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from barnabas.deploy.links import CLIENT
+from barnabas.deploy.private_files import exclusively
 from barnabas.deploy.process import DeployError, wait_until
 from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
 from barnabas.deploy.server import title_of
@@ -94,7 +95,12 @@ def restart_server(cluster: RunningCluster, name: str) -> None:
     """
     owner, record = cluster.record.owner, cluster.record
     if owner is None or owner.state == "gone":
-        cluster.restart_server(name)
+        # Two at once would each record its own start alone, and the other process would outlive the cluster.
+        with exclusively(cluster.directory, _RESTART_TIMEOUT_S):
+            cluster.reload()
+            if not cluster.is_running:
+                raise DeployError(f"the cluster in {cluster.directory} has been stopped")
+            cluster.restart_server(name)
     elif record.takes_requests:
         ask_restart(cluster.directory, name, _RESTART_TIMEOUT_S)
     elif owner.pid == os.getpid():

@@ -33,7 +33,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 @contextmanager
-def exclusively(folder: Path) -> Iterator[None]:
+def exclusively(folder: Path, timeout_s: float = _LOCK_S) -> Iterator[None]:
     """Let no other program that asks for the same change the folder meanwhile. Raises DeployError."""
 
     def is_locked() -> bool:
@@ -45,8 +45,8 @@ def exclusively(folder: Path) -> Iterator[None]:
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not wait_until(is_locked, _LOCK_S):
-            raise DeployError(f"another program changes files in {folder} for more than {_LOCK_S:g} s")
+        if not wait_until(is_locked, timeout_s):
+            raise DeployError(f"another program changes files in {folder} for more than {timeout_s:g} s")
         yield
     finally:
         os.close(descriptor)

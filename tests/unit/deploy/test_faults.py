@@ -12,6 +12,7 @@ import pytest
 from barnabas.deploy import faults
 from barnabas.deploy.faults import DELAY_MS, FAULTS, Aim, TargetKind, has_full_disk, inject
 from barnabas.deploy.links import CLIENT
+from barnabas.deploy.private_files import exclusively
 from barnabas.deploy.process import DeployError, ProcessId
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import write_record
@@ -140,3 +141,21 @@ def test_only_the_owner_that_takes_requests_restarts_its_servers(cluster: Runnin
             inject(cluster, "restart", Aim(target="1"))
         owner.communicate(b"\n")
     assert cluster.broker(1).state == "running"
+
+
+def test_a_restart_keeps_what_another_program_has_started_meanwhile(
+    cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunningCluster, "restart_server", lambda self, name: self.write_record())
+    other = RunningCluster.open(cluster.directory)
+    other.broker(2).process = other.broker(1).process
+    other.write_record()
+    assert inject(cluster, "restart", Aim(target="1")) == "broker 1 was started again"
+    assert RunningCluster.open(cluster.directory).broker(2).is_alive
+
+    monkeypatch.setattr(faults, "_RESTART_TIMEOUT_S", 0.01)
+    with exclusively(cluster.directory), pytest.raises(DeployError, match="another program changes files"):
+        inject(cluster, "restart", Aim(target="1"))
+    cluster.kill_all()
+    with pytest.raises(DeployError, match="has been stopped"):
+        inject(cluster, "restart", Aim(target="1"))
