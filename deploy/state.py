@@ -119,7 +119,12 @@ def write_record(record: ClusterRecord) -> None:
     path = Path(record.directory) / STATE_FILE
     new = path.with_suffix(f".{os.getpid()}.new")
     try:
-        new.write_text(json.dumps({"format": _FORMAT} | to_builtins(record), indent=2) + "\n")
+        values = to_builtins(record)
+        for name in ("links", "page"):
+            # Earlier versions read no other keys, and may come back.
+            if values[name] is None:
+                del values[name]
+        new.write_text(json.dumps({"format": _FORMAT} | values, indent=2) + "\n")
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)

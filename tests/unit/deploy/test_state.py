@@ -12,6 +12,7 @@ from barnabas.deploy.state import (
     ClusterConfiguration,
     ClusterRecord,
     DirectoryLock,
+    LinksRecord,
     read_record,
     write_record,
 )
@@ -40,6 +41,11 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_record(record)
     assert read_record(tmp_path) == record
     assert [path.name for path in tmp_path.iterdir()] == [STATE_FILE]
+    written = json.loads((tmp_path / STATE_FILE).read_text())
+    assert not {"links", "page"} & written.keys(), "an earlier version does not know them"
+    record.links, record.page = LinksRecord(ports={"1": 9192}), ProcessId(7, "x:4")
+    write_record(record)
+    assert read_record(tmp_path) == record
 
 
 def test_a_directory_without_a_cluster_has_no_record(tmp_path: Path) -> None:
