@@ -43,7 +43,7 @@ _BETWEEN: Final = {"sever": " from ", "mend": " and "}
 """Between the two ends of a link, in the sentence of a step."""
 
 Say = Callable[[float, str], None]
-"""Is told the seconds since the beginning of the load, and what happens."""
+"""Is called with the seconds since the beginning of the load, and a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +136,14 @@ class _Run:
             try:
                 target, other = (*ends, "", "")[:2]
                 inject(self._cluster, step.do, Aim(target=target, other=other, delay_ms=step.delay_ms))
-            except DeployError as error:
+            except BarnabasError as error:
                 raise DeployError(f"step {number} ({words}): {error}") from error
 
     def _heal(self, load: Load) -> None:
         """Mend the links, resume and start everything, and wait until all is in sync and written again."""
-        healed = [*self._mended(), *self._revived()]
-        if healed:
-            self._mark(f"heal: {', '.join(healed)}")
         try:
+            if healed := [*self._mended(), *self._revived()]:
+                self._mark(f"heal: {', '.join(healed)}")
             self._cluster.wait_ready(_HEALING_S)
             self._await_in_sync("after healing", _HEALING_S)
             load.wait_progress("after healing", records=_SETTLED_RECORDS, timeout_s=_HEALING_S)

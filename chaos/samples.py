@@ -124,9 +124,9 @@ class Samples:
     def _mark_change(self, partition: str, before: PartitionSeen, seen: PartitionSeen, now_s: float) -> None:
         epoch = f"epoch {seen.leader_epoch}"
         if seen.leader != before.leader:
-            leads = "no broker leads" if seen.leader < 0 else f"broker {seen.leader} leads"
-            mark = Mark(now_s, "election", f"{partition}: {leads}, {epoch}", max(seen.leader, 0), partition)
-            self.marks.append(mark)
+            leader = None if seen.leader < 0 else seen.leader
+            leads = "no broker leads" if leader is None else f"broker {leader} leads"
+            self.marks.append(Mark(now_s, "election", f"{partition}: {leads}, {epoch}", leader, partition))
         if seen.isr != before.isr:
             isr = ", ".join(map(str, seen.isr)) or "empty"
             self.marks.append(Mark(now_s, "isr", f"{partition}: ISR {isr}", None, partition))

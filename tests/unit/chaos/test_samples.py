@@ -110,7 +110,24 @@ def test_a_broker_that_misses_the_leader_is_no_election() -> None:
     run.saw(1, "t-0", PartitionSeen(2, 0, (1, 2)), 100.2)
     assert run.history(101.0)["marks"] == []
     run.saw(1, "t-0", PartitionSeen(-1, 1, (2,)), 100.3)
-    assert run.history(101.0)["marks"][0]["text"] == "t-0: no broker leads, epoch 1"
+    mark = run.history(101.0)["marks"][0]
+    assert mark["text"] == "t-0: no broker leads, epoch 1"
+    assert "broker" not in mark
+
+
+def test_only_the_state_of_the_partitions_is_kept_from_before_the_beginning() -> None:
+    run = samples()
+    run.saw(1, "t-0", PartitionSeen(1, 0, (1, 2)), 100.0)
+    run.saw(1, "t-0", PartitionSeen(1, 0, (1,)), 100.1)
+    run.acknowledged(P0, 100.0, 100.0)
+    run.acknowledged(P0, 100.1, 100.5)
+    run.read(4, 100.5)
+    run.begin(102.0, BEGAN_MS + 2_000)
+    assert run.history(103.0) == {"marks": [], "gaps": [], "isr": {"t-0": [[BEGAN_MS + 2_000, [1]]]}}
+    for name in ("acknowledged", "read"):
+        assert points(run, name, 102.65) == [0] * 6
+    run.end_load(102.5)
+    assert run.longest_gap(102.5) == (500, "t-0"), "a gap begins no earlier"
 
 
 def test_the_first_controller_is_no_change_of_it() -> None:
