@@ -136,6 +136,7 @@ class Pulse:
     def __init__(self, context: Context, sampler: Sampler) -> None:
         self._context = context
         self._sampler = sampler
+        self._starting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._gaps = AckGaps()
         self._pending = 0
@@ -151,8 +152,12 @@ class Pulse:
 
     async def start(self) -> None:
         """Make the topic if it is missing, and begin to write. Raises BarnabasError."""
-        if self.is_running:
-            return
+        # Two requests at once would begin two pulses, and only one of them could be stopped.
+        async with self._starting:
+            if not self.is_running:
+                await self._start()
+
+    async def _start(self) -> None:
         brokers = len((await self._context.admin.describe_cluster()).nodes)
         replicas = min(brokers, _MOST_REPLICAS)
         settings = {"min.insync.replicas": str(max(1, replicas - 1)), "retention.ms": str(_RETENTION_MS)}
