@@ -135,7 +135,7 @@ _WORDS: Final[Mapping[str, str]] = {
     CLIENTS: CLIENTS,
 }
 _KINDS_OF: Final = {ZOOKEEPER: (TargetKind.SERVER, TargetKind.PAIR), CLIENTS: (TargetKind.PAIR,)}
-"""What is no broker is the target of these faults alone."""
+"""An end that is no broker is the target of these faults alone."""
 _EXAMPLES: Final = (
     "1",
     "controller",
@@ -288,7 +288,7 @@ def _contradictions(scenario: Scenario) -> Iterator[str]:
 
 
 def _beyond(scenario: Scenario, step: int, target: Target) -> Iterator[str]:
-    """What a target names and the scenario does not have."""
+    """Sentences for a target that the scenario does not have."""
     role, number = target
     if role == "id" and not 1 <= number <= scenario.cluster.brokers:
         yield f"there is no broker {number}; expected 1 to {scenario.cluster.brokers}"

@@ -63,7 +63,7 @@ class RuleKind(enum.Enum):
 
 
 class Rule(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """What a link does to bytes from a source to a target: ids of brokers, ``zookeeper`` and ``client``.
+    """The effect of a link on bytes from a source to a target: ids, ``zookeeper`` and ``client``.
 
     `delay_ms` is the least delay, `jitter_ms` the most that is added to it. `error`: of an attempt to connect
     that is rejected. A refusal has no source.

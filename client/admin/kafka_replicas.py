@@ -2,8 +2,8 @@
 
 Metadata has the leader and the ISR; ListOffsets the log start and the log end of each replica, as for Kafka's
 own replica verification tool, and of the leader also the high watermark and the last stable offset;
-DescribeLogDirs the sizes. What a leader knows of its followers, and the high watermark of a follower, no
-request tells: they are -1 or empty. (The ``offset_lag`` of DescribeLogDirs does not help: it is counted from
+DescribeLogDirs the sizes. No request tells the followers as their leader knows them, or the high watermark of
+a follower: they are -1 or empty. (The ``offset_lag`` of DescribeLogDirs does not help: it is counted from
 the replica's own high watermark, and so always 0.)
 
 Belongs to the event loop of the client.

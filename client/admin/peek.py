@@ -1,4 +1,4 @@
-"""What lies at some offsets: whether there are records, the sizes of their batches, or the batches.
+"""Looks at the log at some offsets: whether there are records, the sizes of their batches, or the batches.
 
 For programs that look at many partitions: each leader gets one fetch for all its partitions.
 
@@ -183,7 +183,7 @@ class PeekAdmin(AdminBase):
         timeout_ms: int | None,
         result: Callable[[TopicPartition, FetchPartitionResponse], R],
     ) -> dict[TopicPartition, R]:
-        """What ``result`` makes of each partition's answer; it must not keep views of the records."""
+        """The value that ``result`` returns for each partition; it must not keep views of the records."""
         cluster = self._open()
 
         async def ask_one(node_id: BrokerId, tps: Sequence[TopicPartition], limit_ms: int) -> AnswerOfOne[R]:

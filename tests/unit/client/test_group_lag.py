@@ -1,4 +1,4 @@
-"""The lag of groups, and what is unknown of it."""
+"""The lag of groups, and its unknown parts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who reaches the live page: hosts, the token, origins, methods, bodies."""
+"""The requests that reach the live page: hosts, the token, origins, methods, bodies."""
 
 from typing import Any
 
