@@ -115,7 +115,7 @@ async def _entry(admin: Admin, fields: Mapping[str, str]) -> tuple[ConfigResourc
     resource, entries = await _settings_now(admin, fields)
     name = fields.get("name", "")
     if name not in entries:
-        raise InvalidConfiguration(f"{resource} has no setting {name!r}{did_you_mean(name, entries)}")
+        raise InvalidConfiguration(f"{resource}: no setting {name!r}{did_you_mean(name, entries)}")
     return resource, entries[name]
 
 

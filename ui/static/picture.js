@@ -114,7 +114,7 @@ function drawBar(bar, scale, replica, { leader, others, id }) {
   }
   bar.goal.style.transform = `translateX(${x(leader?.high_watermark ?? 0)}px)`;
   bar.goal.style.opacity = leader?.high_watermark == null || leader === replica ? 0 : 1;
-  setText(bar.past, end == null ? "no answer" : end < from ? `◂ ends at ${count(end)}` : "");
+  setText(bar.past, end == null ? "not known" : end < from ? `◂ ends at ${count(end)}` : "");
   drawGrid(bar.grid, scale);
   const edges = end == null ? new Map() : edgesOf(replica);
   placeMarks(bar.edges, scale, [...edges].map(([offset, names]) => [names.join(" "), offset, `${names.join(" = ")} ${count(offset)}`]), 60, 16 + BAR);

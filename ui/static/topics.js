@@ -15,11 +15,11 @@ function looks(name, { leader, isr, replicas, is_under_min_isr: isUnder }) {
 
 function fillTopic({ named }, { topic, partitions }, changed) {
   setText(named.topic, topic);
-  let size_bytes = 0;
+  let size_bytes = null;
   let rate = 0;
   for (const [, partition] of partitions) {
     rate += partition.records_per_s ?? 0;
-    for (const replica of Object.values(partition.replicas)) size_bytes += replica.size_bytes ?? 0;
+    for (const replica of Object.values(partition.replicas)) if (replica.size_bytes != null) size_bytes += replica.size_bytes;
   }
   setText(named.size, bytes(size_bytes));
   setText(named.rate, count(rate));
