@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final
 
 import uvicorn
@@ -22,6 +23,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from barnabas.ui import (
     event_log,
@@ -44,6 +47,9 @@ _PORTS: Final = 20
 _SHUTDOWN_S: Final = 2
 _RECONNECT_MS: Final = 1000
 _MOST_LISTENERS: Final = 50
+_MOST_CONNECTIONS: Final = 200
+_REQUEST_S: Final = 10.0
+"""A connection that sends no whole request for so long is closed."""
 _RECORDINGS: Final = HERE / "replays"
 
 
@@ -78,24 +84,36 @@ async def _stream(request: Request) -> Response:
     sampler: Sampler = request.app.state.sampler
     wanted = request.query_params.get("with", "").split(",")
     if sampler.listeners >= _MOST_LISTENERS:
-        return Response("too many pages are open; close some\n", 503, media_type="text/plain")
-    return EventSourceResponse(_events(sampler, sampler.listen(wanted)))
+        close = {"connection": "close"}
+        return Response("too many pages are open; close some\n", 503, close, "text/plain")
+    return _Stream(sampler, sampler.listen(wanted))
+
+
+class _Stream(EventSourceResponse):
+    """Leaves the sampler however it ends: if the page has gone already, its events are never begun."""
+
+    def __init__(self, sampler: Sampler, listener: Listener) -> None:
+        super().__init__(_events(sampler, listener))
+        self._leave = partial(sampler.leave, listener)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
 
 
 async def _events(sampler: Sampler, listener: Listener) -> AsyncIterator[ServerSentEvent]:
-    try:
-        while True:
-            await listener.wait()
-            if listener.is_closed:
-                return
-            if listener.needs_state and sampler.state is not None:
-                listener.needs_state = False
-                whole = sampler.whole(listener.parts).decode()
-                yield ServerSentEvent(whole, event="state", retry=_RECONNECT_MS)
-            for change in listener.take():
-                yield ServerSentEvent(change.decode(), event="change")
-    finally:
-        sampler.leave(listener)
+    while True:
+        await listener.wait()
+        if listener.is_closed:
+            return
+        if listener.needs_state and sampler.state is not None:
+            listener.needs_state = False
+            whole = sampler.whole(listener.parts).decode()
+            yield ServerSentEvent(whole, event="state", retry=_RECONNECT_MS)
+        for change in listener.take():
+            yield ServerSentEvent(change.decode(), event="change")
 
 
 _ROUTES: Final[list[BaseRoute]] = [
@@ -161,6 +179,33 @@ def bind(port: int | None) -> socket.socket:
     raise OSError(reason.errno, os.strerror(reason.errno or 0), f"{HOST}:{ports[0]}") from reason
 
 
+class _Connection(H11Protocol):
+    """One of a bounded number, which the slow ones do not keep: uvicorn bounds neither."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        super().connection_made(transport)
+        self._look: asyncio.TimerHandle | None = None
+        if len(self.connections) > _MOST_CONNECTIONS:
+            transport.abort()
+        else:
+            self._look_again()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        super().connection_lost(exc)
+
+    def _look_again(self) -> None:
+        self._look = self.loop.call_later(_REQUEST_S, self._end_if_idle, self.cycle)
+
+    def _end_if_idle(self, before: object) -> None:
+        """No request has come since the last look, and none is under way."""
+        if self.cycle is before and (self.cycle is None or self.cycle.response_complete):
+            self.transport.abort()
+        else:
+            self._look_again()
+
+
 class _Server(uvicorn.Server):
     """Ends its streams first: an open page would keep the server for as long as it is open."""
 
@@ -196,7 +241,7 @@ def make_server(context: Context, *, port: int, token: str, public: Sequence[Add
     config = uvicorn.Config(
         Access(app, token=token, addresses=addresses, is_read_only=context.is_read_only),
         # One parser and no websockets, whatever else is installed.
-        http="h11",
+        http=_Connection,
         ws="none",
         lifespan="on",
         access_log=False,

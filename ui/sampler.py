@@ -18,6 +18,7 @@ import itertools
 import logging
 import os
 import time
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,7 +190,8 @@ class Sampler:
         self._event_log = open_log(context)
         self._times = _Question(self._ask_times)
         self._cpu = CpuMeter()
-        self._last_error = ""
+        self._failures: set[tuple[type[Exception], str]] = set()
+        """The unforeseen errors that were logged: type and place in the code."""
         self._unsettled: frozenset[str] = frozenset()
         """The topics of the last question for minimum ISRs."""
 
@@ -340,9 +342,10 @@ class Sampler:
                 self._failed("a part of a look at the cluster", error)
 
     def _failed(self, title: str, error: Exception) -> None:
-        """Log an unforeseen error; one that comes again at each look is logged once."""
-        if repr(error) != self._last_error:
-            self._last_error = repr(error)
+        """Log an unforeseen error once for its place in the code: it may come again at each look."""
+        place = str(traceback.extract_tb(error.__traceback__)[-1:])
+        if (type(error), place) not in self._failures:
+            self._failures.add((type(error), place))
             log.error("%s failed; the next one follows", title, exc_info=error)
 
     def _publish(self, state: State, series: State) -> None:
