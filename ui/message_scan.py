@@ -10,6 +10,7 @@ Belongs to one task. The log is read by a function that is handed in.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -45,6 +46,8 @@ _SMALL_BYTES: Final = 2 << 20
 _LARGE_BYTES: Final = 32 << 20
 _EMPTY_READS: Final = 2
 _LOOK_AHEAD_BYTES: Final = 8 << 20
+_TURN_S: Final = 0.02
+"""The longest work before other tasks have a turn, but for one batch."""
 
 
 class Cut(NamedTuple):
@@ -138,6 +141,22 @@ class Bounds:
     clock: Callable[[], float] = time.monotonic
 
 
+class Turns:
+    """A small batch may inflate to 128 MB: other tasks and deadlines have their turn between batches."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    async def next(self) -> None:
+        if time.monotonic() - self._began > _TURN_S:
+            await asyncio.sleep(0)
+            self._began = time.monotonic()
+
+
+async def _never() -> bool:
+    return False
+
+
 @dataclass
 class Scan:
     """One search. `low` and `high` bound the part that is not searched yet: low ≤ high."""
@@ -148,6 +167,8 @@ class Scan:
     high: dict[TopicPartition, int]
     limit: int
     bounds: Bounds = field(default_factory=Bounds)
+    has_left: Callable[[], Awaitable[bool]] = _never
+    """Whether nobody waits for the result any more."""
     rows: list[Row] = field(default_factory=list)
     """Sorted: the next row of the page first."""
     size_bytes: int = 0
@@ -165,6 +186,7 @@ class Scan:
         self._filter = Filter(self.query)
         self._sign = -1 if self.query.start.is_backward else 1
         self._chunks = dict.fromkeys(self.low, min(self.limit, _FIRST_CHUNK))
+        self._turns = Turns()
         self._ends_at = self.bounds.clock() + self.bounds.seconds
 
     @property
@@ -180,7 +202,7 @@ class Scan:
         step = self._backward if self._sign < 0 else self._forward
         try:
             while group := self._next_group():
-                if self._is_over():
+                if self._is_over() or await self.has_left():
                     self.is_cut_short = True
                     break
                 await step(group)
@@ -250,6 +272,9 @@ class Scan:
     async def _forward(self, group: list[TopicPartition]) -> None:
         kept = dict.fromkeys(group, 0)
         for tp, batch in await self._pieces({tp: self.low[tp] for tp in group}):
+            await self._turns.next()
+            if self._is_over():
+                break
             if kept[tp] >= self.limit or self.low[tp] >= self.high[tp]:
                 continue
             rank = self._rank.get(tp, -1 << 63)
@@ -277,6 +302,7 @@ class Scan:
         while left := {tp: at for tp, at in positions.items() if at < self.high[tp]}:
             alone = next(iter(left)) if max(self._empty.get(tp, 0) for tp in left) >= _EMPTY_READS else None
             for tp, batch in await self._pieces(left if alone is None else {alone: left[alone]}):
+                await self._turns.next()
                 if positions[tp] >= self.high[tp]:
                     continue
                 size_bytes[tp] += len(batch.data)
@@ -341,10 +367,11 @@ async def all_records(
     read: Read, query: Query, low: Mapping[TopicPartition, int], high: Mapping[TopicPartition, int]
 ) -> AsyncIterator[ConsumerRecord]:
     """The records of a range that pass the filter, partition after partition. Raises as the reader."""
-    records = Filter(replace(query, has_markers=False))
+    records, turns = Filter(replace(query, has_markers=False)), Turns()
     for tp, position in low.items():
         while position < high[tp] and (batches := (await read({tp: position}, _PIECE_BYTES))[tp].batches):
             for batch in batches:
+                await turns.next()
                 kind = batch.header.timestamp_type
                 for offset, time_ms, key, value, headers in records.fields_of(batch):
                     if position <= offset < high[tp]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -105,7 +105,7 @@ async def _messages(request: Request) -> Response:
             values["query"] = query
             values["topics"] = (await context.admin.list_topics(include_internal=True))[:_MAX_LISTED_TOPICS]
             if query.topic:
-                values |= await _search(context, query)
+                values |= await _search(context, query, request.is_disconnected)
     except (BarnabasError, ValueError, TimeoutError) as error:
         values["error"] = error_text(error)
         return render(request, "messages.html", status=_status_of(error), **values)
@@ -118,11 +118,13 @@ def _status_of(error: Exception) -> int:
     return 400 if isinstance(error, ValueError) else 502
 
 
-async def _search(context: Context, query: Query) -> dict[str, Any]:
+async def _search(context: Context, query: Query, has_left: Callable[[], Awaitable[bool]]) -> dict[str, Any]:
     found = await find_range(context.admin, query)
     bounds = Bounds(size_bytes=_SEARCH_BYTES)
     began = bounds.clock()
-    scan = Scan(reader(context.admin), query, dict(found.low), dict(found.high), query.limit, bounds)
+    scan = Scan(
+        reader(context.admin), query, dict(found.low), dict(found.high), query.limit, bounds, has_left
+    )
     await scan.run()
     return {
         "found": found,

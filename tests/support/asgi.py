@@ -47,10 +47,15 @@ def _scope(method: str, url: str, headers: dict[str, str]) -> dict[str, Any]:
 
 
 async def get(
-    app: Any, url: str, *, leaves_after: Callable[[bytes], bool] = lambda body: False, **headers: str
+    app: Any,
+    url: str,
+    *,
+    leaves_after: Callable[[bytes], bool] = lambda body: False,
+    has_left: bool = False,
+    **headers: str,
 ) -> Answer:
-    """The answer; the client disconnects once the body so far is enough."""
-    return await _call(app, _scope("GET", url, headers), b"", leaves_after)
+    """The answer; the client disconnects once the body so far is enough, or before the beginning."""
+    return await _call(app, _scope("GET", url, headers), b"", leaves_after, gone=has_left)
 
 
 async def post(app: Any, url: str, *, accept: str = "text/html", **form: str) -> Answer:
@@ -63,9 +68,14 @@ async def post(app: Any, url: str, *, accept: str = "text/html", **form: str) ->
     return await _call(app, _scope("POST", url, headers), body, lambda body: False)
 
 
-async def _call(app: Any, scope: Any, body: bytes, leaves_after: Callable[[bytes], bool]) -> Answer:
+async def _call(
+    app: Any, scope: Any, body: bytes, leaves_after: Callable[[bytes], bool], *, gone: bool = False
+) -> Answer:
     answer, has_left = Answer(), asyncio.Event()
     parts = [{"type": "http.request", "body": body, "more_body": False}]
+    if gone:
+        parts.clear()
+        has_left.set()
 
     async def receive() -> dict[str, Any]:
         if parts:

@@ -129,6 +129,12 @@ async def test_a_search_finds_the_records_of_a_key_a_value_or_a_header(
         assert "Searched offsets 0 to 41 of 41" in page.text
 
 
+async def test_a_search_ends_when_its_page_is_left(app: Starlette, cluster: FakeCluster) -> None:
+    write(cluster, b"a", b"b")
+    page = await get(app, "messages?topic=t&from=earliest&value=b", has_left=True)
+    assert "Searched offsets 0 to 0 of 2" in page.text
+
+
 async def test_the_link_of_a_key_finds_all_its_records(app: Starlette, cluster: FakeCluster) -> None:
     for number in range(6):
         write(cluster, b"v", key=b"\xff&k=%d" % (number % 2))
