@@ -93,7 +93,7 @@ class PartitionView:
 
     def remote(self, broker_id: int) -> RemoteReplica:
         leader = self.replicas.get(self.info.leader)
-        followers = [] if leader is None else leader.followers
+        followers = [] if leader is None or broker_id == self.info.leader else leader.followers
         for follower in followers:
             if follower.broker_id == broker_id:
                 change = "joining" if follower.is_joining else "leaving" if follower.is_leaving else None

@@ -31,7 +31,6 @@ import msgspec
 from barnabas.client.admin.admin import ClusterDescription
 from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
-from barnabas.client.metadata import TopicInfo
 from barnabas.deploy.cluster_view import (
     ClusterView,
     add_processes,
@@ -43,7 +42,7 @@ from barnabas.deploy.cluster_view import (
 )
 from barnabas.deploy.local_broker import LocalBroker
 from barnabas.protocol.errors import BarnabasError, LocalError
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.ui.context import Context
 from barnabas.ui.event_log import open_log, times_of
 from barnabas.ui.snapshot import Look, State, changes, figures_of, state_of
@@ -55,6 +54,8 @@ TICK_S: Final = 0.5
 _WAIT_S: Final = 0.3
 _SILENT_S: Final = 1.0
 """A broker that owes an answer for longer is silent."""
+_MOVES_S: Final = 2.0
+"""Between two looks at reassignments, which are looked at at once when a partition's replicas change."""
 _SLOW_S: Final = 10.0
 """Between two looks at what seldom changes: minimum ISRs, disks."""
 _FORGET_S: Final = 3.0
@@ -179,7 +180,9 @@ class Sampler:
         self.extra: Callable[[], State] = dict
         """An update, as one of a part, that every look takes in."""
         self._metadata = _Question(self._ask_metadata)
-        self._moves = _Question(self._ask_moves)
+        self._known: ClusterDescription | None = None
+        """The metadata by which the other questions were chosen."""
+        self._moves = _Question(self._ask_moves, _MOVES_S)
         self._min_isr = _Question(self._ask_min_isr, _SLOW_S)
         cluster = context.cluster
         self._zookeeper = (
@@ -400,17 +403,15 @@ class Sampler:
         since_ms = _now_ms() - _FORGET_S * 1000
         return {change: time_ms for change, time_ms in times.items() if time_ms >= since_ms}
 
-    async def _ask_metadata(self) -> tuple[ClusterDescription, dict[str, TopicInfo]]:
-        admin = self._context.admin
-        cluster, described = await asyncio.gather(admin.describe_cluster(), admin.describe_topics())
-        return cluster, described
+    async def _ask_metadata(self) -> ClusterDescription:
+        return await self._context.admin.describe_cluster(include_topics=True)
 
     async def _ask_moves(self) -> tuple[Mapping[TopicPartition, PartitionReassignment], str | None]:
-        controller = -1 if self._metadata.answer is None else self._metadata.answer[0].controller_id
+        controller = -1 if self._metadata.answer is None else self._metadata.answer.controller_id
         return await fetch_moves(self._context.admin, controller)
 
     async def _ask_min_isr(self) -> dict[str, int]:
-        topics = [] if self._metadata.answer is None else [*self._metadata.answer[1]]
+        topics = [] if self._metadata.answer is None else [*self._metadata.answer.topics]
         return await fetch_min_isr(self._context.admin, topics)
 
     def _look(self) -> State:
@@ -437,8 +438,8 @@ class Sampler:
             return unreachable_view(self._metadata.error)
         if self._metadata.answer is None or self._metadata.is_late(now):
             return unreachable_view(LocalError("no broker answers"))
-        cluster, described = self._metadata.answer
-        self._know({int(node.node_id) for node in cluster.nodes}, described)
+        cluster = self._metadata.answer
+        self._know(cluster)
         answers = []
         for node in cluster.nodes:
             question = self._replicas[node.node_id]
@@ -451,12 +452,20 @@ class Sampler:
             else:
                 answers.append(BrokerReplicas(node, {}))
         moves, moves_error = self._moves.answer or ({}, None)
+        if moves_error is not None:
+            self._moves.ask_soon()
         min_isr = self._min_isr.answer or {}
-        return join_view(cluster, described, answers, moves, min_isr=min_isr, moves_error=moves_error)
+        return join_view(cluster, cluster.topics, answers, moves, min_isr=min_isr, moves_error=moves_error)
 
-    def _know(self, brokers: set[int], described: Mapping[str, TopicInfo]) -> None:
-        """Ask each broker of the metadata, and no other."""
+    def _know(self, cluster: ClusterDescription) -> None:
+        """Ask each broker of the metadata, and no other, and at once what new metadata makes old."""
         admin = self._context.admin
+        if cluster is self._known:
+            return
+        before, self._known = self._known, cluster
+        brokers, described = {int(node.node_id) for node in cluster.nodes}, cluster.topics
+        if before is None or _placement(before) != _placement(cluster):
+            self._moves.ask_soon()
         for id in brokers - self._replicas.keys():
             self._replicas[id] = _Question(partial(admin.describe_replicas, None, [id]))
             self._log_dirs[id] = _Question(partial(admin.describe_log_dirs, [id]), _SLOW_S)
@@ -506,6 +515,12 @@ def _cpu_s(pid: int) -> float | None:
 
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+def _placement(cluster: ClusterDescription) -> tuple[BrokerId, dict[str, list[tuple[BrokerId, ...]]]]:
+    """A reassignment changes the replicas, and the controller lists the reassignments."""
+    replicas = {name: [info.replicas for info in topic.partitions] for name, topic in cluster.topics.items()}
+    return cluster.controller_id, replicas
 
 
 def _now_ms() -> int:

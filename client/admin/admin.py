@@ -10,6 +10,7 @@ An admin client belongs to the event loop that it was started on.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from barnabas.client.admin.acls import AclAdmin
@@ -38,7 +39,7 @@ from barnabas.client.admin.users import UserAdmin
 from barnabas.client.arguments import check_mapping, check_member
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.isolation import IsolationLevel
-from barnabas.client.metadata import Node, nodes_of
+from barnabas.client.metadata import Node, TopicInfo, nodes_of
 from barnabas.client.offsets import ListedOffset, OffsetSpecs, checked_specs, list_offsets
 from barnabas.common.opening import SOFTWARE_NAME, SOFTWARE_VERSION
 from barnabas.protocol.errors import raise_for
@@ -82,11 +83,12 @@ __all__ = [
 
 
 class ClusterDescription(NamedTuple):
-    """``controller_id`` is -1 while there is no controller."""
+    """``controller_id`` is -1 while there is no controller; ``topics`` are empty unless asked for."""
 
     cluster_id: str | None
     controller_id: BrokerId
     nodes: list[Node]
+    topics: Mapping[str, TopicInfo] = MappingProxyType({})
 
 
 class FeatureLevels(NamedTuple):
@@ -112,13 +114,14 @@ class Admin(
 ):
     """Settings as in `AdminConfig`, by name, or as one ``config``; names replace those of the config."""
 
-    async def describe_cluster(self) -> ClusterDescription:
-        """The cluster's id, its controller and its live brokers."""
-        response = await self._metadata([])
+    async def describe_cluster(self, *, include_topics: bool = False) -> ClusterDescription:
+        """The cluster's id, its controller and its live brokers, and if wanted all topics, in one answer."""
+        response = await self._metadata(None if include_topics else [])
         return ClusterDescription(
             response.cluster_id,
             BrokerId(response.controller_id),
             sorted(nodes_of(response).values()),
+            await self._topics_of(response) if include_topics else MappingProxyType({}),
         )
 
     async def list_offsets(

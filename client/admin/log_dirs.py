@@ -182,9 +182,11 @@ class LogDirAdmin(AdminBase):
         return await asyncio.gather(*map(describe, nodes))
 
     async def _live(self, chosen: Collection[int] | None) -> tuple[Cluster, list[Node]]:
+        """The live brokers, or these. Known ones are asked at once: a request that fails refreshes them."""
         cluster = self._open()
-        await cluster.refresh()
-        check_alive(cluster, chosen or ())
+        if chosen is None or not cluster.cache.nodes.keys() >= set(chosen):
+            await cluster.refresh()
+            check_alive(cluster, chosen or ())
         live = sorted(cluster.cache.nodes.values())
         return cluster, [node for node in live if chosen is None or node.node_id in chosen]
 

@@ -252,7 +252,9 @@ class TopicAdmin(ConfigAdmin):
         Raises as `create_topics`; for an unknown topic the text names topics with similar names.
         """
         topic_names = None if names is None else several("names", names, str)
-        response = await self._metadata(topic_names)
+        return await self._topics_of(await self._metadata(topic_names), len(topic_names or ()))
+
+    async def _topics_of(self, response: MetadataResponse, requested: int = 0) -> dict[str, TopicInfo]:
         outcomes: dict[str, Any] = {}
         for topic in response.topics:
             name = topic.name or ""
@@ -263,7 +265,7 @@ class TopicAdmin(ConfigAdmin):
                 outcomes[name] = api_error(topic.error_code, f"there is no topic {name!r}{hint}")
             else:
                 outcomes[name] = api_error(topic.error_code, f"topic {name!r}")
-        raise_errors(outcomes, len(topic_names or ()))
+        raise_errors(outcomes, requested)
         return outcomes
 
     async def _metadata(self, topics: list[str] | None) -> MetadataResponse:

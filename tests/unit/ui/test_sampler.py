@@ -1,0 +1,85 @@
+"""Looks at a cluster of fake brokers: their cost in requests, and what other software does not tell."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from barnabas.protocol.schema import ApiKey
+from barnabas.ui import sampler as sampler_module
+from barnabas.ui.context import Context
+from barnabas.ui.sampler import Sampler
+from tests.support.admins import quick_admin
+from tests.support.batches import build_batch
+from tests.support.fake_broker import FakeCluster
+
+BROKERS = 3
+LOOKS = 4
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_module, "TICK_S", 0.0)
+
+
+async def look(sampler: Sampler, times: int = 1) -> None:
+    """As many new states."""
+    listener = sampler.listen(())
+    listener.needs_state = False
+    running = asyncio.create_task(sampler.run())
+    try:
+        async with asyncio.timeout(20):
+            for _ in range(times):
+                await listener.wait()
+    finally:
+        running.cancel()
+        sampler.leave(listener)
+
+
+async def test_a_look_asks_once_for_metadata_and_each_broker_for_its_replicas() -> None:
+    async with FakeCluster(BROKERS) as cluster, quick_admin(cluster) as admin:
+        cluster.add_topic("t", 3)
+        sampler = Sampler(Context(admin=admin, bootstrap=cluster.bootstrap, settings={}))
+        await look(sampler, 2)
+        for broker in cluster.brokers.values():
+            broker.received.clear()
+        await look(sampler, LOOKS)
+        asked = Counter(api for broker in cluster.brokers.values() for api, _ in broker.received)
+        assert asked.pop(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0) <= 1, "every two seconds"
+        assert asked.keys() == {ApiKey.METADATA, ApiKey.DESCRIBE_REPLICAS}
+        # One more look may have begun.
+        assert asked[ApiKey.METADATA] <= LOOKS + 1
+        assert asked[ApiKey.DESCRIBE_REPLICAS] <= BROKERS * (LOOKS + 1)
+
+
+async def test_reassignments_are_looked_at_at_once_when_replicas_change() -> None:
+    async with FakeCluster(BROKERS) as cluster, quick_admin(cluster) as admin:
+        cluster.add_topic("t", 1)
+        sampler = Sampler(Context(admin=admin, bootstrap=cluster.bootstrap, settings={}))
+        await look(sampler, 3)
+        for broker in cluster.brokers.values():
+            broker.received.clear()
+        cluster.grow_topic("t", 2)
+        await look(sampler, 4)
+        asked = [api for broker in cluster.brokers.values() for api, _ in broker.received]
+        assert ApiKey.LIST_PARTITION_REASSIGNMENTS in asked
+
+
+@pytest.mark.parametrize("is_kafka", [False, True])
+async def test_the_page_has_of_each_replica_what_the_protocol_tells(is_kafka: bool) -> None:
+    async with FakeCluster(1) as cluster:
+        cluster.add_topic("t", 1)
+        cluster.partition("t", 0).append(build_batch([(None, b"v")] * 20))
+        cluster.brokers[1].is_kafka = is_kafka
+        async with quick_admin(cluster, wire="kafka" if is_kafka else "native") as admin:
+            sampler = Sampler(Context(admin=admin, bootstrap=cluster.bootstrap, settings={}))
+            await look(sampler, 3)
+        assert sampler.state is not None
+        assert sampler.state["is_kafka"] is is_kafka
+        replica = sampler.state["partitions"]["t-0"]["replicas"]["1"]
+        assert (replica["log_start_offset"], replica["high_watermark"], replica["log_end_offset"]) == (
+            0,
+            20,
+            20,
+        )
+        assert sampler.state["brokers"]["1"]["state"] == "running"
