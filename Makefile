@@ -10,7 +10,7 @@
 # make spark-lanes   tests/spark under every PySpark that is supported (SPARK_VERSIONS='4.0.0 …')
 # make bench   the figures in the README, measured here
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
-# make pictures | settings | loops     the pictures of the README, from a run of the live page in Chromium; the page of settings; compiled loops
+# make pictures | settings | loops     the pictures of README and docs/, from the live page in Chromium; the page of settings; compiled loops
 # make replays   the recorded histories that the documentation and the live page show, from the simulation
 # make dashboard   the Grafana dashboard, from the table in docs/make_dashboard.py
 # make lint | format | lock | clean
