@@ -150,12 +150,12 @@ def test_a_restart_keeps_what_another_program_has_started_meanwhile(
     other = RunningCluster.open(cluster.directory)
     other.broker(2).process = other.broker(1).process
     other.write_record()
-    assert inject(cluster, "restart", Aim(target="1")) == "broker 1 was started again"
+    faults.restart_server(cluster, "1")
     assert RunningCluster.open(cluster.directory).broker(2).is_alive
 
     monkeypatch.setattr(faults, "_RESTART_TIMEOUT_S", 0.01)
     with exclusively(cluster.directory), pytest.raises(DeployError, match="another program changes files"):
-        inject(cluster, "restart", Aim(target="1"))
+        faults.restart_server(cluster, "1")
     cluster.kill_all()
     with pytest.raises(DeployError, match="has been stopped"):
-        inject(cluster, "restart", Aim(target="1"))
+        faults.restart_server(cluster, "1")
