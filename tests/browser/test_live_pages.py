@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -22,11 +22,13 @@ from tests.browser.shown_state import (
 )
 
 PARTITION = "partition?topic=orders&partition=0"
+_SERVERS = "127.0.0.1:9092"
+"""Nothing is asked there: the states are made up."""
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[str, ShownStates]]:
-    context = Context(admin=cast(Admin, None), bootstrap="127.0.0.1:9092", settings={})
+    context = Context(admin=Admin(bootstrap_servers=_SERVERS), bootstrap=_SERVERS, settings={})
     with serving(context) as (url, sampler):
         yield url, sampler
 

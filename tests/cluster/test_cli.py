@@ -347,8 +347,9 @@ def foreground(tmp_path: Path) -> Iterator[Foreground]:
 
 def test_up_prints_one_object_when_the_cluster_is_writable(foreground: Foreground, tmp_path: Path) -> None:
     _, described = foreground
-    assert set(described) == {"bootstrap", "zookeeper", "dir", "security", "brokers"}
+    assert set(described) == {"bootstrap", "zookeeper", "dir", "security", "ui", "brokers"}
     assert described["security"] is None
+    assert described["ui"] is None
     assert described["dir"] == str(tmp_path)
     said = {"id", "port", "pid", "log_dirs", "metrics"}
     assert [set(broker) for broker in described["brokers"]] == [said] * 3
