@@ -68,7 +68,7 @@ class _Bench(NamedTuple):
     seconds: int
 
     async def shares(self, *browser: int) -> Shares:
-        """What the processes use, once they have settled."""
+        """The CPU that the processes use, once they have settled."""
         await asyncio.sleep(_SETTLE_S)
         parties = [[self.server.pid], self.brokers, [*browser]]
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""Who may see and change: a token in the URL, the names of this host, the origin of changes.
+"""Access to the page: a token in the URL, the names of this host, the origin of changes.
 
 Every path begins with the token, so relative links carry it, and a page of another site cannot guess it. The
 Host header must be one that this server is known by: a name that another site lets point to 127.0.0.1 is

@@ -240,7 +240,7 @@ def make_server(context: Context, *, port: int, token: str, public: Sequence[Add
     addresses = [*local_addresses(port), *public]
     config = uvicorn.Config(
         Access(app, token=token, addresses=addresses, is_read_only=context.is_read_only),
-        # One parser and no websockets, whatever else is installed.
+        # Other installed packages must not add another parser, or websockets.
         http=_Connection,
         ws="none",
         lifespan="on",

@@ -1,4 +1,4 @@
-"""What every page of the live page needs: the cluster, the rights of this page, and the templates."""
+"""The parts that every page needs: the cluster, the rights of this page, and the templates."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def start_of(kind: str, value: str) -> Start:
 
 
 def effect_of(entry: PlannedOffset) -> str:
-    """What the change of one partition means for the records."""
+    """The records of one partition that the reset skips or redelivers."""
     if entry.before is None:
         return f"{count(entry.end - entry.after, 'record')} to read"
     moved = entry.after - entry.before

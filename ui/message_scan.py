@@ -134,7 +134,7 @@ class Filter:
 
 @dataclass
 class Bounds:
-    """What one scan may cost."""
+    """The bounds of one scan."""
 
     seconds: float = 5.0
     size_bytes: int = 64 << 20

@@ -61,7 +61,7 @@ def browse(browser: Browser) -> Iterator[Browse]:
 
     def opened(url: str, *, color_scheme: str = "dark", width: int = 1000, height: int = 700) -> Page:
         context = browser.new_context(
-            color_scheme=color_scheme,  # type: ignore[arg-type]  # one of the literals
+            color_scheme=color_scheme,  # type: ignore[arg-type]  # callers pass a literal of playwright
             viewport={"width": width, "height": height},
             reduced_motion="reduce",
         )

@@ -105,7 +105,7 @@ def read_behind(page: Page, url: str, directory: Path) -> None:
     page.goto(f"{url}group?id={GROUP}")
     first = wait_for(lambda: max(lag_on(page), 0), "the group has no lag", SLOWLY_MS / 1000)
     wait_for(lambda: lag_on(page) > first, "the lag does not move", SLOWLY_MS / 1000)
-    # The restart is told on the chart of the lag too.
+    # The chart of the lag marks the restart too.
     expect(page.locator(".rule.fault").first).to_be_attached()
 
 

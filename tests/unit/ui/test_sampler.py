@@ -47,7 +47,7 @@ async def test_a_look_asks_once_for_metadata_and_each_broker_for_its_replicas() 
         asked = Counter(api for broker in cluster.brokers.values() for api, _ in broker.received)
         assert asked.pop(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0) <= 1, "every two seconds"
         assert asked.keys() == {ApiKey.METADATA, ApiKey.DESCRIBE_REPLICAS}
-        # One more look may have begun.
+        # Another look may have begun.
         assert asked[ApiKey.METADATA] <= LOOKS + 1
         assert asked[ApiKey.DESCRIBE_REPLICAS] <= BROKERS * (LOOKS + 1)
 

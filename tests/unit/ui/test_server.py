@@ -59,7 +59,7 @@ async def test_connections_are_bounded_and_slow_ones_end(
         server = make_server(context, port=port, token="token")
         serving = asyncio.create_task(server.serve([listening]))
         try:
-            # One of them is refused at once; the others never finish their request.
+            # The server refuses one request at once; the others are never finished.
             peers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
             for _, writer in peers:
                 writer.write(b"GET / HTTP/1.1\r\n")

@@ -51,7 +51,7 @@ async def test_open_transactions_are_shown_by_urgency(pages: Pages) -> None:
     assert "Ongoing, prepared" in page.text
     assert "<script>alert" not in page.text
     assert f"transaction?id={quote(BAD, safe='/')}" in page.text
-    # One request to each coordinator for all ids.
+    # Each coordinator gets one request for all its ids.
     assert len(transactions.cluster.requests(ApiKey.DESCRIBE_TRANSACTIONS)) == 4
 
 
