@@ -33,7 +33,6 @@ function fillBroker({ named, classList }, broker) {
   setText(named.size, bytes(broker.size_bytes));
   setText(named.disk, broker.disk_free_bytes == null ? "–" : bytes(broker.disk_free_bytes));
   setAttribute(named.disk, "title", broker.disk_total_bytes == null ? "" : `of ${bytes(broker.disk_total_bytes)}`);
-  if (named.actions) fitActions(named.actions, broker.state);
   setText(named.cpu, broker.cpu_percent == null ? "–" : `${Math.round(broker.cpu_percent)} %`);
 }
 
