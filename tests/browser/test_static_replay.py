@@ -37,6 +37,12 @@ def test_a_replay_steps_to_the_loss_by_keyboard_without_a_request(page: Any, tmp
     assert page.locator(".cell.lost").count() == 2
     page.get_by_role("button", name="With today's rules").click()
     page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    page.get_by_role("button", name="Next").click()
+    assert page.get_by_role("button", name="Next").is_disabled()
+    page.keyboard.press("ArrowLeft")
+    assert page.inner_text(".count") == "8 of 9"
+    page.keyboard.press("End")
     assert page.locator(".violation, .cell.lost").count() == 0
     assert page.locator(".cell.acknowledged").count() == 3
     assert (problems, requests) == ([], [file.as_uri()])

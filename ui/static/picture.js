@@ -134,15 +134,19 @@ function drawGrid(grid, { from, to, x }) {
   });
 }
 
-/** Lines at offsets with labels that do not lie on each other: from the right, each ends where the next begins. */
+/** Lines at offsets with labels that do not lie on each other: each ends where the next begins, the first within the picture. */
 function placeMarks(layer, { from, x, width }, marks, y, lineEnd) {
   let right = width;
   const placed = marks.filter(([, offset]) => offset >= from).sort((one, other) => other[1] - one[1]).map(([key, offset, text]) => {
     const wide = text.length * 6.6 + 10;
-    const left = Math.max(0, Math.min(right - wide, x(offset) - wide / 2));
-    right = left;
-    return [key, { offset, text, left, isShown: right > 0 || left + wide <= width }];
+    right = Math.min(right - wide, x(offset) - wide / 2);
+    return [key, { offset, text, wide, left: right }];
   });
+  let end = 0;
+  for (const [, mark] of placed.reverse()) {
+    mark.left = Math.max(end, mark.left);
+    end = mark.left + mark.wide;
+  }
   keyed(layer, placed, (key) => svg("g", { class: `edge ${key.split(" ").at(-1)} ${key.split(" ")[0]}` },
     svg("line", { y1: lineEnd - (y > 20 ? BAR : 4), y2: lineEnd + 4 }), svg("text", { y })), (edge, { offset, text, left }) => {
     edge.firstChild.style.transform = `translateX(${x(offset)}px)`;

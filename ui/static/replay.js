@@ -59,6 +59,8 @@ function startReplay(root, recording) {
     place.textContent = `${at + 1} of ${frames.length}`;
     back.disabled = at === 0;
     next.disabled = at === frames.length - 1;
+    // A disabled button would keep the arrow keys from the player.
+    if (document.activeElement?.disabled && player.contains(document.activeElement)) player.focus();
     choices.forEach((choice, index) => choice.setAttribute("aria-pressed", `${index === run}`));
   }
   function turn(step) {
@@ -81,9 +83,10 @@ function startReplay(root, recording) {
     event.preventDefault();
     turn(step);
   }
-  root.replaceChildren(h("div", { class: "player", tabindex: "0", role: "group", "aria-label": recording.title, keydown: onKey },
+  const player = h("div", { class: "player", tabindex: "0", role: "group", "aria-label": recording.title, keydown: onKey },
     runs.length > 1 ? h("p", { class: "runs" }, choices) : null,
-    h("p", { class: "steps" }, back, play, next, slider, place), picture, state, words, beside));
+    h("p", { class: "steps" }, back, play, next, slider, place), picture, state, words, beside);
+  root.replaceChildren(player);
   go(0);
 }
 
