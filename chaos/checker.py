@@ -8,6 +8,7 @@ redelivered records.
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Final
 
 from barnabas.chaos.history import (
@@ -193,20 +194,24 @@ def backwards(history: History) -> Iterator[str]:
 
 
 def disagreement(history: History) -> Iterator[str]:
-    """All logs of a partition have the same offsets, or if records may be missing, the same end."""
+    """All logs of a partition have the same records, or if records may be missing, the same end."""
     first: dict[TopicPartition, Log] = {}
     has_ends = {log.partition for log in history.of(Log) if log.end is not None}
     for log in history.of(Log):
         if log.partition in has_ends and log.end is None:
             continue
         other = first.setdefault(log.partition, log)
-        offsets, others = ([offset for offset, _ in each.records] for each in (log, other))
-        is_same = log.end == other.end if log.partition in has_ends else offsets == others
-        if not is_same:
-            yield (
-                f"{log.partition} has {len(offsets)} records and the end {log.end} in {log.view}, "
-                f"{len(others)} and {other.end} in {other.view}"
-            )
+        if log.partition in has_ends:
+            if log.end != other.end:
+                yield f"{log.partition} ends at {log.end} in {log.view}, at {other.end} in {other.view}"
+        elif log.records != other.records:
+            pairs = zip_longest(log.records, other.records)
+            here, there = next((here, there) for here, there in pairs if here != there)
+            yield f"{log.partition} has {_entry(here)} in {log.view}, and {_entry(there)} in {other.view}"
+
+
+def _entry(entry: tuple[int, Hashable] | None) -> str:
+    return "no further record" if entry is None else f"record {entry[1]} at offset {entry[0]}"
 
 
 def foreign(history: History) -> Iterator[str]:
