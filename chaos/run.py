@@ -1,7 +1,8 @@
 """Runs a scenario: a cluster of its own, load and faults by the clock, healing, and the judgement.
 
-The recording is plain JSON: what the report draws, and the verdict. Every process has ended when `run`
-returns or raises, also by Ctrl-C. Blocks its thread; load and watch have threads of their own.
+The recording is plain JSON: what the report draws, and the verdict. A step that fails ends the steps, and the
+run is judged; Ctrl-C under load ends it, and nothing is judged. Every process has ended when `run` returns or
+raises. Blocks its thread; load and watch have threads of their own.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.chaos.checker import Verdict
-from barnabas.chaos.history import Acknowledged, Sent
+from barnabas.chaos.history import Sent
 from barnabas.chaos.load import Load, LoadFailed, stop_and_judge
 from barnabas.chaos.samples import Samples
 from barnabas.chaos.scenario import CLIENTS, TOPIC, Scenario, Step, Target, targets_of
-from barnabas.chaos.verdict import Conclusion, conclude
+from barnabas.chaos.verdict import NOT_HEALED, NOT_JUDGED, NOT_RUN, Conclusion, conclude
 from barnabas.chaos.watch import Watch
 from barnabas.client.admin.admin import NewTopic
 from barnabas.client.blocking import Admin
-from barnabas.deploy.faults import Aim, has_full_disk, inject, named
+from barnabas.deploy.faults import DELAY_MS, Aim, has_full_disk, inject, named
 from barnabas.deploy.links import CLIENT
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError, wait_until
@@ -50,10 +51,14 @@ Say = Callable[[float, str], None]
 class Recording:
     data: dict[str, Any]
     conclusion: Conclusion
+    was_interrupted: bool = False
 
 
 def run(scenario: Scenario, name: str, directory: Path, *, seed: int, say: Say) -> Recording:
-    """`name` is that of the scenario in the recording. Raises DeployError if the cluster does not start."""
+    """`name` is that of the scenario in the recording.
+
+    Raises DeployError if the cluster does not start, and KeyboardInterrupt before the load has begun.
+    """
     cluster = LocalCluster(
         directory,
         brokers=scenario.cluster.brokers,
@@ -83,7 +88,12 @@ class _Run:
         self._targets: list[list[str]] = []
         """By step: the ends that it hit, by name."""
         self._steps: list[dict[str, Any]] = []
-        self._failures: list[str] = []
+        self._has_ended = False
+        """Whether the load has begun, and ended, however that was."""
+        self._end_s = self._began_s
+        self._sent_per_s = 0.0
+        self._failures: defaultdict[str, list[str]] = defaultdict(list)
+        """By kind, one of `barnabas.chaos.verdict`."""
         self._pause = threading.Event()
 
     def record(self, name: str) -> Recording:
@@ -100,23 +110,27 @@ class _Run:
             acks=load_plan.acks if load_plan.acks == "all" else int(load_plan.acks),
             **_QUICK,
         )
-        with Watch(self._cluster, TOPIC, self._samples):
-            self._await_in_sync("after the start", _START_S)
-            with load:
-                self._began_s, self._began_ms = time.monotonic(), time.time_ns() // 1_000_000
-                self._samples.begin(self._began_s, self._began_ms)
-                sent_before = len(load.history.of(Sent))
-                self._do_steps()
-                self._sleep_until(self._scenario.seconds)
-                self._heal(load)
-                end_s = time.monotonic()
-                self._samples.end_load(end_s)
-                sent_per_s = (len(load.history.of(Sent)) - sent_before) / (end_s - self._began_s)
-        self._say("the load has ended; everything is read and compared")
-        verdict = self._judge(load)
-        longest = self._samples.longest_gap(end_s)
-        conclusion = conclude(self._scenario, load.history, verdict, longest, sent_per_s, self._failures)
-        return Recording(data=self._data(name, end_s, conclusion), conclusion=conclusion)
+        verdict, was_interrupted = None, False
+        try:
+            self._run_load(load)
+            self._say("the load has ended; everything is read and compared")
+            verdict = stop_and_judge(self._cluster, load, timeout_s=_READ_S)
+        except KeyboardInterrupt:
+            if not self._has_ended:
+                raise
+            was_interrupted = True
+            self._fail(NOT_RUN, f"interrupted {time.monotonic() - self._began_s:.1f} s after the start")
+        except (BarnabasError, OSError) as error:
+            if not self._has_ended:
+                raise
+            self._fail(NOT_JUDGED, str(error))
+        longest = self._samples.longest_gap(self._end_s)
+        conclusion = conclude(
+            self._scenario, load.history, verdict, longest, self._sent_per_s, self._failures
+        )
+        return Recording(
+            data=self._data(name, conclusion), conclusion=conclusion, was_interrupted=was_interrupted
+        )
 
     # -- the phases ----------------------------------------------------------------------------------------
 
@@ -126,18 +140,41 @@ class _Run:
         with Admin(bootstrap_servers=self._cluster.bootstrap) as admin:
             admin.create_topics(new)
 
-    def _do_steps(self) -> None:
+    def _run_load(self, load: Load) -> None:
+        with Watch(self._cluster, TOPIC, self._samples):
+            self._await_in_sync("after the start", _START_S)
+            with load:
+                self._began_s, self._began_ms = time.monotonic(), time.time_ns() // 1_000_000
+                self._samples.begin(self._began_s, self._began_ms)
+                sent_before = len(load.history.of(Sent))
+                try:
+                    if self._do_steps():
+                        self._sleep_until(self._scenario.seconds)
+                    self._heal(load)
+                finally:
+                    self._has_ended, self._end_s = True, time.monotonic()
+                    self._samples.end_load(self._end_s)
+                    sent = len(load.history.of(Sent)) - sent_before
+                    self._sent_per_s = sent / (self._end_s - self._began_s)
+
+    def _do_steps(self) -> bool:
+        """Whether all were done; a step that fails is the last one."""
         for number, step in enumerate(self._scenario.steps, 1):
             self._sleep_until(step.at)
-            ends = [self._resolved(target) for target in targets_of(step)]
-            self._targets.append(ends)
-            words = " ".join(filter(None, (step.do, self._in_words(step, ends))))
-            self._mark(words)
+            words = f"{step.do} {step.target}".strip()
             try:
+                ends = [self._resolved(target) for target in targets_of(step)]
+                words = f"{step.do} {self._in_words(step, ends)}".strip()
+                self._targets.append(ends)
+                self._mark(words)
                 target, other = (*ends, "", "")[:2]
-                inject(self._cluster, step.do, Aim(target=target, other=other, delay_ms=step.delay_ms))
-            except BarnabasError as error:
-                raise DeployError(f"step {number} ({words}): {error}") from error
+                delay_ms = DELAY_MS if step.delay_ms is None else step.delay_ms
+                inject(self._cluster, step.do, Aim(target=target, other=other, delay_ms=delay_ms))
+            except (BarnabasError, OSError) as error:
+                self._mark(f"step {number} failed: {error}")
+                self._fail(NOT_RUN, f"step {number} ({words}) failed: {error}")
+                return False
+        return True
 
     def _heal(self, load: Load) -> None:
         """Mend the links, resume and start everything, and wait until all is in sync and written again."""
@@ -147,15 +184,11 @@ class _Run:
             self._cluster.wait_ready(_HEALING_S)
             self._await_in_sync("after healing", _HEALING_S)
             load.wait_progress("after healing", records=_SETTLED_RECORDS, timeout_s=_HEALING_S)
-        except BarnabasError as error:
-            self._failures.append(str(error))
+        except (BarnabasError, OSError) as error:
+            self._fail(NOT_HEALED, str(error))
 
-    def _judge(self, load: Load) -> Verdict:
-        try:
-            return stop_and_judge(self._cluster, load, timeout_s=_READ_S)
-        except BarnabasError as error:
-            self._failures.append(str(error))
-            return Verdict(acknowledged=len(load.history.of(Acknowledged)))
+    def _fail(self, kind: str, text: str) -> None:
+        self._failures[kind].append(text)
 
     # -- the faults ----------------------------------------------------------------------------------------
 
@@ -241,16 +274,16 @@ class _Run:
     def _say(self, text: str) -> None:
         self._say_at(time.monotonic() - self._began_s, text)
 
-    def _data(self, name: str, end_s: float, conclusion: Conclusion) -> dict[str, Any]:
+    def _data(self, name: str, conclusion: Conclusion) -> dict[str, Any]:
         return {
             "title": self._scenario.title,
             "text": self._scenario.text,
             "scenario": name,
             "seed": self._seed,
             "started_ms": self._began_ms,
-            "seconds": round(end_s - self._began_s, 3),
-            "series": self._samples.series(end_s),
-            **self._samples.history(end_s),
+            "seconds": round(self._end_s - self._began_s, 3),
+            "series": self._samples.series(self._end_s),
+            **self._samples.history(self._end_s),
             "brokers": list(map(int, self._cluster.broker_ids)),
             "steps": self._steps,
             "verdict": conclusion.as_json(),

@@ -15,9 +15,18 @@ from barnabas.chaos.history import Acknowledged, History, Read, Sent
 from barnabas.chaos.scenario import Scenario
 
 FOLLOWS_FROM_LOSS: Final = frozenset(
+    # Not "disagreement": after any loss the replicas have the same records.
     {"lost", "doubly acknowledged", "changed", "vanished", "twice", "skipped", "read again"}
 )
 """The promises that a lost record breaks: other records take its offset, and readers had seen it."""
+NOT_RUN: Final = "not run as written"
+"""A step failed, or the run was interrupted."""
+NOT_HEALED: Final = "not healed"
+NOT_JUDGED: Final = "not judged"
+"""The load did not end, or its records cannot be read."""
+_NOT_COMPARED: Final = frozenset({NOT_RUN, NOT_JUDGED})
+"""Kinds that break no promise, and let none hold either."""
+
 _GIVEN_UP: Final = {
     "unclean.leader.election.enable": "true",
     "min.insync.replicas": "1",
@@ -40,9 +49,17 @@ class Conclusion:
     def is_good(self) -> bool:
         return not self.faults
 
+    @property
+    def outcome(self) -> str:
+        """``good``, ``loss`` (as settings allow), ``broken``, or ``unfinished``."""
+        if not self.faults:
+            return "loss" if self.counts.get("lost") else "good"
+        return "unfinished" if self.faults.keys() <= _NOT_COMPARED else "broken"
+
     def as_json(self) -> dict[str, Any]:
         return {
             "is_good": self.is_good,
+            "outcome": self.outcome,
             "faults": {kind: list(examples) for kind, examples in self.faults.items()},
             "expected": {kind: list(examples) for kind, examples in self.expected.items()},
             **self.counts,
@@ -53,29 +70,30 @@ class Conclusion:
 def conclude(
     scenario: Scenario,
     history: History,
-    verdict: Verdict,
+    verdict: Verdict | None,
     longest_gap: tuple[int, str],
     sent_per_s: float,
-    failures: Sequence[str] = (),
+    failures: Mapping[str, Sequence[str]] = {},
 ) -> Conclusion:
-    """`longest_gap`: in ms, and its partition. `sent_per_s`: over the whole load.
+    """`verdict`: None if nothing was compared. `longest_gap`: in ms, and its partition.
 
-    `failures`: why the run could not do what it had to.
+    `sent_per_s`: over the whole load. `failures`: sentences by kind: NOT_RUN, NOT_HEALED, NOT_JUDGED.
     """
+    is_judged = verdict is not None
+    verdict = verdict or Verdict(acknowledged=len(history.of(Acknowledged)))
     may_lose = scenario.expect.may_lose
     expected = {
         kind: found for kind, found in verdict.faults.items() if may_lose and kind in FOLLOWS_FROM_LOSS
     }
     faults = {kind: found for kind, found in verdict.faults.items() if kind not in expected}
-    if failures:
-        faults["not healed"] = list(failures)
+    faults.update((kind, list(found)) for kind, found in failures.items())
     gap_ms, where = longest_gap
     limit_ms = scenario.expect.gap_at_most_ms
     if limit_ms is not None and gap_ms > limit_ms:
         faults["gap without acknowledgements"] = [
             f"{gap_ms:,} ms on {where}; expected at most {limit_ms:,} ms"
         ]
-    lost = _lost(history)
+    lost = _lost(history) if is_judged else []
     counts = {
         "sent": len(history.of(Sent)),
         "acknowledged": verdict.acknowledged,
@@ -84,9 +102,9 @@ def conclude(
         "longest_gap_ms": gap_ms,
     }
     sentences = [
-        *_on_records(scenario, verdict, lost, faults),
+        *(_on_records(scenario, verdict, lost) if is_judged else _on_nothing_compared(verdict)),
         *_on_faults(verdict, faults),
-        *_on_outcomes(counts, verdict, where),
+        *_on_outcomes(counts, verdict, where, is_judged),
         *_on_the_load(scenario, sent_per_s),
     ]
     return Conclusion(faults=faults, expected=expected, sentences=sentences, counts=counts)
@@ -104,11 +122,13 @@ def _lost(history: History) -> list[Acknowledged]:
     ]
 
 
-def _on_records(
-    scenario: Scenario, verdict: Verdict, lost: Sequence[Acknowledged], faults: Mapping[str, Sequence[str]]
-) -> Iterator[str]:
+def _on_nothing_compared(verdict: Verdict) -> Iterator[str]:
+    yield f"{verdict.acknowledged:,} records were acknowledged, and nothing says whether they are there."
+
+
+def _on_records(scenario: Scenario, verdict: Verdict, lost: Sequence[Acknowledged]) -> Iterator[str]:
     count = verdict.acknowledged
-    if not lost and "lost" not in faults and "not healed" not in faults:
+    if not lost and "lost" not in verdict.faults:
         yield (
             f"Nothing acknowledged is lost: each of the {count:,} acknowledged records is at its offset, as "
             "clients read it and in the files of every replica."
@@ -121,7 +141,7 @@ def _on_records(
         f"(offset {first.offset:,} of {first.partition}), the last is record {last.record:,} "
         f"(offset {last.offset:,} of {last.partition})."
     )
-    if "lost" not in faults:
+    if scenario.expect.may_lose:
         allowed = ", ".join(_reasons(scenario)) or "expect.may_lose"
         yield f"That breaks no promise, since the settings of this scenario give it up: {allowed}."
 
@@ -135,11 +155,14 @@ def _reasons(scenario: Scenario) -> Iterator[str]:
 
 def _on_faults(verdict: Verdict, faults: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for kind, examples in faults.items():
-        times = verdict.counts.get(kind, len(examples))
-        yield f"Broken: {kind} ({times:,}), for example: {examples[0]}."
+        if kind in _NOT_COMPARED:
+            yield f"{kind.capitalize()}: {examples[0]}."
+        else:
+            times = verdict.counts.get(kind, len(examples))
+            yield f"Broken: {kind} ({times:,}), for example: {examples[0]}."
 
 
-def _on_outcomes(counts: Mapping[str, int], verdict: Verdict, where: str) -> Iterator[str]:
+def _on_outcomes(counts: Mapping[str, int], verdict: Verdict, where: str, is_judged: bool) -> Iterator[str]:
     gap_ms = counts["longest_gap_ms"]
     if gap_ms:
         yield f"The longest time without an acknowledgement was {gap_ms:,} ms, on {where}."
@@ -147,9 +170,8 @@ def _on_outcomes(counts: Mapping[str, int], verdict: Verdict, where: str) -> Ite
         yield "No partition was without an acknowledgement for 100 ms or longer."
     open_ones = counts["sent"] - counts["acknowledged"]
     if open_ones:
-        yield (
-            f"{open_ones:,} records were not acknowledged, so nothing is promised for them; "
-            f"{verdict.unacknowledged_but_written:,} of those are in the log."
+        yield f"{open_ones:,} records were not acknowledged, so nothing is promised for them" + (
+            f"; {verdict.unacknowledged_but_written:,} of those are in the log." if is_judged else "."
         )
 
 

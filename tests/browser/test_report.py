@@ -23,7 +23,15 @@ RECORDING: dict[str, Any] = {
     "isr": {"t-0": [[BEGAN_MS, [1, 2]], [BEGAN_MS + 2000, [2]]]},
     "steps": [],
     "verdict": {
-        **{"is_good": True, "text": "All is there.", "sent": 3, "acknowledged": 3, "read": 3, "lost": 0},
+        **{
+            "is_good": True,
+            "outcome": "good",
+            "text": "All is there.",
+            "sent": 3,
+            "acknowledged": 3,
+            "read": 3,
+            "lost": 0,
+        },
         **{"faults": {}, "expected": {}},
     },
 }

@@ -5,7 +5,7 @@ import pytest
 from barnabas.chaos.checker import RECORDS, check
 from barnabas.chaos.history import Acknowledged, History, Log, Sent
 from barnabas.chaos.scenario import Scenario, parse_scenario
-from barnabas.chaos.verdict import Conclusion, conclude
+from barnabas.chaos.verdict import NOT_HEALED, NOT_JUDGED, NOT_RUN, Conclusion, conclude
 from barnabas.protocol.ids import TopicPartition
 
 P0 = TopicPartition("t", 0)
@@ -60,9 +60,11 @@ def test_a_loss_that_a_setting_allows_is_shown_and_breaks_nothing() -> None:
     assert found.as_json()["lost"] == 2
 
 
-def test_a_fault_that_no_loss_explains_is_broken_though_losses_are_allowed() -> None:
-    found = concluded(scenario(UNCLEAN), History(*history(1, 2, 3).events, Log("broker 2", P0, [(0, 1)])))
+@pytest.mark.parametrize("log", [[(0, 1)], [(0, 1), (1, 7), (2, 3)]])
+def test_replicas_that_differ_break_a_promise_though_losses_are_allowed(log: list[tuple[int, int]]) -> None:
+    found = concluded(scenario(UNCLEAN), History(*history(1, 2, 3).events, Log("broker 2", P0, log)))
     assert set(found.faults) == {"disagreement"}
+    assert "Nothing acknowledged is lost" not in found.as_json()["text"]
 
 
 @pytest.mark.parametrize(("gap_ms", "is_good"), [(500, True), (501, False)])
@@ -74,10 +76,28 @@ def test_a_gap_beyond_the_expected_one_is_a_fault(gap_ms: int, is_good: bool) ->
 
 def test_a_run_that_was_not_judged_does_not_say_that_nothing_is_lost() -> None:
     events = history(1, 2, 3)
-    found = conclude(scenario(), events, check(events, RECORDS), (0, ""), 600, ["t-0 stays without a leader"])
-    assert not found.is_good
-    assert "Nothing acknowledged is lost" not in found.as_json()["text"]
-    assert "t-0 stays without a leader" in found.as_json()["text"]
+    found = conclude(scenario(), events, None, (0, ""), 600, {NOT_JUDGED: ["the writer did not end"]})
+    text = found.as_json()["text"]
+    assert (found.is_good, found.outcome) == (False, "unfinished")
+    assert "3 records were acknowledged, and nothing says whether they are there." in text
+    assert "Not judged: the writer did not end." in text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kind", "outcome"),
+    [
+        ((1, 2, 3), NOT_RUN, "unfinished"),
+        ((1, 2), NOT_RUN, "broken"),
+        ((1, 2, 3), NOT_HEALED, "broken"),
+    ],
+)
+def test_a_run_that_was_not_as_written_is_judged_all_the_same(
+    numbers: tuple[int, ...], kind: str, outcome: str
+) -> None:
+    events = history(*numbers)
+    found = conclude(scenario(), events, check(events, RECORDS), (0, ""), 600, {kind: ["step 1"]})
+    assert (found.is_good, found.outcome) == (False, outcome)
+    assert ("Nothing acknowledged is lost" in found.as_json()["text"]) == (len(numbers) == 3)
 
 
 @pytest.mark.parametrize(("sent_per_s", "is_short"), [(571, False), (569, True)])

@@ -12,7 +12,7 @@ BEGAN_MS = 1_000_000
 
 def recording(**changes: Any) -> dict[str, Any]:
     points = [[BEGAN_MS, 1.0], [BEGAN_MS + 100, None]]
-    verdict = {"is_good": True, "text": "All is there.", "sent": 3, "acknowledged": 3, "read": 3, "lost": 0}
+    verdict = {"outcome": "good", "text": "All is there.", "sent": 3, "acknowledged": 3, "read": 3, "lost": 0}
     return {
         "title": "A <b>test</b>",
         "text": "Text.",
@@ -48,8 +48,12 @@ def test_texts_of_a_recording_end_no_element() -> None:
     ("changes", "heading"),
     [
         ({}, "Good: every promise holds"),
-        ({"lost": 5, "expected": {"lost": ["record 1"]}}, "Records are lost, as the settings allow"),
-        ({"is_good": False, "faults": {"lost": ["record 1"]}}, "A promise is broken"),
+        (
+            {"outcome": "loss", "lost": 5, "expected": {"lost": ["record 1"]}},
+            "Records are lost, as the settings allow",
+        ),
+        ({"outcome": "broken", "faults": {"lost": ["record 1"]}}, "A promise is broken"),
+        ({"outcome": "unfinished", "faults": {"not judged": ["x"]}}, "Not run as written"),
     ],
 )
 def test_the_verdict_comes_before_the_charts(changes: dict[str, Any], heading: str) -> None:
