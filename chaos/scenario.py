@@ -45,7 +45,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from barnabas.common.suggestions import did_you_mean, suggestion
-from barnabas.deploy.faults import DELAY_MS, FAULTS, TargetKind
+from barnabas.deploy.faults import FAULTS, TargetKind
 from barnabas.deploy.state import ZOOKEEPER
 from barnabas.protocol.errors import InvalidConfiguration
 
@@ -55,7 +55,10 @@ FOLDER: Final = Path(__file__).parent / "scenarios"
 CLIENTS: Final = "clients"
 ACKS: Final = ("all", "1")
 """Without an acknowledgement of its offset (acks=0) a record cannot be judged."""
-_MOST_BYTES: Final = 1 << 16
+_MOST_VALUE_BYTES: Final = 1 << 16
+_MOST_FILE_BYTES: Final = 1 << 16
+_MOST_SHOWN: Final = 40
+"""Characters of a value in an error."""
 
 _OF_LINKS: Final = (TargetKind.PAIR, TargetKind.ALL_LINKS)
 
@@ -76,18 +79,18 @@ class Topic(Struct, kw_only=True, forbid_unknown_fields=True):
 
 class LoadPlan(Struct, kw_only=True, forbid_unknown_fields=True):
     records_per_s: Annotated[int, Meta(ge=100, le=20_000)] = 600
-    value_bytes: Annotated[int, Meta(ge=1, le=_MOST_BYTES)] = 100
+    value_bytes: Annotated[int, Meta(ge=1, le=_MOST_VALUE_BYTES)] = 100
     acks: str | int = "all"
     readers: Annotated[int, Meta(ge=0, le=8)] = 1
 
 
 class Step(Struct, kw_only=True, forbid_unknown_fields=True):
-    """`do`: an entry of `barnabas.deploy.faults`; `delay_ms` is of `slow`."""
+    """`do`: an entry of `barnabas.deploy.faults`; `delay_ms` is of `slow` alone."""
 
     at: Annotated[float, Meta(ge=0, le=3600)]
     do: str
     target: str | int = ""
-    delay_ms: Annotated[float, Meta(ge=0, le=60_000)] = DELAY_MS
+    delay_ms: Annotated[float, Meta(ge=0, le=60_000)] | None = None
 
 
 class Expect(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -126,11 +129,11 @@ class Target(NamedTuple):
 
 
 _WORDS: Final[Mapping[str, str]] = {
-    r"(\d+)": "id",
+    r"([0-9]{1,9})": "id",
     "controller": "controller",
-    r"(?:the )?leader of t-(\d+)": "leader",
-    r"a follower of t-(\d+)": "follower",
-    r"(?:the )?target of step (\d+)": "step",
+    r"(?:the )?leader of t-([0-9]{1,9})": "leader",
+    r"a follower of t-([0-9]{1,9})": "follower",
+    r"(?:the )?target of step ([0-9]{1,9})": "step",
     ZOOKEEPER: ZOOKEEPER,
     CLIENTS: CLIENTS,
 }
@@ -172,7 +175,11 @@ def find_scenario(name: str) -> Path:
 def read_scenario(path: Path) -> Scenario:
     """Raises InvalidConfiguration, with the place and what is accepted there."""
     try:
-        return parse_scenario(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_MOST_FILE_BYTES + 1)
+        if len(content) > _MOST_FILE_BYTES:
+            raise InvalidConfiguration(f"expected a scenario of at most {_MOST_FILE_BYTES:,} bytes")
+        return parse_scenario(content.decode())
     except UnicodeDecodeError as error:
         raise InvalidConfiguration(f"{path}: expected text in UTF-8 ({error.reason})") from None
     except InvalidConfiguration as error:
@@ -182,14 +189,17 @@ def read_scenario(path: Path) -> Scenario:
 def parse_scenario(text: str) -> Scenario:
     try:
         given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
+        # Also for a whole number of thousands of digits.
         raise InvalidConfiguration(f"this is not TOML: {error}") from None
+    except RecursionError:
+        raise InvalidConfiguration("this is not TOML: values are nested too deeply") from None
     for problem in _unknown_keys(given, Scenario):
         raise InvalidConfiguration(problem)
     try:
         scenario = msgspec.convert(given, Scenario)
     except msgspec.ValidationError as error:
-        raise InvalidConfiguration(_in_words(str(error))) from None
+        raise InvalidConfiguration(_in_words(str(error), given)) from None
     for problem in _contradictions(scenario):
         raise InvalidConfiguration(problem)
     return scenario
@@ -200,14 +210,14 @@ def targets_of(step: Step) -> list[Target]:
     words, kind = str(step.target), FAULTS[step.do].kind
     if kind is TargetKind.ALL_LINKS:
         if words:
-            raise InvalidConfiguration(f"{step.do!r} takes no target, and has {words!r}")
+            raise InvalidConfiguration(f"{step.do!r} takes no target, and has {_shown(words)}")
         return []
     if kind is not TargetKind.PAIR:
         return [_target(words, kind, step.do)]
     names = words.split(" to ")
     if len(names) != 2:
         raise InvalidConfiguration(
-            f"target {words!r}: {step.do!r} needs a link, such as 'leader of t-0 to a follower of t-0'"
+            f"target {_shown(words)}: {step.do!r} needs a link, such as 'leader of t-0 to a follower of t-0'"
         )
     return [_target(name.strip(), kind, step.do) for name in names]
 
@@ -220,7 +230,7 @@ def _target(name: str, kind: TargetKind, do: str) -> Target:
             number = int(match[1]) if match.groups() else 0
             return Target(role, number - (role == "step"))
     hint = did_you_mean(name, _EXAMPLES) or f"; expected one like {', '.join(map(repr, _EXAMPLES))}"
-    raise InvalidConfiguration(f"target {name!r} is unknown{hint}")
+    raise InvalidConfiguration(f"target {_shown(name)} is unknown{hint}")
 
 
 def _unknown_keys(given: Mapping[str, Any], kind: type[Struct], path: str = "") -> Iterator[str]:
@@ -228,7 +238,7 @@ def _unknown_keys(given: Mapping[str, Any], kind: type[Struct], path: str = "") 
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     for name, value in given.items():
         if name not in fields:
-            yield f"{path}{name} is unknown{suggestion(name, fields)}"
+            yield f"{path}{name[:_MOST_SHOWN]} is unknown{suggestion(name[:_MOST_SHOWN], fields)}"
         elif isinstance(fields[name], type) and issubclass(fields[name], Struct) and isinstance(value, dict):
             yield from _unknown_keys(value, fields[name], f"{path}{name}.")
         elif name == "steps" and isinstance(value, list):
@@ -238,25 +248,47 @@ def _unknown_keys(given: Mapping[str, Any], kind: type[Struct], path: str = "") 
 
 
 _TYPES: Final = {
-    "`float`": "a number",
-    "`int`": "a whole number",
-    "`str`": "a text",
-    "`bool`": "true or false",
-    "`object`": "a table",
-    "`array`": "an array",
-    "Object missing required field": "missing",
+    "float": "a number",
+    "int": "a whole number",
+    "str": "a text",
+    "bool": "true or false",
+    "object": "a table",
+    "array": "an array",
 }
 
 
-def _in_words(message: str) -> str:
-    """msgspec's message with the place first: "load.readers: expected a whole number, got a text"."""
-    what, _, place = message.partition(" - at `$")
-    place = place.strip("`").lstrip(".")
-    place = re.sub(r"steps\[(\d+)\]\.?", lambda match: f"step {int(match[1]) + 1}, ", place)
-    for theirs, ours in _TYPES.items():
-        what = what.replace(theirs, ours)
-    words = what[:1].lower() + what[1:]
+def _in_words(message: str, given: Mapping[str, Any]) -> str:
+    """msgspec's message with place and value first: "load.readers: '1'; expected a whole number"."""
+    what, _, path = message.partition(" - at `$")
+    if (missing := re.fullmatch(r"Object missing required field (`\w+`)", what)) is not None:
+        words = f"missing {missing[1]}"
+    else:
+        # "Expected `int | null` >= 1, got `str`": the value is shown instead of its type.
+        types = re.sub(r"`([^`]*)`", _types_in_words, what.partition(", got ")[0])
+        path, value = _offending(path, given)
+        words = f"{_shown(value)}; {types[:1].lower()}{types[1:]}"
+    place = re.sub(r"steps\[(\d+)\]\.?", lambda match: f"step {int(match[1]) + 1}, ", path.strip("`."))
     return f"{place.rstrip(', ')}: {words}" if place else words
+
+
+def _types_in_words(match: re.Match[str]) -> str:
+    return " or ".join(_TYPES.get(name, name) for name in match[1].split(" | ") if name != "null")
+
+
+def _offending(path: str, given: Mapping[str, Any]) -> tuple[str, Any]:
+    """The value at msgspec's path, which has ``[...]`` for any entry of a table of settings."""
+    value: Any = given
+    for name, index in re.findall(r"(\w+)|\[(\d+)\]", path):
+        value = value[name or int(index)]
+    if "[...]" not in path:
+        return path, value
+    entry = next(name for name in value if not isinstance(value[name], str | int | float))
+    return path.replace("[...]", f".{entry}"), value[entry]
+
+
+def _shown(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _contradictions(scenario: Scenario) -> Iterator[str]:
@@ -266,12 +298,14 @@ def _contradictions(scenario: Scenario) -> Iterator[str]:
             f"expected at most {scenario.cluster.brokers}"
         )
     if str(scenario.load.acks) not in ACKS:
-        yield f"load.acks: {scenario.load.acks!r}{suggestion(str(scenario.load.acks), ACKS)}"
+        yield f"load.acks: {_shown(scenario.load.acks)}{suggestion(str(scenario.load.acks), ACKS)}"
     before = 0.0
     for number, step in enumerate(scenario.steps, 1):
         if step.do not in FAULTS:
-            yield f"step {number}, do: there is no fault {step.do!r}{suggestion(step.do, FAULTS)}"
+            yield f"step {number}, do: there is no fault {_shown(step.do)}{suggestion(step.do, FAULTS)}"
             return
+        if step.delay_ms is not None and step.do != "slow":
+            yield f"step {number}, delay_ms: {step.delay_ms:g}; {step.do!r} takes none, only 'slow' does"
         if not before <= step.at < scenario.seconds:
             yield (
                 f"step {number}, at: {step.at:g} is out of order; expected a time from {before:g} s, that of "
@@ -285,6 +319,8 @@ def _contradictions(scenario: Scenario) -> Iterator[str]:
             continue
         for target in targets:
             yield from (f"step {number}: {problem}" for problem in _beyond(scenario, number - 1, target))
+        if len(set(targets)) < len(targets):
+            yield f"step {number}: target {str(step.target)!r}: expected a link between two different ends"
 
 
 def _beyond(scenario: Scenario, step: int, target: Target) -> Iterator[str]:

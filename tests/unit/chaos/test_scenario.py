@@ -19,7 +19,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 HEAD = 'title = "x"\nseconds = 9\n'
 
 
-def step(do: str, target: str | int | None = None, at: object = 1, more: str = "") -> str:
+def step(do: str, target: object = None, at: object = 1, more: str = "") -> str:
     named = "" if target is None else f"target = {target!r}\n"
     return f"[[steps]]\nat = {at}\ndo = {do!r}\n{named}{more}"
 
@@ -80,13 +80,22 @@ def test_only_faults_of_links_need_links() -> None:
         ("seconds = 9\n", "missing `title`"),
         (HEAD + "[lod]\n", "lod is unknown; did you mean load"),
         (HEAD + "[load]\nrecord_per_s = 1\n", "load.record_per_s is unknown; did you mean records_per_s"),
-        (HEAD + '[load]\nreaders = "1"\n', "load.readers: expected a whole number, got a text"),
-        (HEAD + "[load]\nrecords_per_s = 1\n", "load.records_per_s: expected a whole number >= 100"),
+        (HEAD + '[load]\nreaders = "1"\n', r"^load.readers: '1'; expected a whole number$"),
+        (HEAD + "[load]\nrecords_per_s = 1\n", "load.records_per_s: 1; expected a whole number >= 100"),
         (HEAD + "[load]\nacks = 0\n", "load.acks: 0; expected one of all, 1"),
         (HEAD + "[topic]\nreplicas = 4\n", "topic.replicas is 4, and there are 3 brokers"),
         (HEAD + step("kil", 1), "step 1, do: there is no fault 'kil'; did you mean kill"),
         (HEAD + step("kill", 1, more="targt = 1\n"), "step 1, targt is unknown; did you mean target"),
-        (HEAD + step("kill", 1, at="'1'"), "step 1, at: expected a number, got a text"),
+        (HEAD + step("kill", 1, at="'1'"), "step 1, at: '1'; expected a number"),
+        (HEAD + step("kill", 1.5), "step 1, target: 1.5; expected a whole number or a text"),
+        (HEAD + step("kill", 1, more="delay_ms = true\n"), "step 1, delay_ms: true; expected a number$"),
+        (HEAD + step("kill", 1, more="delay_ms = 5\n"), "step 1, delay_ms: 5; 'kill' takes none"),
+        (HEAD + step("slow", "1 to 2", more="delay_ms = -1\n"), "step 1, delay_ms: -1; expected .* >= 0"),
+        (HEAD + "[cluster]\nsettings = { a = 1, b = [2] }\n", r"cluster.settings.b: \[2\]; expected"),
+        (HEAD + step("cut", "1 to 1"), "'1 to 1': expected a link between two different ends"),
+        (HEAD + step("kill", "9" * 5000), "step 1: target '9{39}… is unknown"),
+        (HEAD + f"text = {'[' * 5000}", "values are nested too deeply"),
+        (f"seconds = {'9' * 5000}\n", "this is not TOML: Exceeds the limit"),
         (HEAD + step("kill", 1, at=9), "step 1, at: 9 is out of order; expected a time from 0 s"),
         (HEAD + step("kill", 1, at=3) + step("restart", 1, at=2), "step 2, at: 2 is out of order"),
         (HEAD + step("kill"), "step 1: target '' is unknown"),
@@ -105,6 +114,16 @@ def test_only_faults_of_links_need_links() -> None:
 def test_what_is_wrong_is_named_with_what_is_accepted(text: str, reason: str) -> None:
     with pytest.raises(InvalidConfiguration, match=reason):
         parse_scenario(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"), [(65_536, "missing `title`"), (65_537, "expected a scenario of at most 65,536 bytes")]
+)
+def test_a_file_is_bounded(size: int, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "big.toml"
+    file.write_bytes(b"#" * size)
+    with pytest.raises(InvalidConfiguration, match=reason):
+        read_scenario(file)
 
 
 def test_an_unknown_scenario_has_a_suggestion() -> None:
