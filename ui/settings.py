@@ -1,7 +1,7 @@
 """Settings of topics, of brokers and of all brokers: a table, and a form for each that may be changed.
 
 The broker validates a change before it is made, and its sentence is shown beside the value that was typed.
-Sensitive values never leave the broker. Also creates topics, for the form of their page.
+Sensitive values never leave the broker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from barnabas.client.admin.admin import Admin, ConfigEntry, ConfigResource, NewTopic
+from barnabas.client.admin.admin import Admin, ConfigEntry, ConfigResource
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigType
@@ -22,7 +22,6 @@ from barnabas.ui.asking import TIMEOUT_MS, tried
 from barnabas.ui.context import context_of, form_of, outcome, render
 
 MAX_TOPICS_LISTED: Final = 1_000
-_CREATE_LIMIT_S: Final = 15.0
 
 
 def resource_of(fields: Mapping[str, str]) -> ConfigResource:
@@ -173,46 +172,8 @@ async def _save(request: Request) -> Response:
     return outcome(request, location, done or f"Nothing was changed: {problem}")
 
 
-# -- a new topic -------------------------------------------------------------------------------------------
-
-
-def new_topic(form: Mapping[str, str]) -> NewTopic:
-    """Raises InvalidConfiguration naming the field. `settings` has lines of ``name=value``."""
-    numbers = []
-    for field in ("partitions", "replication_factor"):
-        text = form.get(field, "").strip()
-        if text and not (text.isascii() and text.isdecimal()):
-            raise InvalidConfiguration(f"{field.replace('_', ' ')} {text!r}: expected a whole number")
-        numbers.append(int(text) if text else -1)
-    configs = {}
-    for line in form.get("settings", "").splitlines():
-        name, equals, value = line.partition("=")
-        if line.strip() and not equals:
-            raise InvalidConfiguration(f"setting {line!r}: expected name=value")
-        if line.strip():
-            configs[name.strip()] = value.strip()
-    return NewTopic(
-        form.get("name", "").strip(),
-        num_partitions=numbers[0],
-        replication_factor=numbers[1],
-        configs=configs,
-    )
-
-
-async def _create(admin: Admin, form: Mapping[str, str]) -> str:
-    topic = new_topic(form)
-    await admin.create_topics(topic)
-    return f"Topic {topic.name} is created."
-
-
-async def _create_topic(request: Request) -> Response:
-    done, problem = await tried(_create(context_of(request).admin, await form_of(request)), _CREATE_LIMIT_S)
-    return outcome(request, "../topics", done or f"No topic was created: {problem}")
-
-
 ROUTES: Final = [
     Route("/settings", _settings),
     Route("/setting", _setting),
     Route("/save-setting", _save, methods=["POST"]),
-    Route("/topics/create", _create_topic, methods=["POST"]),
 ]

@@ -1,4 +1,4 @@
-"""The pages of settings, and the form of a new topic, against brokers in the test's own loop."""
+"""The pages of settings, against brokers in the test's own loop."""
 
 import html
 from collections.abc import AsyncIterator
@@ -8,7 +8,6 @@ from urllib.parse import unquote
 import pytest
 
 from barnabas.client.admin.admin import Admin, ConfigEntry
-from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.messages.configs import (
     AlterConfigsResourceResponse,
     ConfigSource,
@@ -22,7 +21,7 @@ from barnabas.protocol.schema import ApiKey
 from barnabas.ui import settings
 from barnabas.ui.app import make_app
 from barnabas.ui.context import Context
-from barnabas.ui.settings import chosen, new_topic
+from barnabas.ui.settings import chosen
 from tests.support.admins import quick_admin
 from tests.support.asgi import get, post
 from tests.support.fake_broker import FakeBroker, FakeCluster
@@ -153,24 +152,6 @@ async def test_what_does_not_exist_is_a_sentence_in_the_page(path: str, said: st
     page = await get(pages.app, path)
     assert page.status == 200
     assert said in html.unescape(page.text)
-
-
-async def test_a_topic_is_created_from_its_form(pages: Pages) -> None:
-    answer = await post(pages.app, "topics/create", name="new", partitions="2", replication_factor="1")
-    assert answer.location.startswith("../topics?outcome=")
-    assert unquote(answer.location).endswith("Topic new is created.")
-    assert len((await pages.admin.describe_topics("new"))["new"].partitions) == 2
-    again = await post(pages.app, "topics/create", name="new", partitions="3")
-    assert "No topic was created: TOPIC_ALREADY_EXISTS" in unquote(again.location)
-
-
-def test_the_form_of_a_topic_names_what_is_wrong() -> None:
-    topic = new_topic({"name": " t ", "settings": "retention.ms = 5\r\n\r\ncleanup.policy=compact"})
-    assert (topic.name, topic.num_partitions) == ("t", -1)
-    assert topic.configs == {"retention.ms": "5", "cleanup.policy": "compact"}
-    for field, text in (("partitions", "two"), ("replication_factor", "-1"), ("settings", "x")):
-        with pytest.raises(InvalidConfiguration, match=text):
-            new_topic({"name": "t", field: text})
 
 
 def test_settings_are_chosen_by_words_in_names_and_descriptions() -> None:
