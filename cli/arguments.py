@@ -296,7 +296,11 @@ def chosen_dir(options: argparse.Namespace) -> Path:
 
 def dir_words(options: argparse.Namespace) -> str:
     """The words that an advised command on the local cluster needs, to act on the one of this command."""
-    return "" if options.cluster_dir is None else f" --dir {shlex.quote(str(chosen_dir(options)))}"
+    directory = chosen_dir(options)
+    # `up --ui` names the directory to the process of the page, also the default one.
+    if options.cluster_dir is None or not _needs_name(directory):
+        return ""
+    return f" --dir {shlex.quote(str(directory))}"
 
 
 def cluster_words(options: argparse.Namespace) -> str:
@@ -337,9 +341,14 @@ def exports(cluster: RunningCluster) -> list[str]:
     elif COMMAND_CONFIG_VARIABLE in os.environ:
         lines.append(f"unset {COMMAND_CONFIG_VARIABLE}")
     # An earlier value would make `barnabas kill` and the like act on another cluster than `produce`.
-    if cluster.directory != _default_dir() or DIR_VARIABLE in os.environ:
+    if _needs_name(cluster.directory):
         lines.append(f"export {DIR_VARIABLE}={shlex.quote(str(cluster.directory))}")
     return lines
+
+
+def _needs_name(directory: Path) -> bool:
+    """Whether a command without `--dir` would act on another cluster."""
+    return directory != _default_dir() or DIR_VARIABLE in os.environ
 
 
 def _default_dir() -> Path:

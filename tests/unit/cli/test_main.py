@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.cli import exit_codes
-from barnabas.cli.arguments import client_settings, exports, make_admin
+from barnabas.cli.arguments import client_settings, dir_words, exports, make_admin
 from barnabas.cli.exit_codes import CommandError, exit_code_of
 from barnabas.cli.main import COMMANDS, build_parser, main
 from barnabas.client.config import ConsumerConfig, ProducerConfig
@@ -532,8 +532,11 @@ def test_the_exports_replace_an_earlier_directory(tmp_path: Path, monkeypatch: p
     cluster = RunningCluster.open(default)
     monkeypatch.delenv("BARNABAS_DIR")
     assert not any("BARNABAS_DIR" in line for line in exports(cluster))
+    options = argparse.Namespace(cluster_dir=str(default))
+    assert dir_words(options) == ""
     monkeypatch.setenv("BARNABAS_DIR", "/elsewhere")
     assert f"export BARNABAS_DIR={default}" in exports(cluster)
+    assert dir_words(options) == f" --dir {default}"
 
 
 def test_the_exports_of_an_open_cluster_drop_the_settings_of_a_secured_one(
