@@ -63,6 +63,7 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
+_ANY_NUMBER: Final = 1 << 32
 _MARKER_KEY: Final = struct.Struct(">hh")
 """Version and type. Newer versions may only add fields."""
 _MARKER_VALUE: Final = struct.Struct(">hi")
@@ -80,10 +81,19 @@ def decode_records(
 
 
 def decode_fields(
-    batch: Buffer, *, check_crc: bool = True, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+    batch: Buffer,
+    *,
+    check_crc: bool = True,
+    max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    max_elements: int = _ANY_NUMBER,
 ) -> list[RecordFields]:
-    """Decode to plain tuples instead of records. Callers build their own records from them."""
+    """Decode to plain tuples instead of records. Callers build their own records from them.
+
+    Raises as `decode_records`, and MESSAGE_TOO_LARGE if the records and headers are more than `max_elements`.
+    """
     header = check_batch(batch) if check_crc else parse_header(batch)
+    if header.record_count > max_elements:
+        raise _too_many(header.record_count, "records")
     if not header.record_count and header.size_bytes == HEADER_BYTES:
         # A compaction leaves such batches, perhaps still with the attributes of a compressed one.
         return []
@@ -92,7 +102,7 @@ def decode_fields(
         raise api_error(
             ErrorCode.INVALID_RECORD, f"{len(data)} bytes cannot hold {header.record_count} records"
         )
-    fields, position = _decode(data, header)
+    fields, position = _decode(data, header, max_elements - header.record_count)
     if position != len(data):
         raise api_error(
             ErrorCode.INVALID_RECORD,
@@ -153,14 +163,19 @@ def record_bytes(
     return bytes(decompress(compression, packed, max_bytes))
 
 
-def _decode(data: bytes, header: BatchHeader) -> tuple[list[RecordFields], int]:
-    """Read all records of a batch. Returns their fields, and the position after the last one."""
+def _decode(data: bytes, header: BatchHeader, max_headers: int) -> tuple[list[RecordFields], int]:
+    """Read all records of a batch. Returns their fields, and the position after the last one.
+
+    Of headers only those beyond one a record are counted.
+    """
     fields: list[RecordFields] = []
+    left = max_headers
     position = _append_common(fields, data, 0, header)
     while len(fields) < header.record_count:
         start = position
         previous_offset = fields[-1][0] if fields else header.base_offset - 1
-        time_delta, delta, key, value, headers, position = _decode_record(data, start)
+        time_delta, delta, key, value, headers, position = _decode_record(data, start, left)
+        left -= len(headers)
         offset = header.base_offset + delta
         if offset <= previous_offset:
             raise _malformed("offset delta", start, delta, len(data))
@@ -236,11 +251,13 @@ def _header(data: bytes, name_start: int, name_end: int, end: int) -> tuple[str,
     return data[name_start:name_end].decode(errors="replace"), data[name_end + 1 : end]
 
 
-def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
+def _decode_record(
+    data: bytes, position: int, max_headers: int
+) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
     """Read a record of any form.
 
     Returns its timestamp delta, offset delta, key, value and headers, and the position after it. Raises
-    INVALID_RECORD.
+    INVALID_RECORD and MESSAGE_TOO_LARGE.
     """
     size = len(data)
     length, position = _short_varint(data, position)
@@ -255,6 +272,8 @@ def _decode_record(data: bytes, position: int) -> tuple[int, int, bytes | None, 
     # At least two bytes per header, so that a huge count cannot cause a huge loop.
     if not 0 <= count <= (end - position) // 2:
         raise _malformed("header count", position, count, size)
+    if count > max_headers:
+        raise _too_many(count, "headers")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         name, position = _decode_bytes(data, position, end, "header name length")
@@ -288,6 +307,11 @@ def _short_varint(data: bytes, position: int) -> tuple[int, int]:
             number += (high << 7) - 128
             return (number >> 1) ^ -(number & 1), position + 2
     return decode_varint(data, position)
+
+
+def _too_many(count: int, what: str) -> Exception:
+    text = f"a batch of {count:,} {what} has more of them than are decoded at once"
+    return api_error(ErrorCode.MESSAGE_TOO_LARGE, text)
 
 
 def _malformed(what: str, position: int, value: int, size: int) -> Exception:

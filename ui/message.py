@@ -14,12 +14,12 @@ from barnabas.client.admin.peek import LogBatch
 from barnabas.common.texts import iso_time
 from barnabas.protocol.errors import BarnabasError, ErrorCode, UnknownTopicOrPartitionError, api_error
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.records import RecordFields, decode_fields
+from barnabas.protocol.records import RecordFields
 from barnabas.ui.context import Context, context_of, render
 from barnabas.ui.message_formats import show
 from barnabas.ui.message_query import FORMATS, Query, link, parse_query
 from barnabas.ui.message_range import find_range, reader
-from barnabas.ui.message_scan import Bounds, Scan, make_row
+from barnabas.ui.message_scan import Bounds, Scan, make_row, records_of
 from barnabas.ui.messages import DEADLINE_S, error_text, file_name, state_of
 
 _MAX_SHOWN_BYTES: Final = 1 << 20
@@ -51,7 +51,7 @@ async def _find(context: Context, query: Query, offset: int) -> tuple[LogBatch, 
     piece = (await reader(context.admin)({tp: offset}, 1))[tp]
     following = -1
     for batch in piece.batches[:2]:
-        for fields in decode_fields(batch.data):
+        for fields in records_of(batch):
             if fields[0] == offset:
                 return batch, fields
             if following < offset < fields[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,12 +11,14 @@ from barnabas.client.admin.admin import Admin
 from barnabas.client.admin.peek import LogPiece
 from barnabas.client.metadata import TopicInfo
 from barnabas.common.texts import count
+from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.ui.message_query import Place, Query, Where
 from barnabas.ui.message_scan import Read
 
 TIMEOUT_MS: Final = 5_000
 """Of each request, so that a partition without a leader is an error and not a wait."""
+_PAUSE_MS: Final = 100
 
 Offsets = dict[TopicPartition, int]
 
@@ -31,9 +34,27 @@ class Range:
     notes: list[str] = field(default_factory=list)
 
 
-def reader(admin: Admin) -> Read:
+def reader(admin: Admin, ends: Mapping[TopicPartition, int] | None = None) -> Read:
+    """`ends`: the high watermarks that were known, of which reads expect the records before them.
+
+    A new leader learns its high watermark from its followers. Until then it has no records there, and for
+    ever if the log was truncated: a read then raises OFFSET_NOT_AVAILABLE after `TIMEOUT_MS`.
+    """
+    known = ends or {}
+
     async def read(starts: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, LogPiece]:
-        return await admin.read_log(starts, max_bytes=max_bytes, timeout_ms=TIMEOUT_MS)
+        left = TIMEOUT_MS // _PAUSE_MS
+        while True:
+            pieces = await admin.read_log(starts, max_bytes=max_bytes, timeout_ms=TIMEOUT_MS)
+            short = [tp for tp, at in starts.items() if pieces[tp].high_watermark <= at < known.get(tp, 0)]
+            if not short:
+                return pieces
+            if not left:
+                tp = short[0]
+                text = f"{tp} ended before offset {known[tp]:,}, now before {pieces[tp].high_watermark:,}"
+                raise api_error(ErrorCode.OFFSET_NOT_AVAILABLE, text)
+            left -= 1
+            await asyncio.sleep(_PAUSE_MS / 1000)
 
     return read
 

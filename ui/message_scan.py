@@ -22,6 +22,7 @@ from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.isolation import TransactionEnd
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.record_walk import MAX_ELEMENTS
 from barnabas.protocol.records import (
     MarkerType,
     RecordFields,
@@ -100,6 +101,14 @@ def make_row(partition: int, fields: RecordFields, batch: LogBatch, most: int = 
     return row
 
 
+def records_of(batch: LogBatch) -> list[RecordFields]:
+    """As many as a broker of ours accepts: a small batch of another may have a hundred million of them.
+
+    Raises CORRUPT_MESSAGE, INVALID_RECORD and MESSAGE_TOO_LARGE.
+    """
+    return decode_fields(batch.data, max_elements=MAX_ELEMENTS)
+
+
 class Filter:
     """The records that a query asks for. Batches that cannot have one are not decoded."""
 
@@ -111,14 +120,14 @@ class Filter:
         self._has_markers = query.has_markers
 
     def fields_of(self, batch: LogBatch) -> list[RecordFields]:
-        """Raises CORRUPT_MESSAGE and INVALID_RECORD."""
+        """Raises as `records_of`."""
         if batch.header.is_control and not self._has_markers:
             return []
         if self._parts:
             data = record_bytes(batch.data, batch.header)
             if not all(part in data for part in self._parts):
                 return []
-        return [fields for fields in decode_fields(batch.data) if self._takes(fields)]
+        return [fields for fields in records_of(batch) if self._takes(fields)]
 
     def _takes(self, fields: RecordFields) -> bool:
         _, _, key, value, headers = fields
@@ -266,8 +275,7 @@ class Scan:
                     yield row
         except BarnabasError as error:
             if len(self.problems) < _MAX_HEADERS:
-                offsets = f"offsets {header.base_offset} to {header.last_offset} of {tp}"
-                self.problems.append(f"{offsets} cannot be decoded and are left out: {error}")
+                self.problems.append(_left_out(tp, batch, error))
 
     async def _forward(self, group: list[TopicPartition]) -> None:
         kept = dict.fromkeys(group, 0)
@@ -363,17 +371,30 @@ class Scan:
                     rows = _ended(rows, batch)
 
 
+def _left_out(tp: TopicPartition, batch: LogBatch, error: BarnabasError) -> str:
+    offsets = f"offsets {batch.header.base_offset} to {batch.header.last_offset} of {tp}"
+    return f"{offsets} cannot be decoded and are left out: {error}"
+
+
 async def all_records(
     read: Read, query: Query, low: Mapping[TopicPartition, int], high: Mapping[TopicPartition, int]
-) -> AsyncIterator[ConsumerRecord]:
-    """The records of a range that pass the filter, partition after partition. Raises as the reader."""
+) -> AsyncIterator[ConsumerRecord | str]:
+    """The records of a range that pass the filter, partition after partition; a text for a damaged batch.
+
+    Raises as the reader.
+    """
     records, turns = Filter(replace(query, has_markers=False)), Turns()
     for tp, position in low.items():
         while position < high[tp] and (batches := (await read({tp: position}, _PIECE_BYTES))[tp].batches):
             for batch in batches:
                 await turns.next()
                 kind = batch.header.timestamp_type
-                for offset, time_ms, key, value, headers in records.fields_of(batch):
+                try:
+                    fields = records.fields_of(batch)
+                except BarnabasError as error:
+                    yield _left_out(tp, batch, error)
+                    fields = []
+                for offset, time_ms, key, value, headers in fields:
                     if position <= offset < high[tp]:
                         yield ConsumerRecord(*tp, Offset(offset), time_ms, key, value, headers, kind)
                 position = max(position, batch.header.next_offset)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from sse_starlette.sse import EventSourceResponse
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Send
 
 from barnabas.client.admin.admin import Admin
 from barnabas.client.isolation import TransactionEnd
@@ -122,9 +123,8 @@ async def _search(context: Context, query: Query, has_left: Callable[[], Awaitab
     found = await find_range(context.admin, query)
     bounds = Bounds(size_bytes=_SEARCH_BYTES)
     began = bounds.clock()
-    scan = Scan(
-        reader(context.admin), query, dict(found.low), dict(found.high), query.limit, bounds, has_left
-    )
+    read = reader(context.admin, found.high)
+    scan = Scan(read, query, dict(found.low), dict(found.high), query.limit, bounds, has_left)
     await scan.run()
     return {
         "found": found,
@@ -185,7 +185,7 @@ async def _download(request: Request) -> Response:
     except (BarnabasError, ValueError, TimeoutError) as error:
         return PlainTextResponse(error_text(error) + "\n", _status_of(error))
     headers = {"content-disposition": f'attachment; filename="{file_name(query.topic)}.jsonl"'}
-    return StreamingResponse(_lines(admin, query, found), media_type="application/x-ndjson", headers=headers)
+    return _Download(admin, query, found, headers)
 
 
 def file_name(topic: str) -> str:
@@ -193,20 +193,39 @@ def file_name(topic: str) -> str:
     return "".join(letter for letter in topic if letter.isascii() and (letter.isalnum() or letter in "._-"))
 
 
-async def _lines(admin: Admin, query: Query, found: Range) -> AsyncIterator[bytes]:
-    """The lines, in chunks; an error ends them with a line of its own."""
-    lines: list[bytes] = []
-    size_bytes = 0
-    try:
-        async for record in all_records(reader(admin), query, found.low, found.high):
-            lines.append(json_line(record) + b"\n")
-            size_bytes += len(lines[-1])
-            if size_bytes >= _CHUNK_BYTES:
-                yield b"".join(lines)
-                lines, size_bytes = [], 0
-    except BarnabasError as error:
-        lines.append(json.dumps({"error": str(error)}).encode() + b"\n")
-    yield b"".join(lines)
+class _Download(StreamingResponse):
+    """After an error the connection is closed before the end of the body, so no reader takes it for whole."""
+
+    def __init__(self, admin: Admin, query: Query, found: Range, headers: Mapping[str, str]) -> None:
+        super().__init__(self._lines(admin, query, found), headers=headers, media_type="application/x-ndjson")
+        self._is_whole = False
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_unless_cut(message: Message) -> None:
+            if message.get("more_body", True) or self._is_whole:
+                await send(message)
+
+        await super().stream_response(send_unless_cut)
+
+    async def _lines(self, admin: Admin, query: Query, found: Range) -> AsyncIterator[bytes]:
+        """The lines, in chunks; an error ends them with a line of its own."""
+        lines: list[bytes] = []
+        size_bytes = 0
+        try:
+            async for record in all_records(reader(admin, found.high), query, found.low, found.high):
+                lines += [_error_line(record) if isinstance(record, str) else json_line(record), b"\n"]
+                size_bytes += len(lines[-2])
+                if size_bytes >= _CHUNK_BYTES:
+                    yield b"".join(lines)
+                    lines, size_bytes = [], 0
+            self._is_whole = True
+        except BarnabasError as error:
+            lines += [_error_line(str(error)), b"\n"]
+        yield b"".join(lines)
+
+
+def _error_line(text: str) -> bytes:
+    return json.dumps({"error": text}).encode()
 
 
 # Tail

@@ -18,6 +18,8 @@ class Answer:
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    is_whole: bool = False
+    """Its last part was sent; without it a server breaks the connection off."""
 
     @property
     def text(self) -> str:
@@ -89,6 +91,7 @@ async def _call(
             answer.headers = {name.decode(): value.decode() for name, value in message["headers"]}
         else:
             answer.body += message["body"]
+            answer.is_whole = not message.get("more_body", False)
             if leaves_after(answer.body):
                 has_left.set()
                 # As a server that waits for a slow reader.

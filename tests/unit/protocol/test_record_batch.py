@@ -159,9 +159,9 @@ def test_records_of_the_common_form_take_the_fast_way_and_all_sizes_come_back(
 ) -> None:
     slow: list[int] = []
 
-    def decode_record(data: bytes, position: int) -> Any:
+    def decode_record(data: bytes, position: int, max_headers: int) -> Any:
         slow.append(position)
-        return complete(data, position)
+        return complete(data, position, max_headers)
 
     complete = records_module._decode_record
     monkeypatch.setattr(records_module, "_decode_record", decode_record)

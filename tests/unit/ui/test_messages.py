@@ -12,9 +12,10 @@ from urllib.parse import quote
 import pytest
 from starlette.applications import Starlette
 
+from barnabas.client.admin.admin import Admin
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.record_batch import parse_header
-from barnabas.ui import message_range
+from barnabas.ui import message_range, message_scan
 from barnabas.ui.app import make_app
 from barnabas.ui.context import Context
 from tests.support.admins import quick_admin
@@ -274,6 +275,57 @@ async def test_the_download_has_the_lines_of_consume(app: Starlette, cluster: Fa
     }
     filtered = await get(app, "messages.jsonl?topic=t&from=earliest&to=offset:2&key=k")
     assert len(filtered.body.splitlines()) == 2
+
+
+async def test_a_damaged_batch_is_named_and_the_rest_is_read(app: Starlette, cluster: FakeCluster) -> None:
+    for value in (b"first", b"damaged", b"last"):
+        write(cluster, value)
+    cluster.partition("t").damage(1)
+    page = await get(app, "messages?topic=t")
+    assert offsets_of(page) == [(0, 2), (0, 0)]
+    answer = await get(app, "messages.jsonl?topic=t&from=earliest")
+    first, damaged, last = (json.loads(line) for line in answer.body.splitlines())
+    assert (first["value"], last["value"], answer.is_whole) == ("first", "last", True)
+    assert "offsets 1 to 1 of t-0 cannot be decoded and are left out: CORRUPT_MESSAGE" in damaged["error"]
+    assert html.escape(damaged["error"]) in page.text
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+async def test_a_log_that_ends_earlier_under_a_new_leader_is_an_error(
+    start: str, app: Starlette, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_range, "_PAUSE_MS", message_range.TIMEOUT_MS)
+    write(cluster, b"kept")
+    write(cluster, b"lost")
+    listed = message_range._listed
+
+    async def listed_before(admin: Admin, specs: Any) -> Any:
+        offsets = await listed(admin, specs)
+        return {tp: 4 if specs[tp] == "latest" else offset for tp, offset in offsets.items()}
+
+    monkeypatch.setattr(message_range, "_listed", listed_before)
+    page = await get(app, f"messages?topic=t&from={start}")
+    said = "t-0 ended before offset 4, now before 2"
+    assert said in page.text
+    answer = await get(app, "messages.jsonl?topic=t&from=earliest")
+    *records, end = (json.loads(line) for line in answer.body.splitlines())
+    assert ([record["value"] for record in records], answer.is_whole) == (["kept", "lost"], False)
+    assert said in end["error"]
+
+
+@pytest.mark.parametrize(("headers", "count"), [((), 4), ((("h", b""),) * 4, 1)])
+async def test_batches_of_too_many_records_or_headers_are_not_decoded(
+    headers: Any, count: int, app: Starlette, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_scan, "MAX_ELEMENTS", 3)
+    write(cluster, b"small")
+    write(cluster, *[b"v"] * count, headers=headers)
+    page = await get(app, "messages?topic=t")
+    assert offsets_of(page) == [(0, 0)]
+    said = "has more of them than are decoded at once"
+    assert said in page.text
+    one = await get(app, "message?topic=t&partition=0&offset=1")
+    assert said in one.text
 
 
 async def test_a_download_ends_when_its_reader_leaves(app: Starlette, cluster: FakeCluster) -> None:
