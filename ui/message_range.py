@@ -25,12 +25,13 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass
 class Range:
-    """low ≤ high in each partition; `notes` tell how they differ from the question."""
+    """low ≤ high in each partition; `unread` names the others, `notes` other differences."""
 
     topic: TopicInfo
     low: Offsets
     high: Offsets
     log_start: Offsets
+    unread: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -67,7 +68,7 @@ async def find_range(admin: Admin, query: Query) -> Range:
         has = count(len(numbers), "partition")
         raise ValueError(f"partition {query.partition}: topic {query.topic} has {has}, from 0 on")
     chosen = [info for info in topic.partitions if query.partition in (None, info.partition)]
-    notes = [
+    unread = [
         f"Partition {info.partition} has no leader; its records cannot be read now."
         for info in chosen
         if info.leader < 0
@@ -75,7 +76,7 @@ async def find_range(admin: Admin, query: Query) -> Range:
     tps = [TopicPartition(query.topic, info.partition) for info in chosen if info.leader >= 0]
     log_start = await _listed(admin, dict.fromkeys(tps, "earliest"))
     log_end = await _listed(admin, dict.fromkeys(tps, "latest"))
-    result = Range(topic, {}, {}, log_start, notes)
+    result = Range(topic, {}, {}, log_start, unread)
     result.high = await _offsets(admin, query.end, result, log_end)
     if query.start.is_backward:
         result.low = dict(log_start)

@@ -218,7 +218,8 @@ class _Download(StreamingResponse):
                 if size_bytes >= _CHUNK_BYTES:
                     yield b"".join(lines)
                     lines, size_bytes = [], 0
-            self._is_whole = True
+            lines += [line for text in found.unread for line in (_error_line(text), b"\n")]
+            self._is_whole = not found.unread
         except BarnabasError as error:
             lines += [_error_line(str(error)), b"\n"]
         yield b"".join(lines)
@@ -278,7 +279,7 @@ class _Tail:
         """What to send; empty if nothing happened."""
         admin, query = self.context.admin, self.query
         newest = await find_range(admin, replace(query, start=LATEST, end=LATEST))
-        texts, ends, starts = list(newest.notes), newest.high, newest.log_start
+        texts, ends, starts = [*newest.unread, *newest.notes], newest.high, newest.log_start
         if self.position is None:
             self.topic_id = newest.topic.topic_id
             self.position = ends if query.start.is_backward else (await find_range(admin, query)).low

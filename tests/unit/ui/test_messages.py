@@ -393,6 +393,10 @@ async def test_a_partition_without_a_leader_is_named_and_the_others_are_shown(
     page = await get(app, "messages?topic=t")
     assert "Partition 0 has no leader" in page.text
     assert offsets_of(page) == [(1, 0)]
+    answer = await get(app, "messages.jsonl?topic=t&from=earliest")
+    record, missing = (json.loads(line) for line in answer.body.splitlines())
+    assert (record["partition"], answer.is_whole) == (1, False)
+    assert "Partition 0 has no leader" in missing["error"]
     one = await get(app, "message?topic=t&partition=0&offset=0")
     assert one.status == 502
     assert "no leader" in one.text
