@@ -10,7 +10,7 @@ from barnabas.broker.compaction.batch_filter import GONE
 from barnabas.broker.compaction.group_output import GroupOutput
 from barnabas.broker.compaction.offset_map import OffsetMap
 from barnabas.broker.log import batch_scan, log, recovery
-from barnabas.broker.log.epoch_cache import EpochCache
+from barnabas.broker.log.epoch_cache import EpochCache, EpochEndOffset
 from barnabas.broker.log.storage_errors import UnexpectedAppendOffset
 from barnabas.broker.replication import fetcher_state as following
 from barnabas.broker.replication import partition as partition_module
@@ -24,7 +24,7 @@ from barnabas.common.backoff import Pause
 from barnabas.controller import replica_state
 from barnabas.controller.context import ControllerContext
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import NO_BROKER_EPOCH
+from barnabas.protocol.ids import NO_BROKER_EPOCH, LeaderEpoch
 from barnabas.protocol.record_batch import parse_header
 from barnabas.zookeeper import controller_writer, paths, store, znodes
 from barnabas.zookeeper.errors import LeadershipConflict
@@ -50,6 +50,17 @@ def followers_cut_to_their_high_watermark(setattr_: SetAttr) -> None:
 @found_in("usual", 0)
 def no_history_is_compared(setattr_: SetAttr) -> None:
     setattr_(rules, "diverges", lambda *_: False)
+
+
+def an_epoch_without_records_ends_at_the_next(setattr_: SetAttr) -> None:
+    """Kafka before KIP-279: an epoch that the leader lacks ends where its next epoch begins."""
+    end_offset_for = EpochCache.end_offset_for
+
+    def answer(self: EpochCache, epoch: int, log_end_offset: int) -> EpochEndOffset:
+        found = end_offset_for(self, epoch, log_end_offset)
+        return found if found.epoch < 0 else EpochEndOffset(LeaderEpoch(epoch), found.end_offset)
+
+    setattr_(EpochCache, "end_offset_for", answer)
 
 
 @found_in("doors", 366)

@@ -147,7 +147,8 @@ def changes(before: Frame, after: Frame, name: str) -> Iterator[str]:
     if added := [offset for offset in after["diverged"] if offset not in before["diverged"]]:
         yield f"The logs have different records at offset {_ids(added)}."
     if after["visible"] != before["visible"] and after["visible"] is not None:
-        yield f"A consumer with read_committed sees offset {_ids(after['visible'])}."
+        seen = f"offset {_ids(after['visible'])}" if after["visible"] else "no record"
+        yield f"A consumer with read_committed sees {seen}."
 
 
 def _changes_of_processes(before: Frame, after: Frame) -> Iterator[str]:
@@ -306,6 +307,7 @@ _TITLES: Final[dict[str, Callable[..., str]]] = {
     "end": lambda _, *, committed: f"The producer {'commits' if committed else 'aborts'}",
     "send_marker": lambda _, broker, **__: f"The coordinator sends its marker to broker {broker}",
     "deliver": lambda _, *__: "A message arrives",
+    "drop_truths": lambda _, *__: "No record is promised any more",
 }
 
 

@@ -406,7 +406,7 @@ def a_marker_is_answered_before_it_is_replicated(setattr_: SetAttr) -> None:
 
 
 def markers_of_the_present_epoch_are_taken(setattr_: SetAttr) -> None:
-    """Kafka before KIP-890: a late marker of one transaction ends the next one of the same producer."""
+    """Kafka before KIP-1228: a late marker of one transaction ends the next one of the same producer."""
     setattr_(markers, "_origin", lambda marker: AppendOrigin.MARKERS)
 
 
