@@ -54,8 +54,6 @@ class Samples:
         self.marks: list[Mark] = []
         self.isr: dict[str, list[tuple[float, tuple[int, ...]]]] = {}
         """By partition: each ISR, with the time when it was first seen."""
-        self._seen: dict[tuple[int, str], PartitionSeen] = {}
-        """By broker and partition: its last answer."""
         self._newest: dict[str, PartitionSeen] = {}
         self._controllers: dict[int, int] = {}
         self.controller: int | None = None
@@ -99,27 +97,29 @@ class Samples:
         with self._lock:
             self.marks.append(Mark(now_s, "fault", text))
 
-    def saw(self, broker: int, partition: str, seen: PartitionSeen, now_s: float) -> None:
-        """Take a partition from a broker's metadata.
+    def saw(self, partition: str, seen: PartitionSeen, now_s: float) -> None:
+        """Take a partition from a broker's metadata, if it is of a newer leader epoch than is known."""
+        with self._lock:
+            before = self._newest.get(partition)
+            if before is None or seen.leader_epoch > before.leader_epoch:
+                self._take(partition, before, seen, now_s)
 
-        Brokers learn of a change one after another, so an answer counts only if it is not that broker's last
-        one, and not of an older leader than is known.
+    def saw_isr(self, partition: str, leader_epoch: int, isr: tuple[int, ...], now_s: float) -> None:
+        """Take the ISR from its leader, which changes it within an epoch.
+
+        The brokers' metadata has such a change only once the controller has sent it.
         """
         with self._lock:
-            if self._seen.get((broker, partition)) == seen:
-                return
-            self._seen[broker, partition] = seen
             before = self._newest.get(partition)
-            if before is not None and (seen == before or seen.leader_epoch < before.leader_epoch):
-                return
-            if before is not None and seen.leader < 0 and seen.leader_epoch == before.leader_epoch:
-                # This broker misses the leader; that is no election.
-                return
-            self._newest[partition] = seen
-            if before is None or seen.isr != before.isr:
-                self.isr.setdefault(partition, []).append((now_s, seen.isr))
-            if before is not None:
-                self._mark_change(partition, before, seen, now_s)
+            if before is not None and before.leader_epoch == leader_epoch and before.isr != isr:
+                self._take(partition, before, before._replace(isr=isr), now_s)
+
+    def _take(self, partition: str, before: PartitionSeen | None, seen: PartitionSeen, now_s: float) -> None:
+        self._newest[partition] = seen
+        if before is None or seen.isr != before.isr:
+            self.isr.setdefault(partition, []).append((now_s, seen.isr))
+        if before is not None:
+            self._mark_change(partition, before, seen, now_s)
 
     def _mark_change(self, partition: str, before: PartitionSeen, seen: PartitionSeen, now_s: float) -> None:
         epoch = f"epoch {seen.leader_epoch}"
@@ -132,7 +132,7 @@ class Samples:
             self.marks.append(Mark(now_s, "isr", f"{partition}: ISR {isr}", None, partition))
 
     def saw_controller(self, broker: int, controller: int, now_s: float) -> None:
-        """Take the controller from a broker's metadata, as `saw` does."""
+        """Take the controller from a broker's metadata, if it is not that broker's last answer."""
         with self._lock:
             if controller < 0 or self._controllers.get(broker) == controller:
                 return

@@ -1,7 +1,7 @@
 """Asks every broker of a cluster, many times a second, who leads which partition with which ISR.
 
-Each broker is asked by itself: what one of them knows may be old while a link or the controller is down
-(`Samples.saw` chooses). A thread with a loop of its own; `close` ends it.
+Each broker is asked by itself, for its metadata and for the ISRs of what it leads, as metadata may
+be old while a link or the controller is down; `Samples` chooses. A thread with a loop of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from barnabas.protocol.messages.replicas import DescribeReplicasRequest, DescribeReplicasResponse
 
 INTERVAL_S: Final = 0.05
 _REQUEST_TIMEOUT_MS: Final = 1_000
@@ -33,7 +34,8 @@ class Watch:
     def __init__(self, cluster: RunningCluster, topic: str, samples: Samples) -> None:
         self._endpoints = {broker.id: broker.endpoint for broker in cluster.brokers}
         self._security = cluster.channel_security()
-        self._request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        self._metadata = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        self._replicas = DescribeReplicasRequest(topics=[topic])
         self._samples = samples
         self._ending = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._watch()), name="watch", daemon=True)
@@ -65,7 +67,8 @@ class Watch:
             while not self._ending.is_set():
                 # Dead, paused or busy: the others answer.
                 with suppress(BarnabasError):
-                    self._take(int(broker), await channel.request(self._request))
+                    self._take(int(broker), await channel.request(self._metadata))
+                    self._take_isrs(await channel.request(self._replicas))
                 await asyncio.sleep(INTERVAL_S)
         finally:
             channel.close()
@@ -78,4 +81,12 @@ class Watch:
                 name = str(TopicPartition(topic.name or "", found.partition_index))
                 isr = tuple(sorted(map(int, found.isr_nodes)))
                 seen = PartitionSeen(int(found.leader_id), int(found.leader_epoch), isr)
-                self._samples.saw(broker, name, seen, now_s)
+                self._samples.saw(name, seen, now_s)
+
+    def _take_isrs(self, replicas: DescribeReplicasResponse) -> None:
+        now_s = time.monotonic()
+        for topic in replicas.topics:
+            for found in topic.replicas:
+                if found.is_leader:
+                    name = str(TopicPartition(topic.topic_name, found.partition_index))
+                    self._samples.saw_isr(name, found.leader_epoch, tuple(sorted(found.isr)), now_s)

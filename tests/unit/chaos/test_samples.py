@@ -81,35 +81,37 @@ def test_a_partition_without_any_acknowledgement_after_the_beginning_has_a_gap()
 def test_an_old_answer_of_a_slow_broker_changes_nothing() -> None:
     run = samples()
     before, after = PartitionSeen(1, 0, (1, 2, 3)), PartitionSeen(2, 1, (2, 3))
-    for broker in (1, 2, 3):
-        run.saw(broker, "t-0", before, 100.0)
-    run.saw(2, "t-0", after, 100.1)
-    run.saw(3, "t-0", before, 100.2)
-    run.saw(3, "t-0", PartitionSeen(1, 0, (1,)), 100.2)
-    run.saw(3, "t-0", after, 100.3)
+    for now_s, seen in ((100.0, before), (100.1, after), (100.2, before), (100.3, after)):
+        run.saw("t-0", seen, now_s)
     assert run.newest("t-0") == after
     history = run.history(101.0)
     assert history["isr"] == {"t-0": [[BEGAN_MS, [1, 2, 3]], [BEGAN_MS + 100, [2, 3]]]}
     assert [mark["text"] for mark in history["marks"]] == ["t-0: broker 2 leads, epoch 1", "t-0: ISR 2, 3"]
 
 
-def test_a_change_of_the_isr_under_one_leader_is_taken_from_the_first_broker_that_has_it() -> None:
+def test_an_isr_within_an_epoch_is_taken_from_its_leader_alone() -> None:
     run = samples()
-    whole, small = PartitionSeen(1, 0, (1, 2)), PartitionSeen(1, 0, (1,))
-    run.saw(1, "t-0", whole, 100.0)
-    run.saw(2, "t-0", whole, 100.0)
-    run.saw(1, "t-0", small, 100.1)
-    run.saw(2, "t-0", whole, 100.15)
-    assert run.newest("t-0") == small
+    run.saw_isr("t-0", 0, (1,), 100.0)
+    assert run.newest("t-0") is None
+    run.saw("t-0", PartitionSeen(1, 1, (1, 2)), 100.0)
+    run.saw_isr("t-0", 1, (1,), 100.1)
+    # Metadata that has not changed yet, and a leader of an earlier epoch.
+    run.saw("t-0", PartitionSeen(1, 1, (1, 2)), 100.2)
+    run.saw_isr("t-0", 0, (1, 2), 100.3)
+    run.saw_isr("t-0", 1, (1,), 100.4)
+    assert run.newest("t-0") == PartitionSeen(1, 1, (1,))
+    history = run.history(101.0)
+    assert history["isr"] == {"t-0": [[BEGAN_MS, [1, 2]], [BEGAN_MS + 100, [1]]]}
+    assert [mark["text"] for mark in history["marks"]] == ["t-0: ISR 1"]
 
 
 def test_a_broker_that_misses_the_leader_is_no_election() -> None:
     run = samples()
-    run.saw(1, "t-0", PartitionSeen(2, 0, (1, 2)), 100.0)
-    run.saw(1, "t-0", PartitionSeen(-1, 0, (1, 2)), 100.1)
-    run.saw(1, "t-0", PartitionSeen(2, 0, (1, 2)), 100.2)
+    run.saw("t-0", PartitionSeen(2, 0, (1, 2)), 100.0)
+    run.saw("t-0", PartitionSeen(-1, 0, (1, 2)), 100.1)
+    run.saw("t-0", PartitionSeen(2, 0, (1, 2)), 100.2)
     assert run.history(101.0)["marks"] == []
-    run.saw(1, "t-0", PartitionSeen(-1, 1, (2,)), 100.3)
+    run.saw("t-0", PartitionSeen(-1, 1, (2,)), 100.3)
     mark = run.history(101.0)["marks"][0]
     assert mark["text"] == "t-0: no broker leads, epoch 1"
     assert "broker" not in mark
@@ -117,8 +119,8 @@ def test_a_broker_that_misses_the_leader_is_no_election() -> None:
 
 def test_only_the_state_of_the_partitions_is_kept_from_before_the_beginning() -> None:
     run = samples()
-    run.saw(1, "t-0", PartitionSeen(1, 0, (1, 2)), 100.0)
-    run.saw(1, "t-0", PartitionSeen(1, 0, (1,)), 100.1)
+    run.saw("t-0", PartitionSeen(1, 0, (1, 2)), 100.0)
+    run.saw_isr("t-0", 0, (1,), 100.1)
     run.acknowledged(P0, 100.0, 100.0)
     run.acknowledged(P0, 100.1, 100.5)
     run.read(4, 100.5)
