@@ -35,7 +35,7 @@ class LoadFailed(BarnabasError):
 
 
 class Watcher(Protocol):
-    """Is called on the threads of the load, at once; times are of the monotonic clock."""
+    """Its methods are called on the threads of the load, at once; times are of the monotonic clock."""
 
     def acknowledged(self, partition: TopicPartition, sent_s: float, now_s: float) -> None: ...
 

@@ -89,7 +89,7 @@ class _Run:
         """By step: the ends that it hit, by name."""
         self._steps: list[dict[str, Any]] = []
         self._has_ended = False
-        """Whether the load has begun, and ended, however that was."""
+        """Whether the load has begun, and whether it has ended, in order or not."""
         self._end_s = self._began_s
         self._sent_per_s = 0.0
         self._failures: defaultdict[str, list[str]] = defaultdict(list)
@@ -158,7 +158,7 @@ class _Run:
                     self._sent_per_s = sent / (self._end_s - self._began_s)
 
     def _do_steps(self) -> bool:
-        """Whether all were done; a step that fails is the last one."""
+        """Whether all steps were done; a step that fails is the last one."""
         for number, step in enumerate(self._scenario.steps, 1):
             self._sleep_until(step.at)
             words = f"{step.do} {step.target}".strip()
@@ -177,7 +177,7 @@ class _Run:
         return True
 
     def _heal(self, load: Load) -> None:
-        """Mend the links, resume and start everything, and wait until all is in sync and written again."""
+        """Mend the links, resume and start everything; wait until replicas are in sync and writes succeed."""
         try:
             if healed := [*self._mended(), *self._revived()]:
                 self._mark(f"heal: {', '.join(healed)}")

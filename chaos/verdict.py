@@ -1,7 +1,7 @@
 """The verdict on a run: the promises of its history, and the expectations of its scenario, in words.
 
 Pure functions. Some settings give a promise up: an unclean election, and acks=1, may lose acknowledged
-records. A scenario says so with `may_lose`; then the losses are counted and shown, and no fault.
+records. A scenario says so with `may_lose`; then losses are counted and shown, but are no fault.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOT_HEALED: Final = "not healed"
 NOT_JUDGED: Final = "not judged"
 """The load did not end, or its records cannot be read."""
 _NOT_COMPARED: Final = frozenset({NOT_RUN, NOT_JUDGED})
-"""Kinds that break no promise, and let none hold either."""
+"""Faults of these kinds break no promise, but no promise can be judged."""
 
 _GIVEN_UP: Final = {
     "unclean.leader.election.enable": "true",

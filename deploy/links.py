@@ -15,8 +15,8 @@ A proxy whose target has ended refuses connections as the target's port would.
 
 The proxies are one process (`link_proxies.py`), which alone has the rules. Any program asks it through a unix
 socket in the cluster's directory. A file of rules would need an owner among several writers, an
-acknowledgement, and somebody who empties it; here a change holds when the call returns, and no rule survives
-the process.
+acknowledgement, and a program that empties it; here a change holds when the call returns, and no rule
+survives the process.
 
 Any thread; calls block and are bounded.
 """

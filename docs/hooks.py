@@ -39,6 +39,6 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def _filled(place: re.Match[str]) -> str:
     recording = (UI / "replays" / f"{place[2]}.json").read_text()
-    # Within a script only this ends it.
+    # Nothing else ends a script element.
     data = recording.replace("</", "<\\/")
     return f'{place[1]}{place[3]}<script type="application/json">{data}</script>'

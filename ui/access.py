@@ -75,7 +75,7 @@ def local_addresses(port: int) -> list[Address]:
 
 
 class Access:
-    """The outermost ASGI application; what it lets through has a root path with the token."""
+    """The outermost ASGI application; requests that it lets through have a root path with the token."""
 
     def __init__(
         self, app: ASGIApp, *, token: str, addresses: Collection[Address], is_read_only: bool

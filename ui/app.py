@@ -68,14 +68,14 @@ async def _partition(request: Request) -> Response:
 
 
 async def _replay(request: Request) -> Response:
-    """Recorded histories: those that are shipped, and any file, which only the browser reads."""
+    """Recorded histories: the shipped ones, and any file, which only the browser reads."""
     paths = {path.stem: path for path in sorted(_RECORDINGS.glob("*.json"))}
     titles = {name: json.loads(path.read_bytes())["title"] for name, path in paths.items()}
     name = request.query_params.get("name", "")
     if name and name not in paths:
         problem = f"There is no recording {name!r}; there are {', '.join(paths)}."
         return render(request, "replay.html", status=404, titles=titles, name="", data="", problem=problem)
-    # Within a script only this ends it.
+    # Nothing else ends a script element.
     data = paths[name].read_text().replace("</", "<\\/") if name else ""
     return render(request, "replay.html", titles=titles, name=name, data=data, problem="")
 
@@ -180,7 +180,7 @@ def bind(port: int | None) -> socket.socket:
 
 
 class _Connection(H11Protocol):
-    """One of a bounded number, which the slow ones do not keep: uvicorn bounds neither."""
+    """A connection; their number and the time of a request are bounded, which uvicorn does not do."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)

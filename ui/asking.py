@@ -16,7 +16,7 @@ LIMIT_S: Final = 5.0
 TIMEOUT_MS: Final = 4_000
 """For each request of several, so that the broker's own error comes before the deadline of all."""
 _REST: Final = 20.0
-"""How many times as long as a look took it rests: hundreds of groups cost a twentieth of the time at most."""
+"""A part rests so many times as long as its last look took: many groups cost a twentieth of the time."""
 _LONGEST_REST_S: Final = 10.0
 
 

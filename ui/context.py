@@ -36,12 +36,12 @@ class Context:
     """Open for as long as the page is served."""
     bootstrap: str
     settings: Mapping[str, Any]
-    """With which further clients connect, without the bootstrap servers."""
+    """The settings of further clients, without the bootstrap servers."""
     cluster: RunningCluster | None = None
     dir_words: str = ""
     is_read_only: bool = False
     decoders: Mapping[str, Decode] = field(default_factory=dict)
-    """By topic: how values are decoded by a local Avro schema."""
+    """By topic: the decoder of its values, from a local Avro schema."""
 
     @property
     def is_kafka(self) -> bool:

@@ -1,7 +1,7 @@
 """Controller and state changes as they happen, from the log files of the brokers of this machine.
 
-The part ``log`` of the stream has the lines; `times_of` reads from them when exactly elections, ISR
-changes and changes of the controller were. Another cluster's files cannot be read: its page says so.
+The part ``log`` of the stream has the lines; `times_of` reads the exact times of elections, ISR
+changes and changes of the controller from them. Another cluster's files cannot be read: its page says so.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ async def groups_now(
 
 
 def survey_note(listed: int, surveyed: Mapping[str, SurveyedGroup | BarnabasError]) -> str | None:
-    """What is not shown, and why."""
+    """A sentence on the groups that are not shown, with the reason; None if all are."""
     notes = []
     if listed > MAX_GROUPS:
         notes.append(f"the first {MAX_GROUPS} of {listed:,} groups, by name")

@@ -1,7 +1,7 @@
 """Keys, values and headers as text for a page: JSON, text, hex, or Avro by a schema.
 
-Nothing is changed on the way: pretty JSON has the tokens of the original. What does not fit a format is shown
-as hex, with the reason. Pure functions.
+Nothing is changed on the way: pretty JSON has the tokens of the original. A value that does not fit a format
+is shown as hex, with the reason. Pure functions.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def links_of(query: Query, found: Range, scan: Scan) -> dict[str, str]:
 
 
 def searched_text(query: Query, found: Range, scan: Scan, seconds: float) -> str:
-    """How far a search got."""
+    """The part of the range that was searched, as a sentence."""
     if not (query.has_filter or scan.is_cut_short or scan.error):
         return ""
     total = sum(found.high[tp] - found.low[tp] for tp in found.low)
@@ -276,7 +276,7 @@ class _Tail:
     topic_id: TopicId = NO_TOPIC_ID
 
     async def tick(self) -> dict[str, Any]:
-        """What to send; empty if nothing happened."""
+        """The event to send; empty if nothing happened."""
         admin, query = self.context.admin, self.query
         newest = await find_range(admin, replace(query, start=LATEST, end=LATEST))
         texts, ends, starts = [*newest.unread, *newest.notes], newest.high, newest.log_start

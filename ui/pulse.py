@@ -63,7 +63,7 @@ class _Partition:
     """When the records without an outcome were sent, the oldest first."""
     acknowledged_ms: float | None = None
     late_ms: float = 0.0
-    """How long this program itself was late since the last acknowledgement."""
+    """The delay of this program itself since the last acknowledgement."""
     recent: deque[tuple[float, float]] = field(default_factory=deque)
     """From each acknowledgement of the last seconds to the next one."""
     is_open: bool = False
@@ -83,7 +83,7 @@ class AckGaps:
         self._partitions.setdefault(partition, _Partition()).waiting.append(at_ms)
 
     def late(self, delay_ms: float) -> None:
-        """Note that this program did nothing for so long."""
+        """Note a time in which this program did nothing."""
         for partition in self._partitions.values():
             partition.late_ms = max(partition.late_ms, delay_ms)
 

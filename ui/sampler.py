@@ -1,8 +1,8 @@
 """The sampler: it looks at the cluster twice a second while a page listens, and keeps what the pages show.
 
 Guarantees. Each broker is asked by itself, and a tick waits for no answer longer than `_WAIT_S`: a broker
-that is paused or gone delays neither the others nor the page. What is kept is bounded. A listener that does
-not read gets a new whole state instead of a growing queue. An error in a tick or a part is logged; the next
+that is paused or gone delays neither the others nor the page. Its memory is bounded. A listener that does not
+read gets a new whole state instead of a growing queue. An error in a tick or a part is logged; the next
 tick follows.
 
 A part of the state that few pages need (groups, log, …) is a `Part` in the table of `app.py`: it is asked
@@ -57,7 +57,7 @@ _SILENT_S: Final = 1.0
 _MOVES_S: Final = 2.0
 """Between two looks at reassignments, which are looked at at once when a partition's replicas change."""
 _SLOW_S: Final = 10.0
-"""Between two looks at what seldom changes: minimum ISRs, disks."""
+"""Between two looks at values that seldom change: minimum ISRs, disks."""
 _FORGET_S: Final = 3.0
 """After a longer pause without listeners, the state before says nothing about the present."""
 _MOST_POINTS: Final = 1200
@@ -397,7 +397,7 @@ class Sampler:
     # -- the cluster ---------------------------------------------------------------------------------------
 
     async def _ask_times(self) -> dict[tuple[str, str, str], int]:
-        """When exactly the changes of the last seconds were, from the logs of the brokers of this machine."""
+        """The exact times of the changes of the last seconds, from the logs of local brokers."""
         entries = await asyncio.to_thread(self._event_log.new)
         times = {**(self._times.answer or {}), **times_of(entries)}
         since_ms = _now_ms() - _FORGET_S * 1000
@@ -458,7 +458,7 @@ class Sampler:
         return join_view(cluster, cluster.topics, answers, moves, min_isr=min_isr, moves_error=moves_error)
 
     def _know(self, cluster: ClusterDescription) -> None:
-        """Ask each broker of the metadata, and no other, and at once what new metadata makes old."""
+        """Ask each broker of the metadata, and no other; at once if new metadata makes its answer old."""
         admin = self._context.admin
         if cluster is self._known:
             return
@@ -497,7 +497,7 @@ class CpuMeter:
                 continue
             present[pid] = (now, spent_s)
             then, before_s = self._before.get(pid, (now, spent_s))
-            # A pid that was given away has spent less.
+            # A new process with the pid of an ended one has used less.
             if now > then and spent_s >= before_s:
                 percents[int(broker.id)] = round(100 * (spent_s - before_s) / (now - then), 1)
         self._before = present

@@ -1,6 +1,6 @@
 """The state of the live page, from one view of the cluster and the state before. Pure: no I/O, no clock.
 
-The state is plain data as JSON has it, since it is sent as it is. What is unknown is None: a replica whose
+The state is plain data as JSON has it, since it is sent as it is. Unknown values are None: a replica whose
 broker does not answer has no offsets, rather than old ones.
 """
 
@@ -35,7 +35,7 @@ _SILENT_REPLICA: Final[State] = {
 
 @dataclass(kw_only=True)
 class Look:
-    """All that one tick of the sampler has learnt."""
+    """The answers that one tick of the sampler has."""
 
     time_ms: int
     view: ClusterView

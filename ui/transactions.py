@@ -169,7 +169,7 @@ async def _transaction(request: Request) -> Response:
 
 
 def losses_of(transaction: State) -> list[str]:
-    """What an abort loses, as sentences."""
+    """The losses of an abort, as sentences."""
     held: Sequence[State] = transaction["holds_back"]
     offsets = [each["partition"] for each in held if each["partition"].startswith("__consumer_offsets-")]
     records = [each for each in held if each["partition"] not in offsets]

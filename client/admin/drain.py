@@ -1,4 +1,4 @@
-"""Where replicas are and how large, and the moves that leave a broker without replicas.
+"""The places and sizes of replicas, and the moves that leave a broker without replicas.
 
 Belongs to the event loop of the client.
 """

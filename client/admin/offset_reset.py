@@ -49,7 +49,7 @@ class ToOffsets:
 
 
 Start = str | int | ToOffset | ShiftBy | ToOffsets
-"""Where the group goes on: ``earliest``, ``latest``, the first record since a time in ms, or offsets."""
+"""The group's next position: ``earliest``, ``latest``, the first record since a time in ms, or offsets."""
 
 
 class PlannedOffset(NamedTuple):

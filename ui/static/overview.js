@@ -1,4 +1,4 @@
-// The overview: problems, brokers, rates, and what happened when.
+// The overview: problems, brokers, rates, and the timeline.
 import { bytes, count, h, keyed, post, row, setAttribute, setText } from "./dom.js";
 import { connect } from "./stream.js";
 import { timeline } from "./charts.js";

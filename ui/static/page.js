@@ -1,4 +1,4 @@
-// Of every page: what a change came to is shown once, not again after a reload.
+// Of every page: the outcome of a change is shown once, not again after a reload.
 const here = new URL(location);
 if (here.searchParams.has("outcome")) {
   here.searchParams.delete("outcome");

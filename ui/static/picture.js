@@ -32,7 +32,7 @@ function windowOf(partition, entries) {
   return [from, from + span + Math.ceil(span / 12)];
 }
 
-/** What stands at one offset of a bar, by offset: names that share an offset share a label. */
+/** The names of the marks of a bar, by offset: names that share an offset share a label. */
 function edgesOf(replica) {
   const edges = new Map();
   for (const [name, offset] of [["start", replica.log_start_offset], ["LSO", replica.last_stable_offset],
@@ -84,7 +84,7 @@ function replicaElement(id, onReplica) {
   return element;
 }
 
-/** Where a replica stands, in words and as a class of the style. */
+/** The standing of a replica, in words and as a class of the style. */
 function standingOf(partition, id) {
   const replica = partition.replicas[id];
   if (replica.is_offline) return ["offline", "offline"];

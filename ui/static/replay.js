@@ -6,7 +6,7 @@ import { drawPartition, explain } from "./picture.js";
 
 const PLAY_MS = 2500;
 
-/** What each process believes, which may differ from what ZooKeeper says. */
+/** The role that each process believes to have, which may differ from ZooKeeper's. */
 function beliefs(frame, partition) {
   return Object.entries(partition.replicas).map(([id, replica]) => {
     const { state } = frame.state.brokers[id];
