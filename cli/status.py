@@ -21,7 +21,7 @@ from barnabas.cli.cluster_view import look
 from barnabas.cli.exit_codes import FAILED, NOT_REACHABLE, OK, USAGE, CommandError
 from barnabas.cli.output import make_console, make_table, print_json
 from barnabas.common.texts import count
-from barnabas.deploy.cluster_view import ClusterView, PartitionView, is_silent, known
+from barnabas.deploy.cluster_view import UNKNOWN_REMOTE, ClusterView, PartitionView, is_silent, known
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.messages.replicas import CleanerDescription
 from barnabas.protocol.schema import wire_fields
@@ -267,7 +267,7 @@ def view_json(view: ClusterView) -> Row:
 
 
 def _partition_json(view: PartitionView) -> Row:
-    replicas = []
+    replicas, remotes = [], view.remotes()
     for broker_id in view.info.replicas:
         replica = view.replicas.get(broker_id)
         shown: Row = {"broker": broker_id}
@@ -278,7 +278,7 @@ def _partition_json(view: PartitionView) -> Row:
             shown["last_stable_offset"] = known(replica.last_stable_offset)
             shown["failure"] = replica.failure or None
             shown["cleaning_problem"] = replica.cleaning_problem or None
-        shown |= view.remote(broker_id)._asdict()
+        shown |= remotes.get(broker_id, UNKNOWN_REMOTE)._asdict()
         replicas.append(shown)
     moving: Row | None = None
     if view.moving is not None:

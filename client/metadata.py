@@ -10,7 +10,6 @@ It belongs to the event loop of its `Cluster`.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -62,8 +61,7 @@ class Node(NamedTuple):
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionInfo:
+class PartitionInfo(NamedTuple):
     """One partition; without a leader ``leader`` is -1, and ``error_code`` is the reason."""
 
     topic: str
@@ -76,8 +74,7 @@ class PartitionInfo:
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
+class TopicInfo(NamedTuple):
     """One topic and its partitions, in order of their numbers."""
 
     name: str

@@ -26,7 +26,7 @@ from barnabas.deploy.server import process_problem
 from barnabas.deploy.state import LINKS, ZOOKEEPER
 from barnabas.protocol.errors import BarnabasError, ClusterAuthorizationFailedError
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.messages.replicas import ReplicaDescription
+from barnabas.protocol.messages.replicas import FollowerDescription, ReplicaDescription
 
 _TIMEOUT_MS: Final = 2_000
 VIEW_TIMEOUTS: Final[Mapping[str, int]] = {
@@ -51,6 +51,18 @@ class RemoteReplica(NamedTuple):
     fetched_ms_ago: int | None = None
     caught_up_ms_ago: int | None = None
     isr_change: str | None = None
+
+
+UNKNOWN_REMOTE: Final = RemoteReplica()
+
+
+def _remote(follower: FollowerDescription) -> RemoteReplica:
+    return RemoteReplica(
+        known(follower.log_end_offset),
+        known(follower.fetched_ms_ago),
+        known(follower.caught_up_ms_ago),
+        "joining" if follower.is_joining else "leaving" if follower.is_leaving else None,
+    )
 
 
 def known(value: int) -> int | None:
@@ -81,6 +93,9 @@ class PartitionView:
     @property
     def not_in_sync(self) -> list[int]:
         """The replicas that should be in sync: not those that a reassignment adds."""
+        if len(self.info.isr) == len(self.info.replicas):
+            # The usual case: the ISR holds replicas alone.
+            return []
         added = set() if self.moving is None else set(self.moving.adding)
         return sorted(set(self.info.replicas) - set(self.info.isr) - added)
 
@@ -91,19 +106,10 @@ class PartitionView:
             return False
         return len(self.info.isr) < min(self.min_isr, len(self.info.replicas))
 
-    def remote(self, broker_id: int) -> RemoteReplica:
+    def remotes(self) -> dict[int, RemoteReplica]:
+        """The followers of which the leader tells."""
         leader = self.replicas.get(self.info.leader)
-        followers = [] if leader is None or broker_id == self.info.leader else leader.followers
-        for follower in followers:
-            if follower.broker_id == broker_id:
-                change = "joining" if follower.is_joining else "leaving" if follower.is_leaving else None
-                return RemoteReplica(
-                    known(follower.log_end_offset),
-                    known(follower.fetched_ms_ago),
-                    known(follower.caught_up_ms_ago),
-                    change,
-                )
-        return RemoteReplica()
+        return {} if leader is None else {each.broker_id: _remote(each) for each in leader.followers}
 
     @property
     def has_problem(self) -> bool:
@@ -187,15 +193,18 @@ class ClusterView:
         problems = []
         words = self.dir_words
         members = self.members
+        paused = set()
         for process in self.processes:
-            if problem := process_problem(str(process.id), process.state, words):
+            state = process.state
+            if state == "paused":
+                paused.add(int(process.id))
+            if problem := process_problem(str(process.id), state, words):
                 problems.append(problem)
             elif process.id not in members and self.unreachable is None:
                 problems.append(
                     f"broker {process.id} runs but has not joined the cluster: "
                     f"see `barnabas logs {process.id}{words}`"
                 )
-        paused = {int(process.id) for process in self.processes if process.state == "paused"}
         problems += [
             f"broker {broker.node.node_id} does not answer: {broker.error} (its log says what it does)"
             for broker in self.brokers
@@ -233,7 +242,7 @@ class ClusterView:
         failed: dict[tuple[int, str], list[str]] = defaultdict(list)
         uncleanable: dict[tuple[int, str], list[str]] = defaultdict(list)
         for partition in self.partitions:
-            for broker_id, replica in sorted(partition.replicas.items()):
+            for broker_id, replica in partition.replicas.items():
                 if replica.is_offline and replica.log_dir and replica.failure:
                     offline[broker_id, replica.log_dir, replica.failure].append(partition.name)
                 elif replica.failure:
@@ -268,9 +277,12 @@ class ClusterView:
                 f"{_subject(refusing, 'is', 'are')} below {_MIN_ISR}: writes with acks=all "
                 f"are refused until one of {_brokers(missing)} is in sync"
             )
-        for broker_id in sorted({id for partition in self.partitions for id in partition.not_in_sync}):
-            behind = [partition for partition in self.partitions if broker_id in partition.not_in_sync]
-            problem = f"{_subject(behind, 'is', 'are')} not in sync on broker {broker_id}"
+        behind: dict[int, list[PartitionView]] = defaultdict(list)
+        for partition in self.partitions:
+            for broker_id in partition.not_in_sync:
+                behind[broker_id].append(partition)
+        for broker_id, partitions in sorted(behind.items()):
+            problem = f"{_subject(partitions, 'is', 'are')} not in sync on broker {broker_id}"
             # Otherwise the cause is named already.
             if broker_id in self.members - self._silent:
                 problem += " (it catches up, or its log says why not)"
@@ -332,10 +344,14 @@ def join_view(
     moves_error: str | None = None,
 ) -> ClusterView:
     """The view from the answers of the brokers. `min_isr`: of the topics that were asked for."""
+    replicas: dict[TopicPartition, dict[int, ReplicaDescription]] = defaultdict(dict)
+    for one in answers:
+        for tp, replica in one.replicas.items():
+            replicas[tp][one.node.node_id] = replica
     partitions = [
         PartitionView(
             info=info,
-            replicas={one.node.node_id: one.replicas[tp] for one in answers if tp in one.replicas},
+            replicas=replicas[tp],
             moving=moves.get(tp),
             is_internal=topic.is_internal,
             min_isr=min_isr.get(info.topic),

@@ -84,7 +84,8 @@ class _State(NamedTuple):
 
 def _look(pid: int) -> _State | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            stat = file.read().decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The second field, a name, may contain anything, but ends at the last parenthesis; these follow it.

@@ -7,6 +7,7 @@ that few pages need. Belongs to the event loop that serves.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -50,6 +51,8 @@ _MOST_LISTENERS: Final = 50
 _MOST_CONNECTIONS: Final = 200
 _REQUEST_S: Final = 10.0
 """A connection that sends no whole request for so long is closed."""
+_GC_OBJECTS: Final = 20_000
+"""The collector scans the young objects after so many new ones."""
 _RECORDINGS: Final = HERE / "replays"
 
 
@@ -263,5 +266,9 @@ async def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM. `ready` is called once connections are accepted."""
     server = make_server(context, port=listening.getsockname()[1], token=token, public=public)
+    # Each look makes thousands of objects without a cycle, which the collector would scan with the modules.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_OBJECTS)
     ready()
     await server.serve([listening])

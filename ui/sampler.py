@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -506,7 +505,8 @@ class CpuMeter:
 
 def _cpu_s(pid: int) -> float | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            stat = file.read().decode(errors="replace")
     except OSError:
         return None
     # The second field, a name, may contain anything, but ends at the last parenthesis; these follow it.

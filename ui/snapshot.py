@@ -6,12 +6,13 @@ broker does not answer has no offsets, rather than old ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas
-from barnabas.deploy.cluster_view import ClusterView, PartitionView, RemoteReplica, is_silent, known
+from barnabas.client.admin.log_dirs import BrokerLogDirs
+from barnabas.deploy.cluster_view import UNKNOWN_REMOTE, ClusterView, PartitionView, is_silent, known
 
 State = dict[str, Any]
 
@@ -49,10 +50,10 @@ class Look:
 def state_of(look: Look, before: State | None) -> State:
     """The whole state, without the parts that are added by name and without marks, gaps and series."""
     view = look.view
-    partitions = {
-        partition.name: _partition(partition, view.brokers, look.time_ms, before)
-        for partition in view.partitions
-    }
+    if view.unreachable is None:
+        partitions = {each.name: _partition(each, look.time_ms, before) for each in view.partitions}
+    else:
+        partitions = _leaderless(before)
     return {
         "time_ms": look.time_ms,
         "cluster_id": view.cluster_id or (before or {}).get("cluster_id"),
@@ -65,7 +66,7 @@ def state_of(look: Look, before: State | None) -> State:
         if view.zookeeper is None
         else {"endpoint": view.zookeeper.endpoint, "state": view.zookeeper.state, "pid": view.zookeeper.pid},
         "brokers": _brokers(look, before),
-        "partitions": partitions if view.unreachable is None else _leaderless(before),
+        "partitions": _reused(partitions, {} if before is None else before["partitions"]),
     }
 
 
@@ -83,9 +84,7 @@ def _leaderless(before: State | None) -> State:
     }
 
 
-def _partition(
-    partition: PartitionView, brokers: Sequence[BrokerReplicas], time_ms: int, before: State | None
-) -> State:
+def _partition(partition: PartitionView, time_ms: int, before: State | None) -> State:
     info, moving = partition.info, partition.moving
     leader = info.leader if info.leader >= 0 else None
     leads = partition.replicas.get(info.leader)
@@ -109,7 +108,7 @@ def _partition(
         "min_isr": min_isr,
         "records_per_s": rate,
         "is_under_min_isr": partition.is_under_min_isr,
-        "replicas": {str(id): _replica(partition, id) for id in info.replicas},
+        "replicas": _replicas(partition),
         "moving": None
         if moving is None
         else {
@@ -120,30 +119,35 @@ def _partition(
     }
 
 
-def _replica(partition: PartitionView, broker_id: int) -> State:
-    replica, remote = partition.replicas.get(broker_id), partition.remote(broker_id)
-    if replica is None:
-        return _SILENT_REPLICA
-    return {
-        "log_start_offset": known(replica.log_start_offset),
-        "high_watermark": known(replica.high_watermark),
-        "last_stable_offset": known(replica.last_stable_offset),
-        "log_end_offset": known(replica.log_end_offset),
-        "remote_log_end_offset": remote.remote_log_end_offset,
-        "leader_epoch": known(replica.leader_epoch),
-        "size_bytes": known(replica.size_bytes),
-        "is_offline": replica.is_offline,
-        "failure": replica.failure or None,
-        "caught_up_ms_ago": _caught_up_ms_ago(partition, remote),
-    }
+def _reused(entries: State, earlier: State) -> State:
+    """The objects of the state before for entries that are equal: these need not be compared again."""
+    return {name: earlier[name] if earlier.get(name) == entry else entry for name, entry in entries.items()}
 
 
-def _caught_up_ms_ago(partition: PartitionView, remote: RemoteReplica) -> int | None:
-    """0 for a follower that has all records: the age of its last fetch would differ in every look."""
-    leader = partition.replicas.get(partition.info.leader)
-    if leader is not None and remote.remote_log_end_offset == leader.log_end_offset:
-        return 0
-    return remote.caught_up_ms_ago
+def _replicas(partition: PartitionView) -> State:
+    remotes, leader = partition.remotes(), partition.replicas.get(partition.info.leader)
+    entries = {}
+    for id in partition.info.replicas:
+        replica = partition.replicas.get(id)
+        if replica is None:
+            entries[str(id)] = _SILENT_REPLICA
+            continue
+        remote = remotes.get(id, UNKNOWN_REMOTE)
+        has_all = leader is not None and remote.remote_log_end_offset == leader.log_end_offset
+        entries[str(id)] = {
+            "log_start_offset": known(replica.log_start_offset),
+            "high_watermark": known(replica.high_watermark),
+            "last_stable_offset": known(replica.last_stable_offset),
+            "log_end_offset": known(replica.log_end_offset),
+            "remote_log_end_offset": remote.remote_log_end_offset,
+            "leader_epoch": known(replica.leader_epoch),
+            "size_bytes": known(replica.size_bytes),
+            "is_offline": replica.is_offline,
+            "failure": replica.failure or None,
+            # The age of the last fetch would differ in every look.
+            "caught_up_ms_ago": 0 if has_all else remote.caught_up_ms_ago,
+        }
+    return entries
 
 
 def _brokers(look: Look, before: State | None) -> State:
@@ -152,15 +156,10 @@ def _brokers(look: Look, before: State | None) -> State:
     answers = {int(answer.node.node_id): answer for answer in view.brokers}
     processes = {int(process.id): process for process in view.processes}
     earlier: State = {} if before is None else before["brokers"]
-    named = {int(id) for partition in view.partitions for id in partition.info.replicas}
-    leaders: dict[int, int] = {}
-    replicas: dict[int, int] = {}
-    for partition in view.partitions:
-        leaders[partition.info.leader] = leaders.get(partition.info.leader, 0) + 1
-        for id in map(int, partition.info.replicas):
-            replicas[id] = replicas.get(id, 0) + 1
+    leaders = Counter(int(partition.info.leader) for partition in view.partitions)
+    replicas = Counter(int(id) for partition in view.partitions for id in partition.info.replicas)
     brokers = {}
-    for id in sorted({*answers, *processes, *named, *map(int, earlier)}):
+    for id in sorted({*answers, *processes, *replicas, *map(int, earlier)}):
         answer, process, was = answers.get(id), processes.get(id), earlier.get(str(id), {})
         state = process.state if process is not None else "gone" if answer is None else "running"
         if state == "running" and (answer is None or is_silent(answer)):
@@ -176,9 +175,9 @@ def _brokers(look: Look, before: State | None) -> State:
             "state": state,
             "pid": process.process.pid if process and process.process and state != "gone" else None,
             "is_controller": id == view.controller_id,
-            "leaders": leaders.get(id, 0),
-            "replicas": replicas.get(id, 0),
-            "size_bytes": sum(max(0, r.size_bytes) for r in answer.replicas.values())
+            "leaders": leaders[id],
+            "replicas": replicas[id],
+            "size_bytes": sum(r.size_bytes for r in answer.replicas.values() if r.size_bytes > 0)
             if answer and not answer.error
             else None,
             "disk_free_bytes": min((free for _, free in known), default=None),
@@ -199,8 +198,11 @@ def figures_of(state: State, before: State | None) -> dict[str, tuple[str, float
     records = sum(partition["records_per_s"] or 0 for partition in state["partitions"].values())
     grown = 0
     for name, partition in state["partitions"].items():
+        was = before["partitions"].get(name)
+        if was is partition or was is None:
+            continue
         leader = str(partition["leader"])
-        earlier = before["partitions"].get(name, {"replicas": {}})["replicas"].get(leader, _SILENT_REPLICA)
+        earlier = was["replicas"].get(leader, _SILENT_REPLICA)
         present = partition["replicas"].get(leader, _SILENT_REPLICA)
         if present["size_bytes"] is not None and earlier["size_bytes"] is not None:
             # A log that retention has shortened has not written less than nothing.

@@ -63,7 +63,7 @@ def _partition_marks(before: State, after: State, time_ms: int, times: Times) ->
     changed: dict[tuple[str, str, int | None], list[str]] = {}
     for name, partition in after.items():
         was = before.get(name)
-        if was is None:
+        if was is None or was is partition:
             continue
         leader = partition["leader"]
         if leader != was["leader"] or (

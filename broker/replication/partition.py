@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
 from typing import Final, NamedTuple
@@ -156,8 +155,7 @@ class FollowerPosition(NamedTuple):
     topic_id: TopicId
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
+class ReplicaView(NamedTuple):
     """A replica at one moment, for operators and for tests; only a leader has ``followers``."""
 
     partition: TopicPartition

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -142,7 +141,7 @@ def test_a_paused_broker_is_one_problem_although_it_does_not_answer(monkeypatch:
 def _moving(view: ClusterView, replicas: tuple[int, ...], adding: tuple[int, ...], *removing: int) -> str:
     """Let `t-0` be reassigned; returns the page."""
     (partition,) = view.partitions
-    partition.info = replace(partition.info, replicas=tuple(map(BrokerId, replicas)))
+    partition.info = partition.info._replace(replicas=tuple(map(BrokerId, replicas)))
     view.brokers += [
         BrokerReplicas(Node(BrokerId(id), Endpoint("h", id)), {}) for id in {*replicas} - view.members
     ]
@@ -181,7 +180,7 @@ def test_a_controller_that_does_not_list_the_reassignments_is_a_problem() -> Non
     view.brokers[1] = view.brokers[1]._replace(error=LocalError("silent"))
     (problem,) = view.problems()
     assert problem.startswith("broker 2 does not answer: silent"), "it is the controller"
-    view.partitions[0].info = replace(view.partitions[0].info, isr=(BrokerId(1),))
+    view.partitions[0].info = view.partitions[0].info._replace(isr=(BrokerId(1),))
     assert view.problems()[1] == "t-0 is not in sync on broker 2", "the cause is named"
     assert view_json(make_view())["partitions"][0]["reassignment"] is None
 

@@ -1,10 +1,13 @@
 """The state of the live page from a view of the cluster."""
 
-from barnabas.deploy.cluster_view import ClusterView
-from barnabas.protocol.errors import ClusterAuthorizationFailedError
-from barnabas.protocol.messages.replicas import FollowerDescription
-from barnabas.ui.snapshot import Look, changes, state_of
-from tests.support.views import make_view
+import random
+from typing import Any
+
+from barnabas.deploy.cluster_view import ClusterView, unreachable_view
+from barnabas.protocol.errors import ClusterAuthorizationFailedError, LocalError
+from barnabas.protocol.messages.replicas import FollowerDescription, ReplicaDescription
+from barnabas.ui.snapshot import KEYED, Look, State, changes, state_of
+from tests.support.views import make_large_view, make_partition, make_view
 
 
 def _view(caught_up_ms_ago: int, remote_log_end_offset: int = 10) -> ClusterView:
@@ -37,3 +40,46 @@ def test_a_broker_that_refuses_is_running() -> None:
     view.partitions[0].replicas.clear()
     broker = state_of(Look(time_ms=1_000, view=view), None)["brokers"]["1"]
     assert (broker["state"], broker["size_bytes"]) == ("running", None)
+
+
+def _random_view(chosen: random.Random) -> ClusterView:
+    if chosen.random() < 0.1:
+        return unreachable_view(LocalError("no broker answers"))
+    partitions = []
+    for name in chosen.sample(["t-0", "t-1", "u-0"], chosen.randint(1, 3)):
+        isr = tuple(chosen.sample([1, 2, 3], chosen.randint(1, 3)))
+        partition = make_partition(name, isr=isr, leader=chosen.choice([-1, 1, 2]), min_isr=2)
+        for id in chosen.sample([1, 2, 3], chosen.randint(0, 3)):
+            end = chosen.choice([-1, 8, 9])
+            follower = FollowerDescription(
+                broker_id=3, log_end_offset=8, caught_up_ms_ago=chosen.randint(0, 9)
+            )
+            partition.replicas[id] = ReplicaDescription(
+                partition_index=0, log_end_offset=end, size_bytes=end, followers=[follower]
+            )
+        partitions.append(partition)
+    return make_large_view(partitions, *chosen.sample([1, 2, 3], 2))
+
+
+def _merged(state: State, change: dict[str, Any]) -> State:
+    """As ``static/stream.js`` merges them."""
+    gone = change.pop("gone", {})
+    merged = state | {name: state[name] | part if name in KEYED else part for name, part in change.items()}
+    for part, names in gone.items():
+        merged[part] = {name: entry for name, entry in merged[part].items() if name not in names}
+    return merged
+
+
+def test_a_page_that_merges_the_changes_has_the_state() -> None:
+    """And an entry that did not change is the same object: nothing compares it again."""
+    for seed in range(200):
+        chosen = random.Random(seed)
+        before = page = state_of(Look(time_ms=0, view=_random_view(chosen)), None)
+        for number in range(1, 6):
+            state = state_of(Look(time_ms=500 * number, view=_random_view(chosen)), before)
+            page = _merged(page, changes(state, before))
+            assert page == state, f"seed {seed}"
+            earlier = before["partitions"]
+            for name, entry in state["partitions"].items():
+                assert entry is earlier.get(name) or entry != earlier.get(name), f"seed {seed}"
+            before = state
