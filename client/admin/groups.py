@@ -152,16 +152,21 @@ class GroupAdmin(AdminBase):
             cluster.request(node_id, fetch, timeout_ms=limit_ms),
         )
         offsets = {group.group_id: group for group in fetched.groups}
+        descriptions = {group.group_id: group for group in described.groups}
         surveyed: dict[str, SurveyedGroup | BarnabasError] = {}
-        for group in described.groups:
-            of_group = offsets[group.group_id]
+        for name in group_ids:
+            group, of_group = descriptions.get(name), offsets.get(name)
+            if group is None or of_group is None:
+                text = f"broker {node_id} did not answer for group {name!r}"
+                surveyed[name] = api_error(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+                continue
             code = group.error_code or of_group.error_code
             if not code and group.group_state == _DEAD:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             if code:
-                surveyed[group.group_id] = api_error(code, _refusal(group.group_id, code))
+                surveyed[name] = api_error(code, _refusal(name, code))
             else:
-                surveyed[group.group_id] = SurveyedGroup(_description(group, node_id), committed_in(of_group))
+                surveyed[name] = SurveyedGroup(_description(group, node_id), committed_in(of_group))
         return surveyed
 
     async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:

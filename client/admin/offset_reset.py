@@ -21,6 +21,7 @@ from barnabas.common.texts import count
 from barnabas.protocol.errors import ErrorCode, GroupIdNotFoundError, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicPartition
 
+_MAX_DIGITS: Final = 10
 _DURATION: Final = re.compile(
     r"P(?=[^P]*\d)(?:(?P<days>\d{1,12})D)?"
     r"(?:T(?=\d)(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d{1,3})?)S)?)?"
@@ -178,7 +179,7 @@ def chosen_partitions(texts: Iterable[str], counts: Mapping[str, int]) -> list[T
             raise api_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, no_topic_text(topic, counts))
         chosen = numbers.split(",") if colon else [str(number) for number in range(counts[topic])]
         for number in chosen:
-            is_number = number.isascii() and number.isdecimal()
+            is_number = number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS
             if not is_number or int(number) >= counts[topic]:
                 said = f"topic {text!r}: expected partitions from 0 to {counts[topic] - 1}, as {topic}:0,1"
                 if is_number:

@@ -120,6 +120,24 @@ async def test_listed_groups_are_surveyed_by_two_requests_to_each_coordinator() 
     assert isinstance(later["h"], ConnectionClosed)
 
 
+@pytest.mark.parametrize("api", [ApiKey.DESCRIBE_GROUPS, ApiKey.OFFSET_FETCH])
+async def test_a_surveyed_group_that_an_answer_lacks_has_an_error(api: ApiKey) -> None:
+    answers = {ApiKey.DESCRIBE_GROUPS: _describe, ApiKey.OFFSET_FETCH: _committed}
+
+    def shorter(broker: FakeBroker, body: Any) -> Any:
+        answer = answers[api](broker, body)
+        answer.groups.pop()
+        return answer
+
+    async with FakeCluster() as cluster:
+        cluster.intercept |= answers | {api: shorter}
+        async with quick_admin(cluster) as admin:
+            listings = [GroupListing(name, "", "", BrokerId(1)) for name in ("g", "h")]
+            surveyed = await admin.survey_groups(listings)
+    assert isinstance(surveyed["g"], SurveyedGroup)
+    assert "did not answer for group 'h'" in str(surveyed["h"])
+
+
 async def test_a_broker_that_dies_while_groups_are_listed_is_left_out() -> None:
     async with FakeCluster(3) as cluster:
         with_groups(cluster)

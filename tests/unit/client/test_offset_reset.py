@@ -10,6 +10,7 @@ from barnabas.client.admin.offset_reset import (
     Start,
     ToOffset,
     ToOffsets,
+    ago,
     chosen_partitions,
     duration_ms,
     plan_reset,
@@ -70,7 +71,7 @@ def test_a_topic_means_all_its_partitions_or_the_named_ones() -> None:
     ("text", "kind"),
     [
         *((text, UnknownTopicOrPartitionError) for text in ("c", "c:0", "a:2")),
-        *((text, InvalidConfiguration) for text in ("a:", "a:x", "a:0,", "a:-1")),
+        *((text, InvalidConfiguration) for text in ("a:", "a:x", "a:0,", "a:-1", f"a:{'9' * 5000}")),
     ],
 )
 def test_a_missing_partition_is_not_found_and_a_malformed_one_wrong_usage(
@@ -78,6 +79,18 @@ def test_a_missing_partition_is_not_found_and_a_malformed_one_wrong_usage(
 ) -> None:
     with pytest.raises(kind, match=r"from 0 to 1|there is no topic 'c'"):
         chosen_partitions([text], {"a": 2})
+
+
+def test_a_time_ago_is_not_before_1970(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 100.0)
+    assert (ago("PT1M"), ago("PT2M")) == (40_000, 0)
+
+
+async def test_the_first_record_since_a_time_may_be_at_offset_0() -> None:
+    async with FakeCluster() as cluster, quick_admin(cluster) as admin:
+        cluster.add_topic("b")
+        cluster.partition("b").append(build_batch([(None, b"v")]))
+        assert await plan_reset(admin, "g", 0, [B0], {"b": 1}) == [PlannedOffset(B0, None, 0, 0, 0, 1)]
 
 
 @pytest.mark.parametrize(
