@@ -7,7 +7,17 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
-from barnabas.protocol.errors import BarnabasError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from barnabas.protocol.errors import (
+    ApiError,
+    AuthenticationFailed,
+    BarnabasError,
+    ErrorCode,
+    RequestTimedOutLocally,
+)
+from barnabas.ui.context import outcome, refused
 
 T = TypeVar("T")
 State = dict[str, Any]
@@ -18,6 +28,63 @@ TIMEOUT_MS: Final = 4_000
 _REST: Final = 20.0
 """A part rests so many times as long as its last look took: many groups cost a twentieth of the time."""
 _LONGEST_REST_S: Final = 10.0
+
+
+_STATUSES: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 404,
+    ErrorCode.GROUP_ID_NOT_FOUND: 404,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: 404,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: 403,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: 403,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 403,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: 403,
+    ErrorCode.INVALID_CONFIG: 400,
+    ErrorCode.INVALID_REQUEST: 400,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: 400,
+    ErrorCode.INVALID_TIMESTAMP: 400,
+    ErrorCode.INVALID_RECORD: 400,
+    ErrorCode.POLICY_VIOLATION: 400,
+    ErrorCode.MESSAGE_TOO_LARGE: 413,
+    ErrorCode.NON_EMPTY_GROUP: 409,
+    ErrorCode.INVALID_TXN_STATE: 409,
+    ErrorCode.CONCURRENT_TRANSACTIONS: 409,
+    ErrorCode.UNSUPPORTED_VERSION: 501,
+    ErrorCode.REQUEST_TIMED_OUT: 504,
+}
+"""Of HTTP; an error that is not listed is the cluster's, which is a server that this one asks: 502."""
+
+
+class Conflict(ValueError):
+    """The change does not fit the present state of the cluster."""
+
+
+def status_of(error: Exception) -> int:
+    match error:
+        case Conflict():
+            return 409
+        case TimeoutError() | RequestTimedOutLocally():
+            return 504
+        case ValueError():
+            return 400
+        case AuthenticationFailed():
+            return 403
+        case ApiError():
+            return _STATUSES.get(error.code, 502)
+    return 502
+
+
+async def answer_change(
+    request: Request, change: Coroutine[Any, Any, str], location: str, limit_s: float = LIMIT_S
+) -> Response:
+    """Make a change, whose result is a sentence, and answer with it, or with the reason of its refusal."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return outcome(request, location, await change)
+    except TimeoutError as error:
+        text = f"The cluster did not answer within {limit_s:g} s: look whether the change was made."
+        return refused(request, location, text, status_of(error))
+    except (BarnabasError, ValueError) as error:
+        return refused(request, location, f"Nothing was changed: {error}", status_of(error))
 
 
 class Tried(NamedTuple):

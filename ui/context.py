@@ -87,7 +87,19 @@ async def form_of(request: Request) -> dict[str, str]:
 
 def outcome(request: Request, location: str, sentence: str, **values: Any) -> Response:
     """The answer to a change: the page at `location` with the sentence, or JSON if the caller accepts it."""
-    if "application/json" in request.headers.get("accept", ""):
+    if wants_json(request):
         return JSONResponse({"outcome": sentence, **values})
     separator = "&" if "?" in location else "?"
     return RedirectResponse(f"{location}{separator}outcome={quote(sentence)}", 303)
+
+
+def refused(request: Request, location: str, sentence: str, status: int = 409) -> Response:
+    """The answer to a change that was not made: a page with the sentence and the way back, or JSON."""
+    if wants_json(request):
+        return JSONResponse({"error": sentence}, status)
+    return render(request, "refused.html", status=status, sentence=sentence, location=location)
+
+
+def wants_json(request: Request) -> bool:
+    """Whether a script asks, not the form of a page."""
+    return "application/json" in request.headers.get("accept", "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from barnabas.deploy.faults import DELAY_MS, FAULTS, Aim, TargetKind, has_full_disk, inject, named
@@ -23,7 +23,7 @@ from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import LINKS, ZOOKEEPER
 from barnabas.protocol.errors import BarnabasError
-from barnabas.ui.context import context_of, form_of, outcome, render
+from barnabas.ui.context import context_of, form_of, outcome, refused, render
 
 _MARKED_AT_END: Final = frozenset({"restart", "give-room", "drain"})
 """All others hold from their beginning."""
@@ -81,22 +81,22 @@ def _links(cluster: RunningCluster) -> dict[str, Any]:
 async def _inject(request: Request) -> Response:
     context, form = context_of(request), await form_of(request)
     if context.cluster is None:
-        return _refused(request, "only the cluster of a directory of this machine can be broken")
+        return refused(request, "faults", "only the cluster of a directory of this machine can be broken")
     try:
         name, aim = _read(form)
     except ValueError as error:
-        return _refused(request, str(error))
+        return refused(request, "faults", str(error))
     fault = FAULTS.get(name)
     is_link = fault is not None and fault.kind in (TargetKind.PAIR, TargetKind.ALL_LINKS)
     key = context.cluster.directory, LINKS if is_link else aim.target
     if key in _under_way:
-        return _refused(request, f"another fault of {named(key[1])} is under way")
+        return refused(request, "faults", f"another fault of {named(key[1])} is under way")
     began_ms = int(time.time() * 1000)
     _under_way.add(key)
     try:
         sentence = await asyncio.to_thread(_run, context.cluster.directory, name, aim)
     except BarnabasError as error:
-        return _refused(request, f"{fault.label if fault else name}: {error}")
+        return refused(request, "faults", f"{fault.label if fault else name}: {error}")
     finally:
         _under_way.discard(key)
     request.app.state.sampler.mark(
@@ -128,12 +128,6 @@ def _read(form: Mapping[str, str]) -> tuple[str, Aim]:
         raise ValueError(f"delay_ms {text!r}: expected a number of milliseconds from 1 to 60000")
     name = form.get("name", name)
     return name, Aim(target=form.get("target", target), other=form.get("other", other), delay_ms=delay_ms)
-
-
-def _refused(request: Request, sentence: str) -> Response:
-    if "application/json" in request.headers.get("accept", ""):
-        return JSONResponse({"error": sentence}, 409)
-    return outcome(request, "faults", sentence)
 
 
 ROUTES: Final = [

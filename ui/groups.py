@@ -31,11 +31,13 @@ from barnabas.client.admin.offset_reset import (
     time_ms,
 )
 from barnabas.client.offsets import EARLIEST, LATEST
+from barnabas.common.settings import LONG_MAX
 from barnabas.common.texts import count
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
-from barnabas.ui.asking import TIMEOUT_MS, State, paced, tried
-from barnabas.ui.context import Context, context_of, form_of, outcome, render
+from barnabas.ui.asking import TIMEOUT_MS, Conflict, State, answer_change, paced, tried
+from barnabas.ui.context import Context, context_of, form_of, render
+from barnabas.ui.message_query import parse_number
 
 MAX_GROUPS: Final = 500
 MAX_ROWS: Final = 1_000
@@ -201,7 +203,7 @@ async def _plan(admin: Admin, group_id: str, kind: str, value: str, topics: str)
 
 
 def start_of(kind: str, value: str) -> Start:
-    """Raises InvalidConfiguration naming the value."""
+    """Raises ValueError naming the value."""
     value = value.strip()
     match kind:
         case "earliest":
@@ -213,10 +215,8 @@ def start_of(kind: str, value: str) -> Start:
         case "duration":
             return ago(value)
         case "offset" | "shift":
-            try:
-                number = int(value)
-            except ValueError:
-                raise InvalidConfiguration(f"{value!r}: expected a whole number of records") from None
+            least = 0 if kind == "offset" else -LONG_MAX
+            number = parse_number(kind, value, least, LONG_MAX)
             return ToOffset(number) if kind == "offset" else ShiftBy(number)
     raise InvalidConfiguration(f"start {kind!r}: expected one of {', '.join(STARTS)}")
 
@@ -292,12 +292,12 @@ def changes_since(shown: Sequence[Shown], now: Sequence[PlannedOffset]) -> list[
 async def _apply(admin: Admin, group_id: str, text: str) -> str:
     shown = shown_plan(text)
     if (problem := await members_problem(admin, group_id)) is not None:
-        return problem
+        raise Conflict(problem)
     offsets = {entry.partition: entry.after for entry in shown}
     now = await plan_reset(admin, group_id, ToOffsets(offsets), None, await partition_counts(admin))
     if changes := changes_since(shown, now):
         more = f", and {len(changes) - 3} more" if len(changes) > 3 else ""
-        return f"Nothing was changed: since the dry run {'; '.join(changes[:3])}{more}."
+        raise Conflict(f"since the dry run {'; '.join(changes[:3])}{more}")
     await admin.alter_group_offsets(group_id, offsets, timeout_ms=TIMEOUT_MS)
     return f"The offsets of {count(len(shown), 'partition')} are set as the dry run showed."
 
@@ -305,8 +305,8 @@ async def _apply(admin: Admin, group_id: str, text: str) -> str:
 async def _reset(request: Request) -> Response:
     form = await form_of(request)
     group_id = form.get("id", "")
-    done, problem = await tried(_apply(context_of(request).admin, group_id, form.get("plan", "")))
-    return outcome(request, f"group?{urlencode({'id': group_id})}", done or f"Nothing was changed: {problem}")
+    applied = _apply(context_of(request).admin, group_id, form.get("plan", ""))
+    return await answer_change(request, applied, f"group?{urlencode({'id': group_id})}")
 
 
 ROUTES: Final = [

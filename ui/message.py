@@ -12,9 +12,10 @@ from starlette.routing import Route
 
 from barnabas.client.admin.peek import LogBatch
 from barnabas.common.texts import iso_time
-from barnabas.protocol.errors import BarnabasError, ErrorCode, UnknownTopicOrPartitionError, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.records import RecordFields
+from barnabas.ui.asking import status_of
 from barnabas.ui.context import Context, context_of, render
 from barnabas.ui.message_formats import show
 from barnabas.ui.message_query import FORMATS, Query, link, parse_query
@@ -73,9 +74,7 @@ async def _message(request: Request) -> Response:
 
 
 def _status_of(error: Exception) -> int:
-    if isinstance(error, _NoRecord | UnknownTopicOrPartitionError):
-        return 404
-    return 400 if isinstance(error, ValueError) else 502
+    return 404 if isinstance(error, _NoRecord) else status_of(error)
 
 
 async def _values(context: Context, query: Query, tp: TopicPartition, offset: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ FORMATS: Final = ("auto", "json", "text", "hex", "avro")
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 500
 HEX_PREFIX: Final = "hex:"
+_MAX_SAID: Final = 100
 _PLACES: Final = "latest, earliest, offset:N or time: with ISO 8601 or ms since 1970"
 
 
@@ -99,23 +100,28 @@ def parse_query(parameters: Mapping[str, str]) -> Query:
     return Query(
         texts=texts,
         topic=texts["topic"],
-        partition=_number("partition", texts["partition"], 0, 2**31 - 1) if texts["partition"] else None,
+        partition=parse_number("partition", texts["partition"], 0, 2**31 - 1) if texts["partition"] else None,
         start=parse_place("from", texts["from"] or "latest"),
         end=end,
         key=parse_bytes("key", texts["key"]) if texts["key"] else None,
         value=parse_bytes("value", texts["value"]) if texts["value"] else None,
         header=(header, parse_bytes("header", header_value) if separator else None) if header else None,
         format=name,
-        limit=_number("limit", texts["limit"] or str(DEFAULT_LIMIT), 1, MAX_LIMIT),
+        limit=parse_number("limit", texts["limit"] or str(DEFAULT_LIMIT), 1, MAX_LIMIT),
         has_markers=bool(texts["markers"]),
     )
 
 
-def _number(name: str, text: str, at_least: int, at_most: int) -> int:
-    # int() takes signs, underscores and the digits of every script.
-    if text.isascii() and text.isdecimal() and len(text) < 20 and at_least <= int(text) <= at_most:
+def parse_number(name: str, text: str, at_least: int, at_most: int) -> int:
+    digits = text.removeprefix("-") if at_least < 0 else text
+    # int() takes signs, underscores and the digits of every script, and has a limit of its own.
+    if digits.isascii() and digits.isdecimal() and len(digits) < 20 and at_least <= int(text) <= at_most:
         return int(text)
-    raise ValueError(f"{name} {text!r}: expected a number from {at_least} to {at_most:,}")
+    raise ValueError(f"{name} {_cut(text)!r}: expected a whole number from {at_least:,} to {at_most:,}")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SAID else text[:_MAX_SAID] + "…"
 
 
 def parse_bytes(name: str, text: str) -> bytes:
@@ -150,7 +156,7 @@ def parse_place(name: str, text: str) -> Place:
             raise ValueError(f"{name} {text!r}: expected {_PLACES}")
         return Place(where)
     if where is Where.OFFSET:
-        return Place(where, _number(f"{name} offset", rest, 0, LONG_MAX))
+        return Place(where, parse_number(f"{name} offset", rest, 0, LONG_MAX))
     if where is Where.TIME:
         return Place(where, parse_time(name, rest))
     return Place(where, offsets=_offsets(name, rest))
@@ -159,7 +165,7 @@ def parse_place(name: str, text: str) -> Place:
 def parse_time(name: str, text: str) -> int:
     """The time in ms; a time without a zone is in UTC."""
     if text.isascii() and text.isdecimal():
-        return _number(f"{name} time", text, 0, LONG_MAX)
+        return parse_number(f"{name} time", text, 0, LONG_MAX)
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -174,7 +180,7 @@ def _offsets(name: str, text: str) -> dict[int, int]:
         partition, separator, offset = entry.partition("=")
         if not separator:
             raise ValueError(f"{name} {entry!r}: expected partition=offset")
-        offsets[_number(f"{name} partition", partition, 0, 2**31 - 1)] = _number(
+        offsets[parse_number(f"{name} partition", partition, 0, 2**31 - 1)] = parse_number(
             f"{name} offset", offset, 0, LONG_MAX
         )
     return offsets

@@ -25,6 +25,7 @@ from barnabas.client.record_texts import json_line
 from barnabas.common.texts import count, iso_time
 from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId
+from barnabas.ui.asking import status_of
 from barnabas.ui.context import TEMPLATES, Context, context_of, render
 from barnabas.ui.message_formats import show
 from barnabas.ui.message_query import (
@@ -109,14 +110,8 @@ async def _messages(request: Request) -> Response:
                 values |= await _search(context, query, request.is_disconnected)
     except (BarnabasError, ValueError, TimeoutError) as error:
         values["error"] = error_text(error)
-        return render(request, "messages.html", status=_status_of(error), **values)
+        return render(request, "messages.html", status=status_of(error), **values)
     return render(request, "messages.html", **values)
-
-
-def _status_of(error: Exception) -> int:
-    if isinstance(error, UnknownTopicOrPartitionError):
-        return 404
-    return 400 if isinstance(error, ValueError) else 502
 
 
 async def _search(context: Context, query: Query, has_left: Callable[[], Awaitable[bool]]) -> dict[str, Any]:
@@ -183,7 +178,7 @@ async def _download(request: Request) -> Response:
         async with asyncio.timeout(DEADLINE_S):
             found = await find_range(admin, query)
     except (BarnabasError, ValueError, TimeoutError) as error:
-        return PlainTextResponse(error_text(error) + "\n", _status_of(error))
+        return PlainTextResponse(error_text(error) + "\n", status_of(error))
     headers = {"content-disposition": f'attachment; filename="{file_name(query.topic)}.jsonl"'}
     return _Download(admin, query, found, headers)
 

@@ -13,11 +13,12 @@ from starlette.routing import Route
 
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
-from barnabas.common.settings import LONG_MAX
-from barnabas.protocol.errors import BarnabasError
+from barnabas.common.settings import INT_MAX, LONG_MAX
+from barnabas.protocol.errors import BarnabasError, ClusterAuthorizationFailedError, ErrorCode, api_error
 from barnabas.ui.access import MAX_BODY_BYTES
+from barnabas.ui.asking import status_of
 from barnabas.ui.context import Context, context_of, form_of, outcome, render
-from barnabas.ui.message_query import link, parse_bytes, parse_time
+from barnabas.ui.message_query import link, parse_bytes, parse_number, parse_time
 from barnabas.ui.messages import error_text
 
 _DEADLINE_S: Final = 20.0
@@ -43,8 +44,6 @@ def parse_order(form: Mapping[str, str]) -> _Order:
     topic, partition = texts["topic"].strip(), texts["partition"].strip()
     if not topic:
         raise ValueError("topic '': expected the name of a topic")
-    if partition and not (partition.isascii() and partition.isdecimal() and int(partition[:11]) < 2**31):
-        raise ValueError(f"partition {partition!r}: expected a number, or nothing for a choice by key")
     # A form sends each line's end as CR LF.
     value = texts["value"].replace("\r\n", "\n")
     time = texts["timestamp"].strip()
@@ -55,7 +54,7 @@ def parse_order(form: Mapping[str, str]) -> _Order:
         raise ValueError("value: expected none with a tombstone, which is a null value")
     return _Order(
         topic=topic,
-        partition=int(partition) if partition else None,
+        partition=parse_number("partition", partition, 0, INT_MAX) if partition else None,
         key=parse_bytes("key", texts["key"]) if texts["key"] else None,
         value=None if texts["tombstone"] else parse_bytes("value", value),
         headers=[_header(line) for line in texts["headers"].splitlines() if line.strip()],
@@ -86,15 +85,20 @@ async def write(context: Context, order: _Order) -> RecordMetadata:
         "max_request_size": MAX_BODY_BYTES,
     }
     async with Producer(**settings) as producer:
-        sent = await producer.send(
-            order.topic,
-            order.value,
-            order.key,
-            partition=order.partition,
-            headers=order.headers,
-            timestamp_ms=order.timestamp_ms,
-        )
-        return await sent
+        try:
+            sent = await producer.send(
+                order.topic,
+                order.value,
+                order.key,
+                partition=order.partition,
+                headers=order.headers,
+                timestamp_ms=order.timestamp_ms,
+            )
+            return await sent
+        except ClusterAuthorizationFailedError:
+            # Of the producer id, which any user gets who may write to any topic.
+            text = f"this user may not write to topic {order.topic}"
+            raise api_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, text) from None
 
 
 async def _form(request: Request) -> Response:
@@ -113,7 +117,7 @@ async def _produce(request: Request) -> Response:
         async with asyncio.timeout(_DEADLINE_S):
             written = await write(context_of(request), order)
     except (BarnabasError, ValueError, TimeoutError) as error:
-        return _page(request, texts, error_text(error), 400 if isinstance(error, ValueError) else 502)
+        return _page(request, texts, error_text(error), status_of(error))
     place = {"topic": written.topic, "partition": written.partition, "offset": written.offset}
     sentence = f"Written to {written.topic}-{written.partition} at offset {written.offset}, with acks=all."
     return outcome(request, link("message", place), sentence, **place)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from barnabas.client.admin.admin import NewTopic
@@ -27,7 +27,7 @@ from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode
 from barnabas.ui.asking import tried
-from barnabas.ui.context import Context, outcome
+from barnabas.ui.context import Context, outcome, refused
 from barnabas.ui.sampler import Sampler
 
 log = logging.getLogger(__name__)
@@ -279,10 +279,7 @@ async def _toggle(request: Request) -> Response:
     problem = (await tried(pulse.start(), _START_S)).problem
     if not problem:
         return outcome(request, "./", f"the pulse writes 25 records a second to each partition of {TOPIC}")
-    sentence = f"the pulse could not start: {problem}"
-    if "application/json" in request.headers.get("accept", ""):
-        return JSONResponse({"error": sentence}, 409)
-    return outcome(request, "./", sentence)
+    return refused(request, "./", f"the pulse could not start: {problem}")
 
 
 ROUTES: Final = [Route("/pulse", _toggle, methods=["POST"])]

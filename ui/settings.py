@@ -15,11 +15,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from barnabas.client.admin.admin import Admin, ConfigEntry, ConfigResource
+from barnabas.common.settings import INT_MAX
 from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigType
-from barnabas.ui.asking import TIMEOUT_MS, tried
-from barnabas.ui.context import context_of, form_of, outcome, render
+from barnabas.ui.asking import TIMEOUT_MS, answer_change, tried
+from barnabas.ui.context import context_of, form_of, outcome, render, wants_json
+from barnabas.ui.message_query import parse_number
 
 MAX_TOPICS_LISTED: Final = 1_000
 
@@ -31,9 +33,7 @@ def resource_of(fields: Mapping[str, str]) -> ConfigResource:
     broker = fields.get("broker", "")
     if not broker:
         return ConfigResource.all_brokers()
-    if not (broker.isascii() and broker.isdecimal()):
-        raise InvalidConfiguration(f"broker {broker!r}: expected the id of a broker, a whole number")
-    return ConfigResource.broker(int(broker))
+    return ConfigResource.broker(parse_number("broker", broker, 0, INT_MAX))
 
 
 def fields_of(resource: ConfigResource) -> dict[str, str]:
@@ -164,12 +164,13 @@ async def _change(admin: Admin, fields: Mapping[str, str]) -> str:
 
 async def _save(request: Request) -> Response:
     form = await form_of(request)
-    done, problem = await tried(_change(context_of(request).admin, form))
-    if problem and "application/json" not in request.headers.get("accept", ""):
+    change = _change(context_of(request).admin, form)
+    if wants_json(request):
+        return await answer_change(request, change, "settings")
+    done, problem = await tried(change)
+    if problem:
         return await _setting_page(request, form, form.get("value", ""), problem)
-    resource = resource_of(form) if done else None
-    location = f"settings?{urlencode({} if resource is None else fields_of(resource))}"
-    return outcome(request, location, done or f"Nothing was changed: {problem}")
+    return outcome(request, f"settings?{urlencode(fields_of(resource_of(form)))}", done)
 
 
 ROUTES: Final = [

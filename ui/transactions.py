@@ -20,12 +20,14 @@ from barnabas.client.admin.admin import Admin, TransactionDescription
 from barnabas.client.admin.group_lag import led_partitions
 from barnabas.client.admin.transactions import OPEN_STATES
 from barnabas.client.offsets import LATEST
+from barnabas.common.settings import INT_MAX, LONG_MAX
 from barnabas.common.texts import age_text, iso_time
 from barnabas.protocol.errors import InvalidConfiguration, InvalidTxnStateError
 from barnabas.protocol.ids import TopicPartition
-from barnabas.ui.asking import TIMEOUT_MS, State, paced, tried
-from barnabas.ui.context import Context, context_of, form_of, outcome, render
+from barnabas.ui.asking import TIMEOUT_MS, State, answer_change, paced, tried
+from barnabas.ui.context import Context, context_of, form_of, render
 from barnabas.ui.groups import led_in
+from barnabas.ui.message_query import parse_number
 
 MAX_TRANSACTIONS: Final = 1_000
 _HANGING_LIMIT_S: Final = 20.0
@@ -213,8 +215,7 @@ async def _end(admin: Admin, transactional_id: str, how: str) -> str:
 async def _end_transaction(request: Request) -> Response:
     form = await form_of(request)
     end = _end(context_of(request).admin, form.get("id", ""), form.get("outcome", ""))
-    done, problem = await tried(end)
-    return outcome(request, "transactions", done or f"Nothing was changed: {problem}")
+    return await answer_change(request, end, "transactions")
 
 
 # -- hanging transactions ----------------------------------------------------------------------------------
@@ -228,10 +229,9 @@ async def _hanging(request: Request) -> Response:
 
 
 async def _abort(admin: Admin, form: Mapping[str, str]) -> str:
-    texts = form.get("partition", ""), form.get("start", "")
-    if not all(text.isascii() and text.isdecimal() for text in texts):
-        raise InvalidConfiguration(f"partition and start {texts}: expected whole numbers")
-    tp, start = TopicPartition(form.get("topic", ""), int(texts[0])), int(texts[1])
+    partition = parse_number("partition", form.get("partition", ""), 0, INT_MAX)
+    start = parse_number("start", form.get("start", ""), 0, LONG_MAX)
+    tp = TopicPartition(form.get("topic", ""), partition)
     # Raises for a topic that does not exist; the next call would wait for it.
     await admin.describe_topics(tp.topic)
     await admin.abort_transaction(tp, start_offset=start, timeout_ms=TIMEOUT_MS)
@@ -239,8 +239,8 @@ async def _abort(admin: Admin, form: Mapping[str, str]) -> str:
 
 
 async def _abort_hanging(request: Request) -> Response:
-    done, problem = await tried(_abort(context_of(request).admin, await form_of(request)))
-    return outcome(request, "transactions?hanging=1", done or f"Nothing was changed: {problem}")
+    abort = _abort(context_of(request).admin, await form_of(request))
+    return await answer_change(request, abort, "transactions?hanging=1")
 
 
 ROUTES: Final = [

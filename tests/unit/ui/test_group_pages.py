@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
@@ -68,9 +69,12 @@ async def test_the_button_of_a_reset_does_what_its_dry_run_showed(pages: Pages) 
     assert committed is not None
     assert committed.offset == 5
     again = await post(pages.app, "reset-offsets", **plan)
-    assert told(again) == (
-        "Nothing was changed: since the dry run the committed offset of t-0 was 15 and is 5."
-    )
+    assert again.status == 409
+    assert "Nothing was changed: since the dry run the committed offset of t-0 was 15 and is 5" in again.text
+    assert '<a href="group?id=g">Back</a>' in again.text
+    by_script = await post(pages.app, "reset-offsets", accept="application/json", **plan)
+    assert by_script.status == 409
+    assert json.loads(by_script.body)["error"].startswith("Nothing was changed: since the dry run")
 
 
 async def test_a_group_with_members_is_shown_but_not_reset(pages: Pages) -> None:
@@ -89,7 +93,8 @@ async def test_a_group_with_members_is_shown_but_not_reset(pages: Pages) -> None
         assert "<script>alert" not in page.text
     assert "1 member, which commit offsets of their own: stop them first" in one.text
     assert "Apply exactly" not in one.text
-    assert "stop them first" in told(refused)
+    assert refused.status == 409
+    assert "stop them first" in refused.text
     group = now["groups"][BAD]
     assert [member["assignment"] for member in group["members"]] == [["t-0", "t-1"]]
     assert (group["partitions"]["t-0"]["lag"], group["lag"]) == (17, 17)
@@ -100,7 +105,10 @@ async def test_a_group_with_members_is_shown_but_not_reset(pages: Pages) -> None
     [
         ("id=nosuch", "there is no group"),
         ("id=", "outcome bad"),
-        ("id=g&to=offset&value=x", "expected a whole number"),
+        ("id=g&to=offset&value=x", "offset 'x': expected a whole number"),
+        ("id=g&to=offset&value=-1", "offset '-1': expected a whole number from 0"),
+        ("id=g&to=shift&value=" + "9" * 5000, "9…': expected a whole number"),
+        ("id=g&to=latest&topics=t:" + "9" * 5000, "expected partitions from 0 to 1"),
         ("id=g&to=datetime&value=soon", "expected a time"),
         ("id=g&to=sideways", "expected one of earliest"),
         ("id=g&to=latest&topics=nosuch", "there is no topic"),

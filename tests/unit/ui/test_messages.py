@@ -14,7 +14,10 @@ from starlette.applications import Starlette
 
 from barnabas.client.admin.admin import Admin
 from barnabas.protocol.compression import Compression
+from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.messages.produce import InitProducerIdResponse
 from barnabas.protocol.record_batch import parse_header
+from barnabas.protocol.schema import ApiKey
 from barnabas.ui import message_range, message_scan
 from barnabas.ui.app import make_app
 from barnabas.ui.context import Context
@@ -353,10 +356,10 @@ async def test_large_values_are_cut_in_the_table_and_whole_as_bytes(
     [
         ("messages?topic=absent", 404, "there is no topic"),
         ("messages?topic=t&partition=9", 400, "topic t has 1 partition"),
-        ("messages?topic=t&partition=x", 400, "expected a number"),
-        ("messages?topic=t&from=offset:-1", 400, "expected a number from 0"),
+        ("messages?topic=t&partition=x", 400, "expected a whole number"),
+        ("messages?topic=t&from=offset:-1", 400, "expected a whole number from 0"),
         ("messages?topic=t&from=time:never", 400, "expected a time like"),
-        ("messages?topic=t&limit=501", 400, "expected a number from 1 to 500"),
+        ("messages?topic=t&limit=501", 400, "expected a whole number from 1 to 500"),
         ("messages?topic=t&from=offset:99", 200, "Offset 99 is outside"),
         ("messages?topic=t", 200, "No records here"),
         ("message?topic=t&partition=0&offset=5", 404, "has offsets 0 to before 0, not 5"),
@@ -436,10 +439,11 @@ async def test_a_record_is_written_as_the_form_says(app: Starlette, cluster: Fak
 @pytest.mark.parametrize(
     ("form", "text"),
     [
-        ({"topic": "absent", "value": "v"}, "there is no topic"),
+        ({"topic": "absent", "value": "v"}, "there is no topic 'absent'"),
+        ({"topic": "t", "partition": "0" * 5_000}, "expected a whole number"),
         ({"topic": "", "value": "v"}, "expected the name of a topic"),
         ({"topic": "t", "partition": "5"}, "partition 5: topic t has 0 to 0"),
-        ({"topic": "t", "partition": "-1"}, "expected a number, or nothing"),
+        ({"topic": "t", "partition": "-1"}, "partition '-1': expected a whole number from 0"),
         ({"topic": "t", "value": "v", "tombstone": "on"}, "expected none with a tombstone"),
         ({"topic": "t", "value": "hex:zz"}, "expected hexadecimal digits"),
         ({"topic": "t", "headers": "=1"}, "expected name=value"),
@@ -451,10 +455,18 @@ async def test_a_form_that_cannot_be_written_comes_back_with_the_reason(
     form: dict[str, str], text: str, app: Starlette, cluster: FakeCluster
 ) -> None:
     answer = await post(app, "produce", **form)
-    assert answer.status in (400, 502)
+    assert answer.status == (404 if "topic 'absent'" in text else 413 if "LARGE" in text else 400)
     assert text in html.unescape(answer.text)
     assert cluster.partition("t").log_end_offset == 0
     assert "absent" not in cluster.topics
+
+
+async def test_a_user_who_may_not_write_is_told_of_the_topic(app: Starlette, cluster: FakeCluster) -> None:
+    refusal = InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    cluster.intercept[ApiKey.INIT_PRODUCER_ID] = lambda broker, body: refusal
+    answer = await post(app, "produce", topic="t", value="v")
+    assert answer.status == 403
+    assert "TOPIC_AUTHORIZATION_FAILED: this user may not write to topic t" in answer.text
 
 
 async def test_a_page_that_only_sees_has_no_form(cluster: FakeCluster) -> None:

@@ -144,7 +144,7 @@ async def test_a_typed_password_is_not_shown_again(pages: Pages) -> None:
     [
         ("settings?topic=nosuch", "there is no topic 'nosuch'"),
         ("settings?broker=9", "there is no live broker 9; live are 1"),
-        ("settings?broker=x", "expected the id of a broker"),
+        ("settings?broker=x", "broker 'x': expected a whole number"),
         ("setting?topic=t&name=retention.mss", "did you mean retention.ms?"),
     ],
 )
