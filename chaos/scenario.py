@@ -1,32 +1,6 @@
 """A scenario: a cluster, its load, the faults by their time, and the expectations, read from a TOML file.
 
-    title = "The leader of a partition dies"
-    text = "A sentence or two for the report."
-    seconds = 8                                    # of load; then everything is healed and judged
-
-    [cluster]
-    brokers = 3
-    settings = { "replica.lag.time.max.ms" = 2000 }
-
-    [topic]                                        # it is called t
-    partitions = 3
-    replicas = 3
-    settings = { "min.insync.replicas" = 2 }
-
-    [load]
-    records_per_s = 600
-    value_bytes = 100
-    acks = "all"                                   # or "1"
-    readers = 1
-
-    [[steps]]
-    at = 2                                         # seconds after the start of the load
-    do = "kill"
-    target = "leader of t-0"
-
-    [expect]
-    may_lose = false                               # true: a setting gives up that no record is lost
-    gap_at_most_ms = 5000                          # without acknowledgements, on any partition
+docs/cli.md has an example with every key, `scenarios/` the built-in ones.
 
 A broker is its id, ``controller``, ``leader of t-0``, ``a follower of t-0`` or ``target of step 1``.
 Faults of any server take ``zookeeper``, too. A link is ``<end> to <end>``, of brokers, ``zookeeper`` and
