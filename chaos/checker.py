@@ -170,7 +170,7 @@ def twice(history: History) -> Iterator[str]:
     for view, partition, offset, record in (*acknowledged, *_found(history)):
         identity = record.source if isinstance(record, Copy) else record
         if (before := places.setdefault(identity, (partition, offset))) != (partition, offset):
-            yield f"{view}: {record} is at offset {offset} of {partition}, and at {before}"
+            yield f"{view}: {record} is at offset {offset} of {partition}, and at {before[1]} of {before[0]}"
 
 
 def gap(history: History) -> Iterator[str]:

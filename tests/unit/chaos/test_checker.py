@@ -162,10 +162,16 @@ ALONE: list[tuple[Sequence[Promise], str, list[Event]]] = [
     (RECORDS, "vanished", records(reads=[*READS, (P1, 2, 9), (P1, 3, 10)])),
     (RECORDS, "twice", records([*LOG0, (4, 3)])),
     (RECORDS, "gap", records([*LOG0[:3], (4, 8)])),
+    (RECORDS, "gap", [Sent(10, P0), Log("client", P0, [(1, 10)])]),
     (RECORDS, "backwards", records([*LOG0, (3, 8)])),
     (RECORDS, "skipped", records(reads=READS[1:])),
     (RECORDS, "read again", records(reads=[*READS, READS[0]])),
     (RECORDS, "order", records([(0, 2), (1, 1), (2, 3)], acknowledged={1: 1, 2: 0})),
+    (
+        RECORDS,
+        "order",
+        records([(0, 8), (1, 2), (2, 1), (3, 3)], acknowledged={1: 2, 2: 1, 3: 3}),
+    ),
     (RECORDS, "foreign", records([*LOG0[:3], (3, FOREIGN)])),
     *(
         (RECORDS, "disagreement", records(replicas={1: LOG0, 2: LOG0, 3: LOG0} | {id: LOG0[:3]}))
@@ -288,6 +294,7 @@ def test_faults_that_break_several_promises(
             id="a replica that was away keeps what a removed tombstone deleted",
         ),
         (GROUPS, GROUP),
+        pytest.param(GROUPS, [*GROUP, Committed(P1, 1)], id="an offset that is committed again"),
         pytest.param(GROUPS, [*GROUP, Read("b", P1, 1, 21)], id="a record that was not acknowledged"),
         pytest.param(
             GROUPS,
@@ -309,6 +316,14 @@ def test_oddities_are_counted() -> None:
     assert (verdict.acknowledged, verdict.unacknowledged_but_written) == (6, 1)
     verdict = check(History(*GROUP), GROUPS)
     assert (verdict.acknowledged, verdict.delivered_again) == (5, 1)
+
+
+def test_replicas_that_differ_are_named_by_their_first_different_record() -> None:
+    history = History(*records(replicas={1: LOG0, 2: LOG0[:3], 3: [*LOG0[:3], (3, 10)]}))
+    assert check(history, RECORDS).faults["disagreement"] == [
+        "t-0 has no further record in broker 2, and record 8 at offset 3 in client",
+        "t-0 has record 10 at offset 3 in broker 3, and record 8 at offset 3 in client",
+    ]
 
 
 def test_many_faults_of_a_kind_are_counted_and_shown_by_a_few() -> None:

@@ -12,6 +12,7 @@ from barnabas.chaos.checker import RECORDS, Verdict, check
 from barnabas.chaos.history import Acknowledged, History, Log, Sent
 from barnabas.chaos.load import LoadFailed
 from barnabas.chaos.run import Recording, run
+from barnabas.chaos.samples import PartitionSeen, Samples
 from barnabas.chaos.scenario import parse_scenario
 from barnabas.deploy.process import DeployError
 from barnabas.protocol.ids import TopicPartition
@@ -107,6 +108,13 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
     return made
 
 
+def injected(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
+    """The faults of the next run, each with its target and the other end of a link."""
+    done: list[tuple[str, str, str]] = []
+    monkeypatch.setattr(module, "inject", lambda _, do, aim: done.append((do, aim.target, aim.other)))
+    return done
+
+
 def record(text: str = TWO_STEPS) -> Recording:
     return run(parse_scenario(text), "x", Path("unused"), seed=1, say=lambda *_: None)
 
@@ -125,9 +133,10 @@ def test_a_step_that_fails_is_named_and_the_run_is_healed_and_judged() -> None:
     assert "Nothing acknowledged is lost" in recording.data["verdict"]["text"]
 
 
-def test_no_step_follows_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_follows_one_that_failed_and_the_load_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "inject", raising(OSError(28, "No space left on device")))
-    recording = record()
+    recording = record(TWO_STEPS.replace("0.02", "3600"))
+    assert recording.data["seconds"] < 60
     [[only]] = recording.conclusion.faults.values()
     assert only == "step 1 (kill broker 1) failed: [Errno 28] No space left on device"
     assert len(recording.data["steps"]) == 2
@@ -176,3 +185,90 @@ def test_a_cluster_that_does_not_heal_breaks_a_promise(monkeypatch: pytest.Monke
     conclusion = record().conclusion
     assert conclusion.faults == {"not healed": ["broker 1 ended"]}
     assert conclusion.outcome == "broken"
+
+
+def test_the_load_lasts_as_long_as_the_scenario_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert injected(monkeypatch) == []
+    assert 0.02 <= record().data["seconds"] < 60
+
+
+STEPS: Final = """
+title = "x"
+seconds = 1
+[[steps]]
+at = 0
+do = "kill"
+target = "controller"
+[[steps]]
+at = 0
+do = "kill"
+target = "leader of t-1"
+[[steps]]
+at = 0
+do = "pause"
+target = "a follower of t-1"
+[[steps]]
+at = 0
+do = "slow"
+target = "leader of t-1 to clients"
+[[steps]]
+at = 0
+do = "kill"
+target = "target of step 2"
+[[steps]]
+at = 0
+do = "kill"
+target = "leader of t-0"
+"""
+
+
+def test_a_target_is_what_the_watch_has_seen_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def watch(_: object, __: str, samples: Samples) -> nullcontext[None]:
+        samples.saw_controller(1, 3, 0.0)
+        samples.saw("t-1", PartitionSeen(1, 0, (1, 2)), 0.0)
+        samples.saw("t-0", PartitionSeen(-1, 0, (1,)), 0.0)
+        return nullcontext()
+
+    monkeypatch.setattr(module, "Watch", watch)
+    monkeypatch.setattr(Cluster, "links", SimpleNamespace(rules=list), raising=False)
+    done = injected(monkeypatch)
+    recording = record(STEPS)
+    assert done == [
+        ("kill", "3", ""),
+        ("kill", "1", ""),
+        ("pause", "2", ""),
+        ("slow", "1", "client"),
+        ("kill", "1", ""),
+    ]
+    assert [mark["text"] for mark in recording.data["marks"]] == [
+        "kill broker 3 (controller)",
+        "kill broker 1 (leader of t-1)",
+        "pause broker 2 (a follower of t-1)",
+        "slow broker 1 to the clients (leader of t-1 to clients)",
+        "kill broker 1 (target of step 2)",
+        "step 6 failed: t-0 has no leader now",
+    ]
+
+
+def test_healing_ends_each_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(Cluster, "resume", lambda _, id: calls.append(f"resume {id}"), raising=False)
+    monkeypatch.setattr(Cluster, "launch_broker", lambda _, id: calls.append(f"start {id}"))
+    links = SimpleNamespace(rules=lambda: ["a cut"], mend=lambda: calls.append("mend"))
+    monkeypatch.setattr(Cluster, "links", links, raising=False)
+    monkeypatch.setattr(module, "ZooKeeper", SimpleNamespace)
+    monkeypatch.setattr(Cluster, "zookeeper", SimpleNamespace(state="gone"))
+    monkeypatch.setattr(module, "has_full_disk", lambda _, id: id == 2)
+
+    def inject(cluster: Cluster, do: str, aim: Any) -> None:
+        calls.append(f"{do} {aim.target}")
+        cluster.broker(1).state, cluster.broker(3).state = "paused", "gone"
+
+    monkeypatch.setattr(module, "inject", inject)
+    recording = record(
+        TWO_STEPS.replace("kill", "cut").replace("= 1", "= '1 to 2'").replace("= 2", "= '1 to 2'")
+    )
+    assert calls == ["cut 1", "cut 1", "mend", "resume 1", "give-room 2", "start 3", "restart zookeeper"]
+    assert recording.data["steps"][-1]["text"] == (
+        "heal: mend the links, resume broker 1, give broker 2 room, start broker 3, restart ZooKeeper"
+    )

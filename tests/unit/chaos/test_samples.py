@@ -134,6 +134,27 @@ def test_only_the_state_of_the_partitions_is_kept_from_before_the_beginning() ->
 
 def test_the_first_controller_is_no_change_of_it() -> None:
     run = samples()
-    for broker, controller in ((1, 3), (2, 3), (1, 2), (2, 2), (3, 2)):
+    for broker, controller in ((1, 3), (2, 3), (1, -1), (1, 2), (2, 3), (2, 2), (3, 2)):
         run.saw_controller(broker, controller, 100.0)
     assert [mark["text"] for mark in run.history(101.0)["marks"]] == ["broker 2 is the controller"]
+
+
+def test_a_step_is_a_mark_at_its_time() -> None:
+    run = samples()
+    run.step("kill broker 1", 100.5)
+    run.saw("t-0", PartitionSeen(1, 0, (1, 2)), 100.0)
+    run.saw("t-0", PartitionSeen(2, 1, (1, 2)), 100.6)
+    fault, election = run.history(101.0)["marks"]
+    assert fault == {"id": "mark-0", "time_ms": BEGAN_MS + 500, "kind": "fault", "text": "kill broker 1"}
+    assert (election["broker"], election["partition"]) == (2, "t-0")
+
+
+@pytest.mark.parametrize(("pause_s", "gaps"), [(0.0999, 0), (0.1, 1)])
+def test_a_gap_is_as_long_as_a_bucket_at_least(pause_s: float, gaps: int) -> None:
+    run = Samples(0.0, BEGAN_MS)
+    run.acknowledged(P0, 0.0, 0.0)
+    run.acknowledged(P0, pause_s, pause_s)
+    run.acknowledged(P1, 0.0, 0.0)
+    run.end_load(pause_s)
+    assert len(run.gaps) == 2 * gaps
+    assert samples().longest_gap(101.0) == (0, "")

@@ -40,7 +40,7 @@ def test_the_built_in_scenarios_are_these() -> None:
 @pytest.mark.parametrize(
     ("do", "target", "expected"),
     [
-        ("kill", 2, [Target("id", 2)]),
+        ("kill", 3, [Target("id", 3)]),
         ("kill", "2", [Target("id", 2)]),
         ("pause", "controller", [Target("controller")]),
         ("kill", "the leader of t-2", [Target("leader", 2)]),
@@ -100,6 +100,7 @@ def test_only_faults_of_links_need_links() -> None:
         (HEAD + step("kill", 1, at=3) + step("restart", 1, at=2), "step 2, at: 2 is out of order"),
         (HEAD + step("kill"), "step 1: target '' is unknown"),
         (HEAD + step("kill", 4), "step 1: there is no broker 4; expected 1 to 3"),
+        (HEAD + step("kill") + step("kill", 3, at=9), "step 1: target '' is unknown"),
         (HEAD + step("kill", "leader of p-0"), "'leader of p-0' is unknown; did you mean leader of t-0"),
         (HEAD + step("kill", "leader of t-3"), "there is no partition t-3; expected t-0 to t-2"),
         (HEAD + "[topic]\nreplicas = 1\n" + step("kill", "a follower of t-0"), "has no follower"),
@@ -123,6 +124,14 @@ def test_a_file_is_bounded(size: int, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "big.toml"
     file.write_bytes(b"#" * size)
     with pytest.raises(InvalidConfiguration, match=reason):
+        read_scenario(file)
+
+
+def test_a_scenario_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "latin.toml"
+    file.write_bytes(HEAD.encode() + b"# \xe9\n")
+    assert find_scenario(str(file)) == file
+    with pytest.raises(InvalidConfiguration, match=r"latin\.toml: expected text in UTF-8"):
         read_scenario(file)
 
 

@@ -32,7 +32,7 @@ def concluded(
 
 def test_a_good_run_says_that_nothing_is_lost() -> None:
     found = concluded(scenario(), history(1, 2, 3, 4), (120, "t-0"))
-    assert found.is_good
+    assert (found.is_good, found.outcome) == (True, "good")
     text = found.as_json()["text"]
     assert "Nothing acknowledged is lost: each of the 3 acknowledged records" in text
     assert "longest time without an acknowledgement was 120 ms, on t-0" in text
@@ -52,7 +52,7 @@ def test_a_lost_record_breaks_a_promise_and_is_named() -> None:
 
 def test_a_loss_that_a_setting_allows_is_shown_and_breaks_nothing() -> None:
     found = concluded(scenario(UNCLEAN), history(1, 7, 8))
-    assert found.is_good
+    assert (found.is_good, found.outcome) == (True, "loss")
     assert {"lost", "changed"} <= set(found.expected)
     text = found.as_json()["text"]
     assert "2 of the 3 acknowledged records are gone" in text
@@ -81,6 +81,8 @@ def test_a_run_that_was_not_judged_does_not_say_that_nothing_is_lost() -> None:
     assert (found.is_good, found.outcome) == (False, "unfinished")
     assert "3 records were acknowledged, and nothing says whether they are there." in text
     assert "Not judged: the writer did not end." in text
+    both = conclude(scenario(), events, None, (0, ""), 600, {NOT_RUN: ["step 1"], NOT_JUDGED: ["no end"]})
+    assert both.outcome == "unfinished"
 
 
 @pytest.mark.parametrize(
