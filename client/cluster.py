@@ -113,6 +113,8 @@ class Cluster:
         """Why the last refresh failed, if its repetition does not help."""
         self.refused_at = float("-inf")
         """When it failed, by `time.monotonic`."""
+        self._refresh_error: type[BaseException] | None = None
+        """That of the last refresh."""
         self._is_started = False
         """Until then `start` raises what goes wrong, so it is not logged too."""
         self.is_closed = False
@@ -427,10 +429,12 @@ class Cluster:
         if self.refusal is not None:
             self.refused_at = time.monotonic()
         if error is not None:
-            if self._is_started:
+            # An outage has many attempts a second.
+            if self._is_started and type(error) is not self._refresh_error:
                 log.warning("metadata could not be refreshed: %s", error)
             if not isinstance(error, BarnabasError):
                 report_bug("the metadata refresh failed", error)
+        self._refresh_error = None if error is None else type(error)
         if self._age_timer is not None:
             self._age_timer.cancel()
         self._age_timer = asyncio.get_running_loop().call_later(

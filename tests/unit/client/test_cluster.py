@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -72,6 +72,31 @@ def test_a_recreated_topic_starts_with_its_own_epochs(cache: MetadataCache) -> N
     cache.update(answer(2, 5))
     cache.update(answer(1, 0, topic_id=2))
     assert cache.leader_for(T0) == leader(1, 0)
+
+
+async def test_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """An open page asks twice a second, and its log grew by five lines a second while no broker answered."""
+    async with FakeCluster(1) as fakes:
+        cluster = Cluster(ClientConfig(bootstrap_servers=fakes.bootstrap, retry_backoff_ms=1))
+        await cluster.start()
+        try:
+            for outage in (1, 2):
+                await fakes.brokers[1].stop()
+                for _ in range(3):
+                    with pytest.raises(NoBrokerReachable):
+                        await cluster.refresh()
+                assert caplog.text.count("metadata could not be refreshed") == outage
+                await fakes.brokers[1].start()
+                await until_refreshed(cluster)
+        finally:
+            cluster.close()
+
+
+async def until_refreshed(cluster: Cluster) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            with suppress(NoBrokerReachable):
+                return await cluster.refresh()
 
 
 def test_a_leader_that_is_not_among_the_live_brokers_is_none(cache: MetadataCache) -> None:
