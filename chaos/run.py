@@ -24,8 +24,8 @@ from barnabas.chaos.verdict import NOT_HEALED, NOT_JUDGED, NOT_RUN, Conclusion, 
 from barnabas.chaos.watch import Watch
 from barnabas.client.admin.admin import NewTopic
 from barnabas.client.blocking import Admin
-from barnabas.deploy.faults import DELAY_MS, Aim, has_full_disk, inject, named
-from barnabas.deploy.links import CLIENT
+from barnabas.deploy.faults import DELAY_MS, Aim, has_full_disk, inject
+from barnabas.deploy.links import CLIENT, named
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError, wait_until
 from barnabas.deploy.state import ZOOKEEPER

@@ -20,7 +20,10 @@ from barnabas.client.admin.log_dirs import BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.common.texts import count
+from barnabas.deploy.faults import has_full_disk
+from barnabas.deploy.links import Rule, broken_text
 from barnabas.deploy.local_broker import LocalBroker
+from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.server import process_problem
 from barnabas.deploy.state import LINKS, ZOOKEEPER
@@ -158,6 +161,11 @@ class ClusterView:
     zookeeper: ZooKeeperView | None = None
     links: str | None = None
     """The state of the process of links, if the cluster has them."""
+    broken_links: Sequence[Rule] = ()
+    full_brokers: Sequence[int] = ()
+    """The brokers whose disk is played full (`faults.py`)."""
+    is_stopped: bool = False
+    """Whether the cluster is one of this machine of which no process runs."""
     dir_words: str = ""
     """The option that names the directory of the processes in an advised command."""
     full_disk: str | None = None
@@ -170,23 +178,45 @@ class ClusterView:
 
     def problems(self) -> list[str]:
         """The problems of the cluster, one sentence each, causes first."""
+        if self.is_stopped:
+            # A single process of a stopped cluster cannot be restarted.
+            other = "" if self.unreachable else ", and another cluster answers at its address"
+            return [
+                *self._problems_of_disk(),
+                f"the cluster is stopped{other}: `barnabas up{self.dir_words}`",
+            ]
         return [
+            *self._problems_of_disk(),
             *self._problems_of_machine(),
             *self._problems_of_brokers(),
             *self._problems_of_log_dirs(),
             *self._problems_of_partitions(),
         ]
 
+    def _problems_of_disk(self) -> list[str]:
+        if self.full_disk is None:
+            return []
+        return [f"the disk of {self.full_disk} is full: make room, then restart what has ended"]
+
     def _problems_of_machine(self) -> list[str]:
         problems = []
-        if self.full_disk is not None:
-            problems.append(f"the disk of {self.full_disk} is full: make room, then restart what has ended")
         zookeeper = self.zookeeper
         if zookeeper is not None and zookeeper.state != "running":
             silent = f"ZooKeeper does not answer at {zookeeper.endpoint}: see its log"
             problems.append(process_problem(ZOOKEEPER, zookeeper.state, self.dir_words) or silent)
         if self.links is not None and (problem := process_problem(LINKS, self.links, self.dir_words)):
             problems.append(problem)
+        problems += [
+            f"the disk of broker {id} is full: `barnabas restart {id}{self.dir_words}` gives it room"
+            for id in self.full_brokers
+        ]
+        if self.broken_links:
+            texts = [broken_text(rule) for rule in self.broken_links]
+            more = f" and {len(texts) - _SHOWN_NAMES} more" * (len(texts) > _SHOWN_NAMES)
+            problems.append(
+                f"links are broken ({', '.join(texts[:_SHOWN_NAMES])}{more}): mend them on the page Faults, "
+                f"or all with `barnabas restart links{self.dir_words}`"
+            )
         return problems
 
     def _problems_of_brokers(self) -> list[str]:
@@ -378,11 +408,14 @@ async def add_machine(view: ClusterView, cluster: RunningCluster, dir_words: str
     """Add the processes and the disk of a cluster of this machine."""
     add_processes(view, cluster, dir_words)
     view.zookeeper = await asyncio.to_thread(zookeeper_view, cluster)
+    view.broken_links = await asyncio.to_thread(broken_links, cluster)
 
 
 def add_processes(view: ClusterView, cluster: RunningCluster, dir_words: str) -> None:
-    """As `add_machine`, without ZooKeeper, whose answer may take half a second."""
+    """As `add_machine`, without ZooKeeper and the links, whose answers take time."""
     view.processes, view.dir_words = cluster.brokers, dir_words
+    view.is_stopped = not cluster.is_running
+    view.full_brokers = [id for id in cluster.broker_ids if has_full_disk(cluster, id)]
     if cluster.has_links:
         view.links = cluster.link_server.state
     with suppress(OSError):  # the directory may have been removed under the cluster
@@ -398,6 +431,14 @@ def zookeeper_view(cluster: RunningCluster) -> ZooKeeperView:
         state = "silent"
     pid = None if process is None or state == "gone" else process.pid
     return ZooKeeperView(endpoint=cluster.zookeeper_connect, state=state, pid=pid)
+
+
+def broken_links(cluster: RunningCluster) -> Sequence[Rule]:
+    """Blocks until the proxies answer. None are known without them; then their end is the problem."""
+    with suppress(DeployError):
+        if cluster.has_links:
+            return cluster.links.rules()
+    return ()
 
 
 def short_topics(described: Mapping[str, TopicInfo]) -> list[str]:

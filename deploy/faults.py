@@ -20,11 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from barnabas.deploy.links import CLIENT
+from barnabas.deploy.links import named
 from barnabas.deploy.private_files import exclusively
 from barnabas.deploy.process import DeployError, wait_until
 from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
-from barnabas.deploy.server import title_of
 from barnabas.deploy.state import LINKS, ZOOKEEPER, ask_restart
 from barnabas.protocol.ids import BrokerId
 
@@ -121,11 +120,6 @@ def has_full_disk(cluster: RunningCluster, broker_id: int) -> bool:
         return resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[0] == _FULL_DISK_BYTES
     except (ProcessLookupError, PermissionError):
         return False
-
-
-def named(end: str) -> str:
-    """A server or end of a link, in a sentence."""
-    return "the clients" if end == CLIENT else title_of(end)
 
 
 def _check(field: str, value: str, known: Sequence[str]) -> None:

@@ -77,6 +77,22 @@ class Rule(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     error: int = errno.ECONNREFUSED
 
 
+def named(end: str) -> str:
+    """A server or end of a link, in a sentence."""
+    return "the clients" if end == CLIENT else title_of(end)
+
+
+def broken_text(rule: Rule) -> str:
+    """The effect of a rule, in a sentence."""
+    source, target = named(rule.source), named(rule.target)
+    return {
+        RuleKind.CUT: f"nothing gets from {source} to {target}",
+        RuleKind.DELAY: f"bytes from {source} to {target} take {rule.delay_ms:g} ms longer",
+        RuleKind.REJECT: f"{target} looks dead to {source}",
+        RuleKind.REFUSE: f"{target} looks dead to all",
+    }[rule.kind]
+
+
 class Request(Struct, kw_only=True, forbid_unknown_fields=True):
     """First `mended`: the rules between two ends, or, without names, all. Then `added`, then `reset`."""
 

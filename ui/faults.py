@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from barnabas.deploy.faults import DELAY_MS, FAULTS, Aim, TargetKind, has_full_disk, inject, named
-from barnabas.deploy.links import RuleKind
+from barnabas.deploy.faults import DELAY_MS, FAULTS, Aim, TargetKind, has_full_disk, inject
+from barnabas.deploy.links import RuleKind, named
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import LINKS, ZOOKEEPER
@@ -55,7 +55,8 @@ def _look(directory: Path) -> dict[str, Any]:
             if fault.kind in kinds
         ]
         said = f"{state}, its disk is full" if is_full else state
-        rows.append({"name": name, "title": named(name), "state": state, "said": said, "faults": faults})
+        looks = "full" if is_full else state
+        rows.append({"name": name, "title": named(name), "looks": looks, "said": said, "faults": faults})
     return {"servers": rows, **_links(cluster)}
 
 

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from barnabas.deploy.cluster_view import ClusterView, PartitionView, ZooKeeperView
+from barnabas.deploy.links import Rule, RuleKind
 from barnabas.deploy.process import ManagedProcess, ProcessId
 from barnabas.protocol.errors import ClusterAuthorizationFailedError
 from tests.support.views import make_large_view, make_partition, make_process, make_view
@@ -60,6 +61,36 @@ def test_writes_that_are_refused_are_named_with_what_ends_that(
     problems = make_large_view([partition], 1, 2, 3).problems()
     assert [text.startswith(problem or "?") for text in problems].count(True) == (problem is not None)
     assert any("min.insync" in text for text in problems) == (problem is not None and "min.in" in problem)
+
+
+def test_a_played_full_disk_and_broken_links_are_problems_with_their_remedies() -> None:
+    """Both looked healthy until a write failed."""
+    view = make_large_view([], 1, 2, 3)
+    view.full_brokers = [3]
+    view.broken_links = [
+        Rule(kind=RuleKind.CUT, source="1", target="2"),
+        Rule(kind=RuleKind.DELAY, source="client", target="zookeeper", delay_ms=200),
+        Rule(kind=RuleKind.REJECT, source="1", target="3"),
+        Rule(kind=RuleKind.REFUSE, target="3"),
+    ]
+    assert view.problems() == [
+        "the disk of broker 3 is full: `barnabas restart 3` gives it room",
+        "links are broken (nothing gets from broker 1 to broker 2, bytes from the clients to ZooKeeper take "
+        "200 ms longer, broker 3 looks dead to broker 1 and 1 more): mend them on the page Faults, or all "
+        "with `barnabas restart links`",
+    ]
+
+
+@pytest.mark.parametrize("unreachable", ["no broker answers", None])
+def test_a_stopped_cluster_is_one_problem(unreachable: str | None) -> None:
+    """The remedy of each process, a restart of it, is refused for a cluster that is stopped."""
+    view = make_large_view([make_partition("t-0", isr=(1,))] if unreachable is None else [], 1)
+    view.processes = [make_process(id) for id in (1, 2)]
+    view.zookeeper = ZooKeeperView(endpoint="h:2181", state="gone")
+    view.links = "gone"
+    view.unreachable, view.is_stopped = unreachable, True
+    other = "" if unreachable else ", and another cluster answers at its address"
+    assert view.problems() == [f"the cluster is stopped{other}: `barnabas up`"]
 
 
 def test_a_full_disk_is_the_first_problem() -> None:
