@@ -50,6 +50,8 @@ class Look:
 def state_of(look: Look, before: State | None) -> State:
     """The whole state, without the parts that are added by name and without marks, gaps and series."""
     view = look.view
+    if is_another(view.cluster_id, before):
+        before = None
     if view.unreachable is None:
         partitions = {each.name: _partition(each, look.time_ms, before) for each in view.partitions}
     else:
@@ -68,6 +70,19 @@ def state_of(look: Look, before: State | None) -> State:
         "brokers": _brokers(look, before),
         "partitions": _reused(partitions, {} if before is None else before["partitions"]),
     }
+
+
+def is_another(cluster_id: str | None, before: State | None) -> bool:
+    """Whether a cluster is not the one of the state before: another one was started at its address."""
+    return (
+        before is not None
+        and None
+        not in (
+            cluster_id,
+            before["cluster_id"],
+        )
+        and cluster_id != before["cluster_id"]
+    )
 
 
 def _leaderless(before: State | None) -> State:
@@ -151,7 +166,10 @@ def _replicas(partition: PartitionView) -> State:
 
 
 def _brokers(look: Look, before: State | None) -> State:
-    """The brokers of the metadata, of this machine and of the state before; absent ones are gone."""
+    """The brokers of the metadata and of this machine, and those with replicas; absent ones are gone.
+
+    While no broker answers, those of the state before.
+    """
     view = look.view
     answers = {int(answer.node.node_id): answer for answer in view.brokers}
     processes = {int(process.id): process for process in view.processes}
@@ -159,7 +177,8 @@ def _brokers(look: Look, before: State | None) -> State:
     leaders = Counter(int(partition.info.leader) for partition in view.partitions)
     replicas = Counter(int(id) for partition in view.partitions for id in partition.info.replicas)
     brokers = {}
-    for id in sorted({*answers, *processes, *replicas, *map(int, earlier)}):
+    last = map(int, earlier) if view.unreachable is not None else ()
+    for id in sorted({*answers, *processes, *replicas, *last}):
         answer, process, was = answers.get(id), processes.get(id), earlier.get(str(id), {})
         state = process.state if process is not None else "gone" if answer is None else "running"
         if state == "running" and (answer is None or is_silent(answer)):
@@ -190,7 +209,7 @@ def _brokers(look: Look, before: State | None) -> State:
 
 def figures_of(state: State, before: State | None) -> dict[str, tuple[str, float]]:
     """The newest point of each series: name → (unit, value). A rate needs the state before."""
-    if before is None:
+    if before is None or is_another(state["cluster_id"], before):
         return {}
     seconds = (state["time_ms"] - before["time_ms"]) / 1000
     if seconds <= 0:

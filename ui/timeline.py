@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from barnabas.ui.snapshot import State
+from barnabas.ui.snapshot import State, is_another
 
 _MOST_NAMED: Final = 4
 Times = Mapping[tuple[str, str, str], int]
@@ -39,11 +39,17 @@ def marks_between(before: State, after: State, times: Times = _NO_TIMES) -> Iter
     `times`: of changes whose time is known better than that of `after`.
     """
     time_ms = after["time_ms"]
+    if is_another(after["cluster_id"], before):
+        text = f"another cluster answers: its id is {after['cluster_id']}"
+        yield {"time_ms": time_ms, "kind": "controller", "text": text}
+        return
     for id, broker in after["brokers"].items():
         was = before["brokers"].get(id)
         if was is None or was["state"] != broker["state"]:
             verb = "has joined" if was is None else _WORDS[was["state"], broker["state"]]
             yield {"time_ms": time_ms, "kind": "broker", "text": f"broker {id} {verb}", "broker": int(id)}
+    for id in before["brokers"].keys() - after["brokers"].keys():
+        yield {"time_ms": time_ms, "kind": "broker", "text": f"broker {id} has left", "broker": int(id)}
     own, earlier = after["zookeeper"], before["zookeeper"]
     if own is not None and earlier is not None and own["state"] != earlier["state"]:
         text = f"ZooKeeper {_WORDS[earlier['state'], own['state']]}"
@@ -127,9 +133,10 @@ class InferredGaps:
                 if watched.gap is not None:
                     yield watched.gap | {"end_ms": time_ms}
                     watched.gap = None
-                # In the state before the first one, the high watermark is unknown.
+                # In the state before the first one, the high watermark is unknown. That of a topic that was
+                # created again is lower.
                 watched.is_moving = 0 <= watched.high_watermark < present
-                watched.high_watermark, watched.moved_ms = max(present, watched.high_watermark), time_ms
+                watched.high_watermark, watched.moved_ms = present, time_ms
             elif watched.is_moving:
                 watched.is_moving = False
                 watched.gap = {

@@ -3,6 +3,8 @@
 from typing import Any
 
 from barnabas.client.admin.log_dirs import BrokerReplicas
+from barnabas.deploy.cluster_view import unreachable_view
+from barnabas.protocol.errors import LocalError
 from barnabas.ui.sampler import Listener
 from barnabas.ui.snapshot import Look, State, changes, figures_of, state_of
 from barnabas.ui.timeline import InferredGaps, marks_between
@@ -32,6 +34,28 @@ def test_offsets_of_a_silent_broker_are_unknown() -> None:
     state = _state(1000, error="timed out")
     assert state["brokers"]["1"]["state"] == "silent"
     assert state["partitions"]["t-0"]["replicas"]["1"]["high_watermark"] is None
+
+
+def test_a_broker_without_replicas_that_leaves_the_metadata_has_left() -> None:
+    """A decommissioned broker stayed a red row for as long as the page was served."""
+    first, view = _state(1000), make_view()
+    first["brokers"]["4"] = first["brokers"]["2"] | {"id": 4}
+    second = state_of(Look(time_ms=1500, view=view), first)
+    assert "4" not in second["brokers"]
+    assert [mark["text"] for mark in marks_between(first, second)] == ["broker 4 has left"]
+    unreachable = state_of(Look(time_ms=1500, view=unreachable_view(LocalError("no answer"))), first)
+    assert unreachable["brokers"].keys() == first["brokers"].keys()
+
+
+def test_another_cluster_at_the_same_address_is_one_mark() -> None:
+    first, view = _state(1000), make_view(isr=(1,), controller=1)
+    view.cluster_id = "other"
+    second = state_of(Look(time_ms=1500, view=view), first)
+    assert [mark["text"] for mark in marks_between(first, second)] == [
+        "another cluster answers: its id is other"
+    ]
+    assert figures_of(second, first) == {}
+    assert second["partitions"]["t-0"]["records_per_s"] is None
 
 
 def test_a_broker_that_leaves_the_metadata_is_gone_and_a_mark() -> None:
@@ -69,6 +93,12 @@ def test_a_gap_is_inferred_only_under_traffic_and_ends_with_the_leader() -> None
     assert seen == [(500, None), (500, 2000)]
     idle = InferredGaps()
     assert [*idle.look(_state(0)), *idle.look(_state(500)), *idle.look(_state(1000, leader=-1))] == []
+
+
+def test_a_gap_of_a_topic_that_was_created_again_is_inferred() -> None:
+    gaps = InferredGaps()
+    states = [_state(0, end=100), _state(500), _state(1000, end=20), _state(1500, leader=-1)]
+    assert [gap["start_ms"] for state in states for gap in gaps.look(state)] == [1000]
 
 
 async def test_a_listener_that_does_not_read_gets_a_new_whole_state() -> None:
