@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from barnabas.client.admin.admin import Admin
 from barnabas.ui.context import Context
@@ -99,6 +99,29 @@ def test_a_broker_that_dies_is_seen_in_its_row_and_on_the_axis_of_time(
     expect(page.locator(".mark.election")).to_have_text("E\u00d72")
     sampler.show({"brokers": {"1": make_broker(1)}, "problems": []})
     expect(row).to_have_class("running")
+
+
+def test_names_of_the_language_are_names_of_groups_as_others(browse: Browse, url: str) -> None:
+    script = """async () => {
+        const { merge } = await import("./static/stream.js");
+        const state = {};
+        merge(state, JSON.parse('{"groups": {"__proto__": {"lag": 1}}, "series": {}}'));
+        return [Object.keys(state.groups), typeof state.groups.constructor, typeof state.series.constructor];
+    }"""
+    assert browse(url).evaluate(script) == [["__proto__"], "undefined", "undefined"]
+
+
+@pytest.mark.parametrize(("status", "said"), [(404, "open its new URL"), (200, "too many pages are open")])
+def test_a_page_that_is_refused_says_what_to_do(page: Page, url: str, status: int, said: str) -> None:
+    """It said for ever that it tries again; a browser does not after a refusal."""
+    page.route("**/stream", lambda route: route.fulfill(status=503))
+    page.route(
+        url,
+        lambda route: route.fulfill(status=status) if route.request.method == "HEAD" else route.continue_(),
+    )
+    page.goto(url)
+    expect(page.locator("#connection")).to_contain_text(said)
+    expect(page.locator("body")).to_have_class("stale")
 
 
 def test_the_keyboard_reaches_every_mark(browse: Browse, url: str, sampler: ShownStates) -> None:

@@ -5,12 +5,15 @@ const BY_KEY = ["brokers", "partitions", "groups", "transactions"];
 const BY_ID = { marks: 500, gaps: 500, log: 500 };
 const MAX_POINTS = 1300;
 
-/** Take a change into the state: entries by their keys, marks by their ids, points at the end of their series. */
+/**
+ * Take a change into the state: entries by their keys, marks by their ids, points at the end of their series.
+ * Keys are names that users choose: a group may be called `constructor`.
+ */
 export function merge(state, change) {
   for (const [name, value] of Object.entries(change)) {
-    if (BY_KEY.includes(name)) Object.assign((state[name] ??= {}), value);
+    if (BY_KEY.includes(name)) Object.assign((state[name] ??= Object.create(null)), value);
     else if (name in BY_ID) state[name] = mergedById(state[name] ?? [], value).slice(-BY_ID[name]);
-    else if (name === "series") mergeSeries((state.series ??= {}), value);
+    else if (name === "series") mergeSeries((state.series ??= Object.create(null)), value);
     else if (name === "gone") {
       for (const [kind, keys] of Object.entries(value)) for (const key of keys) delete state[kind]?.[key];
     } else state[name] = value;
@@ -30,6 +33,12 @@ function mergeSeries(series, changed) {
   }
 }
 
+/** Another server has another token; this one refuses a page only if too many are open. */
+async function refusal() {
+  const answer = await fetch("./", { method: "HEAD" }).catch(() => null);
+  return answer?.ok ? "too many pages are open: close some, then reload" : "the page was started again: open its new URL";
+}
+
 /**
  * Call listener(state, change) with each message; `change` is the whole state for the first one, and after
  * the page was hidden: a hidden page draws nothing. `also`: parts that only some pages need ("groups", "log").
@@ -41,10 +50,12 @@ export function connect(also, listener) {
   const say = (word, isLive) => {
     setText(place, word);
     place.classList.toggle("bad", !isLive);
+    document.body.classList.toggle("stale", !isLive);
   };
   const tell = (change) => document.hidden || listener(state, change);
   source.addEventListener("state", (event) => {
-    state = JSON.parse(event.data);
+    state = {};
+    merge(state, JSON.parse(event.data));
     say("live", true);
     tell(state);
   });
@@ -54,7 +65,11 @@ export function connect(also, listener) {
     merge(state, change);
     tell(change);
   });
-  source.addEventListener("error", () => say("connection lost, trying again", false));
+  source.addEventListener("error", async () => {
+    say("connection lost, trying again", false);
+    // The server has answered with a refusal, after which a browser does not try again.
+    if (source.readyState === EventSource.CLOSED) say(await refusal(), false);
+  });
   document.addEventListener("visibilitychange", () => state && tell(state));
   addEventListener("pagehide", () => source.close());
 }
