@@ -61,6 +61,8 @@ _FORGET_S: Final = 3.0
 """After a longer pause without listeners, the state before says nothing about the present."""
 _MOST_POINTS: Final = 1200
 _MOST_MARKS: Final = 500
+_KEPT_MS: Final = 600_000
+"""For how long a series is kept after its last point."""
 _MOST_UNREAD: Final = 4
 _MOST_SERIES: Final = 64
 _ADDED: Final = ("log", "marks", "figures")
@@ -231,7 +233,10 @@ class Sampler:
         unwanted = {key for name, kept in self._kept.items() if name and name not in parts for key in kept}
         if "log" not in parts:
             unwanted.add("log")
-        return {key: value for key, value in state.items() if key not in unwanted}
+        chosen = {key: value for key, value in state.items() if key not in unwanted}
+        if "gone" in chosen and unwanted & chosen["gone"].keys():
+            chosen["gone"] = {name: keys for name, keys in chosen["gone"].items() if name not in unwanted}
+        return chosen
 
     # -- history -------------------------------------------------------------------------------------------
 
@@ -265,16 +270,25 @@ class Sampler:
         kept.append(identified)
         self._fresh[name][identified["id"]] = identified
 
-    def _extend_series(self, figures: Mapping[str, tuple[str, float]], time_ms: int) -> State:
+    def _extend_series(
+        self, figures: Mapping[str, tuple[str, float]], time_ms: int
+    ) -> tuple[State, list[str]]:
+        """The new points, and the dropped series: too old, or those without a point for longest."""
         fresh: State = {}
         for name, (unit, value) in figures.items():
-            if name not in self._series and len(self._series) >= _MOST_SERIES:
-                continue
-            series = self._series.setdefault(name, {"unit": unit, "points": []})
+            series = self._series.pop(name, {"unit": unit, "points": []})
             series["points"].append([time_ms, value])
             del series["points"][:-_MOST_POINTS]
             fresh[name] = {"unit": unit, "points": [[time_ms, value]]}
-        return fresh
+            self._series[name] = series
+        dropped = []
+        for name, series in [*self._series.items()]:
+            is_old = series["points"][-1][0] < time_ms - _KEPT_MS
+            if not is_old and len(self._series) <= _MOST_SERIES:
+                break
+            del self._series[name]
+            dropped.append(name)
+        return fresh, dropped
 
     # -- ticks ---------------------------------------------------------------------------------------------
 
@@ -334,7 +348,7 @@ class Sampler:
         if self.infers_gaps:
             for gap in self._inferred.look(state):
                 self.gap(gap["name"], gap["start_ms"], gap["end_ms"], gap["text"])
-        self._publish(state, self._extend_series(figures, state["time_ms"]))
+        self._publish(state, *self._extend_series(figures, state["time_ms"]))
 
     def _take_answers(self) -> None:
         for question in self._questions():
@@ -350,7 +364,7 @@ class Sampler:
             self._failures.add((type(error), place))
             log.error("%s failed; the next one follows", title, exc_info=error)
 
-    def _publish(self, state: State, series: State) -> None:
+    def _publish(self, state: State, series: State, dropped: list[str]) -> None:
         before, self.state = self.state, state
         if before is None:
             for listener in self._listeners:
@@ -368,6 +382,8 @@ class Sampler:
                 chosen = self._chosen({**change, **fresh}, listener.parts)
                 encoded[listener.parts] = msgspec.json.encode(chosen)
             listener.put(encoded[listener.parts])
+        if dropped:
+            fresh["gone"] = {**change.get("gone", {}), "series": dropped}
 
     # -- parts ---------------------------------------------------------------------------------------------
 

@@ -101,6 +101,7 @@ def test_a_mark_has_the_time_of_the_log_where_it_is_known() -> None:
     partition = {"leader": 1, "leader_epoch": 0, "isr": [1, 2]}
     before = {
         "time_ms": 1_000,
+        "cluster_id": "c",
         "brokers": {},
         "zookeeper": None,
         "controller": 1,
