@@ -61,9 +61,11 @@ async def _serve(
         sys.stdout.flush()
 
     connection = await with_wire(settings | {"bootstrap_servers": bootstrap, **VIEW_TIMEOUTS})
-    async with Admin(AdminConfig.of(connection)) as admin:
+    config = AdminConfig.of(connection)
+    async with Admin(config) as admin, Admin(config) as watcher:
         context = Context(
             admin=admin,
+            watcher=watcher,
             bootstrap=bootstrap,
             settings=settings | {"wire": connection["wire"]} if "wire" in connection else settings,
             cluster=local_cluster(options, bootstrap),

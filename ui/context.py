@@ -34,6 +34,8 @@ class Context:
 
     admin: Admin
     """Open for as long as the page is served."""
+    watcher: Admin | None = None
+    """Asks only for the state of the brokers, which would else wait behind a slow answer to `admin`."""
     bootstrap: str
     settings: Mapping[str, Any]
     """The settings of further clients, without the bootstrap servers."""

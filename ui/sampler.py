@@ -33,6 +33,7 @@ from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.deploy.cluster_view import (
     ClusterView,
     add_processes,
+    broken_links,
     fetch_min_isr,
     fetch_moves,
     join_view,
@@ -60,9 +61,9 @@ _SLOW_S: Final = 10.0
 _FORGET_S: Final = 3.0
 """After a longer pause without listeners, the state before says nothing about the present."""
 _MOST_POINTS: Final = 1200
-_MOST_MARKS: Final = 500
 _KEPT_MS: Final = 600_000
 """For how long a series is kept after its last point."""
+_MOST_MARKS: Final = 500
 _MOST_UNREAD: Final = 4
 _MOST_SERIES: Final = 64
 _ADDED: Final = ("log", "marks", "figures")
@@ -160,6 +161,7 @@ class _Question(Generic[T]):
 class Sampler:
     def __init__(self, context: Context, parts: Sequence[Part] = ()) -> None:
         self._context = context
+        self._watcher = context.watcher or context.admin
         self._parts = {part.name: part for part in parts}
         self._asks: dict[str, Ask] = {}
         self._part_questions: dict[str, _Question[State]] = {}
@@ -181,6 +183,8 @@ class Sampler:
         self.extra: Callable[[], State] = dict
         """An update, as one of a part, that every look takes in."""
         self._metadata = _Question(self._ask_metadata)
+        self._outage: BarnabasError | None = None
+        """Why no broker can be reached, as the first attempt said it."""
         self._known: ClusterDescription | None = None
         """The metadata by which the other questions were chosen."""
         self._moves = _Question(self._ask_moves, _MOVES_S)
@@ -188,6 +192,9 @@ class Sampler:
         cluster = context.cluster
         self._zookeeper = (
             None if cluster is None else _Question(partial(asyncio.to_thread, zookeeper_view, cluster), 1.0)
+        )
+        self._links = (
+            None if cluster is None else _Question(partial(asyncio.to_thread, broken_links, cluster), 1.0)
         )
         self._replicas: dict[int, _Question[list[BrokerReplicas]]] = {}
         self._log_dirs: dict[int, _Question[list[BrokerLogDirs]]] = {}
@@ -309,8 +316,7 @@ class Sampler:
 
     def _questions(self) -> list[_Question[Any]]:
         single: list[_Question[Any]] = [self._metadata, self._moves, self._min_isr, self._times]
-        if self._zookeeper is not None:
-            single.append(self._zookeeper)
+        single += [question for question in (self._zookeeper, self._links) if question is not None]
         return [
             *single,
             *self._replicas.values(),
@@ -376,14 +382,14 @@ class Sampler:
             entries.clear()
         if series:
             fresh["series"] = series
+        if dropped:
+            fresh["gone"] = {**change.get("gone", {}), "series": dropped}
         encoded: dict[frozenset[str], bytes] = {}
         for listener in self._listeners:
             if listener.parts not in encoded:
                 chosen = self._chosen({**change, **fresh}, listener.parts)
                 encoded[listener.parts] = msgspec.json.encode(chosen)
             listener.put(encoded[listener.parts])
-        if dropped:
-            fresh["gone"] = {**change.get("gone", {}), "series": dropped}
 
     # -- parts ---------------------------------------------------------------------------------------------
 
@@ -419,7 +425,7 @@ class Sampler:
         return {change: time_ms for change, time_ms in times.items() if time_ms >= since_ms}
 
     async def _ask_metadata(self) -> ClusterDescription:
-        return await self._context.admin.describe_cluster(include_topics=True)
+        return await self._watcher.describe_cluster(include_topics=True)
 
     async def _ask_moves(self) -> tuple[Mapping[TopicPartition, PartitionReassignment], str | None]:
         controller = -1 if self._metadata.answer is None else self._metadata.answer.controller_id
@@ -438,6 +444,7 @@ class Sampler:
             cluster.reload()
             add_processes(view, cluster, self._context.dir_words)
             view.zookeeper = None if self._zookeeper is None else self._zookeeper.answer
+            view.broken_links = (self._links.answer or ()) if self._links is not None else ()
         look = Look(
             time_ms=_now_ms(),
             view=view,
@@ -449,8 +456,12 @@ class Sampler:
         return state_of(look, self.state)
 
     def _view(self, now: float) -> ClusterView:
-        if self._metadata.error is not None:
-            return unreachable_view(self._metadata.error)
+        if (error := self._metadata.error) is not None:
+            # The attempts that follow may fail in other words, and the sentence would change in every look.
+            if type(error) is not type(self._outage):
+                self._outage = error
+            return unreachable_view(self._outage or error)
+        self._outage = None
         if self._metadata.answer is None or self._metadata.is_late(now):
             return unreachable_view(LocalError("no broker answers"))
         cluster = self._metadata.answer
@@ -474,7 +485,7 @@ class Sampler:
 
     def _know(self, cluster: ClusterDescription) -> None:
         """Ask each broker of the metadata, and no other; at once if new metadata makes its answer old."""
-        admin = self._context.admin
+        admin = self._watcher
         if cluster is self._known:
             return
         before, self._known = self._known, cluster
