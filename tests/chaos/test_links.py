@@ -107,20 +107,6 @@ def test_a_leader_whose_port_refuses_is_replaced(linked: LinkedCluster) -> None:
 
 
 @thorough
-def test_a_leader_and_one_follower_that_cannot_reach_each_other_continue_with_the_third(
-    linked: LinkedCluster,
-) -> None:
-    def act(linked: LinkedCluster, load: Load) -> None:
-        leader = linked.view.leader("t")
-        follower = linked.others(leader)[0]
-        linked.links.sever(leader, follower)
-        load.wait_progress("while a leader and a follower are cut off from each other", timeout_s=30)
-        load.wait_progress("with a smaller ISR", timeout_s=30, records=300)
-
-    run_under_load(linked, [act])
-
-
-@thorough
 @pytest.mark.parametrize(
     "cut",
     [
