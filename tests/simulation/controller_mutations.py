@@ -34,7 +34,7 @@ _ANY_VERSION: Final = -1
 
 @found_in("usual", 104)
 def writes_are_not_bound_to_the_epoch(setattr_: SetAttr) -> None:
-    """A controller that is deposed while it handles an event keeps writing."""
+    """Kafka before KAFKA-6082: a controller that is replaced while it handles an event keeps writing."""
     make = ControllerWriter.__init__
 
     def unbound(self: ControllerWriter, session: Any, epoch: ControllerEpoch, epoch_version: int) -> None:
@@ -370,7 +370,7 @@ def followers_fetch_by_name(setattr_: SetAttr) -> None:
 
 @found_in("settings", 4001061)
 def a_failed_replica_may_rejoin(setattr_: SetAttr) -> None:
-    """A leader adds a replica that caught up just before its disk failed; without records it never lags."""
+    """Found in this code: a leader adds a replica whose disk has failed; without records it never lags."""
 
     def none(self: ControllerContext, states: Mapping[TopicPartition, LeadershipState]) -> list[Replica]:
         return []
@@ -380,7 +380,7 @@ def a_failed_replica_may_rejoin(setattr_: SetAttr) -> None:
 
 @found_in("deaths", 4401247)
 def a_cancelled_reassignment_trusts_a_remembered_isr(setattr_: SetAttr) -> None:
-    """An added replica whose leader has not reported it stays in the ISR, and leaves the assignment."""
+    """Found in this code: an added replica that its leader has not reported stays in the ISR alone."""
     leave = Reassignments._leave_isrs
 
     def trusting(self: Reassignments, changes: Mapping[TopicPartition, ReplicaAssignment]) -> Any:
