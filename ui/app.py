@@ -28,6 +28,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from barnabas.ui import (
+    cluster_pages,
     event_log,
     faults,
     groups,
@@ -54,20 +55,6 @@ _REQUEST_S: Final = 10.0
 _GC_OBJECTS: Final = 20_000
 """The collector scans the young objects after so many new ones."""
 _RECORDINGS: Final = HERE / "replays"
-
-
-async def _overview(request: Request) -> Response:
-    """Brokers, problems, rates and the timeline, which the browser fills from the stream."""
-    return render(request, "overview.html")
-
-
-async def _topics(request: Request) -> Response:
-    return render(request, "topics.html")
-
-
-async def _partition(request: Request) -> Response:
-    topic, partition = request.query_params.get("topic", ""), request.query_params.get("partition", "0")
-    return render(request, "partition.html", topic=topic, partition=partition)
 
 
 async def _replay(request: Request) -> Response:
@@ -120,9 +107,7 @@ async def _events(sampler: Sampler, listener: Listener) -> AsyncIterator[ServerS
 
 
 _ROUTES: Final[list[BaseRoute]] = [
-    Route("/", _overview),
-    Route("/topics", _topics),
-    Route("/partition", _partition),
+    *cluster_pages.ROUTES,
     Route("/replay", _replay),
     *messages.ROUTES,
     *message.ROUTES,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.filters import do_filesizeformat
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
@@ -23,6 +25,19 @@ HERE: Final = Path(__file__).parent
 TEMPLATES: Final = Environment(
     loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
+_UNKNOWN: Final = "\u2013"
+
+
+def _clock(time_ms: float) -> str:
+    """A time of this machine, as the brokers' log files have it."""
+    return datetime.fromtimestamp(time_ms / 1000).strftime("%H:%M:%S.%f")[:-3]
+
+
+def _size(size_bytes: int | None) -> str:
+    return _UNKNOWN if size_bytes is None else do_filesizeformat(size_bytes, binary=True)
+
+
+TEMPLATES.filters.update(clock=_clock, size=_size)
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -79,6 +94,11 @@ def render(request: Request, template: str, *, status: int = 200, **values: Any)
         context=context, path=request.url.path, outcome=outcome, **values
     )
     return HTMLResponse(page, status)
+
+
+def is_refresh(request: Request) -> bool:
+    """Whether the script of a page fetches it again: then the last look of the sampler is new enough."""
+    return request.headers.get("sec-fetch-dest") == "empty"
 
 
 async def form_of(request: Request) -> dict[str, str]:

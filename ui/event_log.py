@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from barnabas.deploy.log_files import LOG_FILES, LogEntry, LogFile
-from barnabas.ui.context import Context, render
+from barnabas.ui.context import Context, context_of, render
 
 _FILES: Final = ("controller", "state-change")
 _LAST_LINES: Final = 100
@@ -123,7 +123,34 @@ def make_log(context: Context) -> Callable[[Any], Awaitable[dict[str, Any]]]:
 
 
 async def _page(request: Request) -> Response:
-    return render(request, "events.html")
+    """The lines of the log files and the faults; of another cluster, which has no files here, all marks."""
+    context, sampler = context_of(request), request.app.state.sampler
+    chosen = {name: request.query_params.get(name, "") for name in ("source", "level", "text")}
+    lines = [
+        {
+            "time_ms": mark["time_ms"],
+            "source": f"broker-{mark['broker']}" if "broker" in mark else "cluster",
+            "level": mark["kind"],
+            "text": mark["text"],
+        }
+        for mark in sampler.marks()
+        if context.cluster is None or mark["kind"] == "fault"
+    ]
+    lines = [line for line in (*lines, *sampler.log_lines()) if _is_chosen(line, **chosen)]
+    lines.sort(key=lambda line: line["time_ms"], reverse=True)
+    return render(request, "events.html", lines=lines, chosen=chosen, is_bad=_is_bad)
+
+
+def _is_chosen(line: Entry, *, source: str, level: str, text: str) -> bool:
+    return (
+        source in ("", line["source"])
+        and (not level or line["level"] not in ("INFO", "DEBUG"))
+        and text.lower() in line["text"].lower()
+    )
+
+
+def _is_bad(level: str) -> bool:
+    return level in ("WARNING", "ERROR", "CRITICAL", "fault")
 
 
 ROUTES: Final = [Route("/events", _page)]

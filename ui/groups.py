@@ -36,8 +36,9 @@ from barnabas.common.texts import count
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
 from barnabas.ui.asking import TIMEOUT_MS, Conflict, State, answer_change, paced, tried
-from barnabas.ui.context import Context, context_of, form_of, render
+from barnabas.ui.context import Context, context_of, form_of, is_refresh, render
 from barnabas.ui.message_query import parse_number
+from barnabas.ui.sampler import Sampler
 
 MAX_GROUPS: Final = 500
 MAX_ROWS: Final = 1_000
@@ -146,7 +147,9 @@ def make_part(context: Context) -> Callable[[State], Awaitable[State]]:
 
 async def _groups(request: Request) -> Response:
     words = request.query_params.get("filter", "")
-    now, problem = await tried(groups_now(context_of(request).admin))
+    now, problem = request.app.state.sampler.recent(), ""
+    if "groups" not in now or not is_refresh(request):
+        now, problem = await tried(groups_now(context_of(request).admin))
     groups = [] if now is None else [group for name, group in now["groups"].items() if words in name]
     note = problem or now["groups_note"]
     return render(request, "groups.html", groups=groups, note=note, words=words)
@@ -162,7 +165,10 @@ async def _group(request: Request) -> Response:
     """A group with the form of the reset; with a start in the query, also with its dry run."""
     admin, query = context_of(request).admin, request.query_params
     group_id, kind = query.get("id", ""), query.get("to", "")
-    group, problem = await tried(_group_entry(admin, group_id))
+    sampler: Sampler = request.app.state.sampler
+    group, problem = sampler.recent().get("groups", {}).get(group_id), ""
+    if group is None or not is_refresh(request):
+        group, problem = await tried(_group_entry(admin, group_id))
     plan: list[PlannedOffset] | None = None
     refusal = plan_problem = ""
     if kind:
@@ -177,6 +183,7 @@ async def _group(request: Request) -> Response:
         group_id=group_id,
         group=group,
         problem=problem,
+        events=sampler.events(),
         starts=STARTS,
         kind=kind,
         value=query.get("value", ""),

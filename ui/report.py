@@ -15,6 +15,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from barnabas.ui.context import HERE, TEMPLATES
+from barnabas.ui.timeline import events_of
 
 _MODULES: Final = ("dom.js", "charts.js", "report.js")
 _IMPORT: Final = re.compile(r"^import .*;$\n?", re.MULTILINE)
@@ -32,7 +33,7 @@ def render_report(recording: Mapping[str, Any]) -> str:
         recording=recording,
         started=f"{datetime.fromtimestamp(recording['started_ms'] / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC",
         strips=isr_strips(recording),
-        events=events(recording),
+        events=events_of(recording["marks"], recording["gaps"]),
         style=Markup("\n".join(path.read_text(encoding="utf-8") for path in styles)),
         data=Markup(_as_data(recording)),
         scripts=[Markup(_checked(script)) for script in (chart, modules)],
@@ -48,17 +49,6 @@ def as_classic_script(modules: Iterable[str]) -> str:
     if (left := re.search(r"^\s*(?:import|export)\b.*", text, re.MULTILINE)) is not None:
         raise ValueError(f"not a plain import or export of one line: {left[0].strip()!r}")
     return f'"use strict";\n(() => {{\n{text}\n}})();'
-
-
-def events(recording: Mapping[str, Any]) -> list[tuple[float, str, str]]:
-    """Marks and gaps in their order: seconds after the start, kind and text."""
-    rows = [(mark["time_ms"], mark["kind"], mark["text"]) for mark in recording["marks"]]
-    rows += [(gap["start_ms"], "gap", gap["text"]) for gap in recording["gaps"]]
-    began_ms: int = recording["started_ms"]
-    return [
-        ((time_ms - began_ms) / 1000, kind.replace("isr", "ISR"), text)
-        for time_ms, kind, text in sorted(rows)
-    ]
 
 
 def isr_strips(recording: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.ui.context import Context
 from barnabas.ui.event_log import open_log, times_of
 from barnabas.ui.snapshot import Look, State, changes, figures_of, state_of
-from barnabas.ui.timeline import InferredGaps, marks_between
+from barnabas.ui.timeline import Event, InferredGaps, events_of, marks_between
 
 log = logging.getLogger(__name__)
 
@@ -227,6 +227,22 @@ class Sampler:
         """End all streams, so that the server can end at once."""
         for listener in self._listeners:
             listener.close()
+
+    def recent(self) -> State:
+        """The newest state with its parts; empty if no page has listened lately."""
+        state = self.state
+        return state if state is not None and _now_ms() - state["time_ms"] <= _FORGET_S * 1000 else {}
+
+    def events(self) -> list[Event]:
+        """The marks and gaps, the newest first."""
+        return [*reversed(events_of(self._marks, self._gaps.values()))]
+
+    def marks(self) -> Iterable[State]:
+        return self._marks
+
+    def log_lines(self) -> Iterable[State]:
+        """The kept entries of the part ``log``."""
+        return {line["id"]: line for line in self._log}.values()
 
     def whole(self, parts: frozenset[str]) -> bytes:
         """The state with its history, for a listener that wants these parts."""

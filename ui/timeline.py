@@ -6,9 +6,9 @@ that is inferred (no pulse runs) is as coarse, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from barnabas.ui.snapshot import State, is_another
 
@@ -95,6 +95,21 @@ def _partition_marks(before: State, after: State, time_ms: int, times: Times) ->
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_MOST_NAMED])
     return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
+
+
+class Event(NamedTuple):
+    """A mark or a gap as a line of text."""
+
+    time_ms: float
+    kind: str
+    text: str
+
+
+def events_of(marks: Iterable[State], gaps: Iterable[State]) -> list[Event]:
+    """Marks and gaps in the order of their times."""
+    found = [Event(mark["time_ms"], mark["kind"].replace("isr", "ISR"), mark["text"]) for mark in marks]
+    found += [Event(gap["start_ms"], "gap", gap["text"]) for gap in gaps]
+    return sorted(found)
 
 
 @dataclass

@@ -25,7 +25,7 @@ from barnabas.common.texts import age_text, iso_time
 from barnabas.protocol.errors import InvalidConfiguration, InvalidTxnStateError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.ui.asking import TIMEOUT_MS, State, answer_change, paced, tried
-from barnabas.ui.context import Context, context_of, form_of, render
+from barnabas.ui.context import Context, context_of, form_of, is_refresh, render
 from barnabas.ui.groups import led_in
 from barnabas.ui.message_query import parse_number
 
@@ -131,7 +131,9 @@ def age_of(start_time_ms: int | None) -> str:
 async def _transactions(request: Request) -> Response:
     """The open ones; with ``hanging`` in the query also those that no coordinator will end."""
     admin = context_of(request).admin
-    now, problem = await tried(transactions_now(admin))
+    now, problem = request.app.state.sampler.recent(), ""
+    if "transactions" not in now or not is_refresh(request):
+        now, problem = await tried(transactions_now(admin))
     hanging, hanging_problem = None, ""
     if request.query_params.get("hanging"):
         hanging, hanging_problem = await tried(admin.find_hanging_transactions(), _HANGING_LIMIT_S)

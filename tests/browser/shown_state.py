@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final
@@ -16,8 +17,10 @@ from barnabas.ui import app
 from barnabas.ui.app import bind, make_server
 from barnabas.ui.context import Context
 from barnabas.ui.sampler import Sampler
+from barnabas.ui.snapshot import KEYED
 
 State = dict[str, Any]
+UNITS: Final = {"records_in": "records/s", "bytes_in": "bytes/s", "acknowledged": "records/s"}
 _TOKEN: Final = "token-of-the-test"
 
 
@@ -28,14 +31,26 @@ class ShownStates(Sampler):
         self._loop = asyncio.get_running_loop()
         await asyncio.Event().wait()
 
+    def recent(self) -> State:
+        return self.state or {}
+
     def whole(self, parts: frozenset[str]) -> bytes:
         return msgspec.json.encode(self.state)
 
     def start_with(self, state: State) -> None:
         """A page that is opened gets this state."""
         self.state = state
+        self._marks, self._gaps = deque(state["marks"]), {gap["id"]: gap for gap in state["gaps"]}
 
     def show(self, change: State) -> None:
+        """Every open page gets the change."""
+        state = dict(self.state or {})
+        for name, value in change.items():
+            state[name] = {**state[name], **value} if name in KEYED else value
+        for name, entries in change.get("gone", {}).items():
+            state[name] = {key: value for key, value in state[name].items() if key not in entries}
+        self.start_with(state)
+
         def put() -> None:
             for listener in self._listeners:
                 listener.put(msgspec.json.encode(change))
@@ -125,7 +140,7 @@ def make_state(partitions: int = 6) -> State:
     now_ms = 1_800_000_000_000
     series = {
         name: {"unit": unit, "points": [[now_ms - 500 * ago, 300] for ago in range(40, -1, -1)]}
-        for name, unit in {"records_in": "records/s", "bytes_in": "B/s", "acknowledged": "records/s"}.items()
+        for name, unit in UNITS.items()
     }
     return {
         "time_ms": now_ms,

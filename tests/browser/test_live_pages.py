@@ -124,13 +124,21 @@ def test_a_page_that_is_refused_says_what_to_do(page: Page, url: str, status: in
     expect(page.locator("body")).to_have_class("stale")
 
 
-def test_the_keyboard_reaches_every_mark(browse: Browse, url: str, sampler: ShownStates) -> None:
-    sampler.start_with(make_state() | dead_broker())
-    page = browse(url)
-    page.locator(".mark[tabindex='0']").focus()
-    expect(page.locator(".told")).to_contain_text("orders-0: leader 1 to 2")
-    page.keyboard.press("ArrowLeft")
-    expect(page.locator(".told")).to_contain_text("broker 1 was killed")
+@pytest.mark.parametrize("path", ["", PARTITION])
+def test_marks_and_gaps_are_lines_of_text_that_the_keyboard_reaches(
+    browse: Browse, url: str, sampler: ShownStates, path: str
+) -> None:
+    page = browse(url + path)
+    expect(page.locator("#happened")).to_contain_text("no fault since")
+    sampler.show(dead_broker())
+    kinds = page.locator("#happened td:nth-child(2)")
+    expect(kinds).to_have_text(["election", "election", "gap", "fault"])
+    focused = page.get_by_role("region", name="What happened, newest first")
+    focused.focus()
+    expect(focused).to_be_focused()
+    # The chart has them too.
+    expect(page.locator(".gap")).to_have_text("312 ms")
+    expect(page.locator(".mark.fault")).to_have_text("F")
 
 
 def test_the_keyboard_reaches_the_explanation_of_a_replica(

@@ -21,6 +21,7 @@ import pytest
 
 from barnabas.protocol.ids import BrokerId, Offset
 from barnabas.protocol.invariants import InvariantViolation
+from barnabas.ui.explain import explain
 from tests.simulation.broker import SimBroker
 from tests.simulation.disk import Entry
 from tests.simulation.kinds import KINDS
@@ -120,6 +121,23 @@ def _visible(world: World, entries: Sequence[tuple[int, Entry]]) -> list[int] | 
         (one.producer_id, one.first_offset) for one in partition.log.aborted_transactions(start, stable)
     ]
     return [at for at, _ in seen_by_a_client([one for one in entries if one[0] < stable], aborted)]
+
+
+def standing_of(state: dict[str, Any], visible: Sequence[int] | None) -> str:
+    """What each process believes, which may differ from what ZooKeeper says."""
+    (partition,) = state["partitions"].values()
+    leader = "nobody" if partition["leader"] is None else f"broker {partition['leader']}"
+    isr = ", ".join(map(str, partition["isr"])) or "empty"
+    sentences = [f"In ZooKeeper: leader {leader}, epoch {partition['leader_epoch']}, ISR {isr}"]
+    for id_, replica in partition["replicas"].items():
+        process, epoch = state["brokers"][id_]["state"], replica["leader_epoch"]
+        words = {"leader": f"leads in epoch {epoch}", "follower": f"follows in epoch {epoch}"}
+        role = "is dead" if process == "gone" else words.get(replica["role"], "has no role")
+        sentences.append(f"Broker {id_} {role}{', paused' if process == 'paused' else ''}")
+    if visible is not None:
+        offsets = ", ".join(map(str, visible)) or "none"
+        sentences.append(f"A consumer with read_committed sees offset {offsets}")
+    return ". ".join(sentences) + "."
 
 
 # Changes.
@@ -237,11 +255,15 @@ class Recorder:
                 records.setdefault(offset, set()).add((entry.epoch, _shown(entry)))
         led = dict(entries.get(world.state.leader, ()))
         start = min(led, default=0)
+        state, visible = picture(world), _visible(world, [*led.items()])
+        ((name, partition),) = state["partitions"].items()
         return {
             "step": step,
             "explains": explains,
             "changes": [],
-            "state": picture(world),
+            "state": state,
+            "standing": standing_of(state, visible),
+            "explained": {id_: explain(name, partition, int(id_)) for id_ in partition["replicas"]},
             "entries": {
                 str(id_): [[offset, _shown(entry), int(entry.epoch)] for offset, entry in each]
                 for id_, each in entries.items()
@@ -255,7 +277,7 @@ class Recorder:
                 and (offset not in led or led[offset].value != value)
             ],
             "diverged": [offset for offset, found in sorted(records.items()) if len(found) > 1],
-            "visible": _visible(world, [*led.items()]),
+            "visible": visible,
             "violation": self.violation,
         }
 

@@ -1,37 +1,39 @@
-// One partition: its picture, and the explanation of the chosen replica.
-import { count, h, keyed, setText } from "./dom.js";
-import { connect } from "./stream.js";
-import { drawPartition, explain } from "./picture.js";
+// One partition: its picture, the lag of its replicas over time, and the explanation of the chosen replica.
+import { setText } from "./dom.js";
+import { timelines } from "./charts.js";
+import { refresh } from "./page.js";
+import { drawPartition } from "./picture.js";
+import { listen, merge } from "./stream.js";
 
-const at = (id) => document.getElementById(id);
-const { name } = at("picture").dataset;
-let selected = null;
-let latest = null;
+const picture = document.getElementById("picture");
+const { name } = picture.dataset;
+const here = new URL(location);
+const lags = { series: {} };
+const charts = timelines();
+let partition = null;
 
 function draw() {
-  const partition = latest?.partitions[name];
-  at("absent").hidden = Boolean(partition);
-  if (!partition) return;
-  const { leader, leader_epoch: epoch, isr, min_isr: least, records_per_s: rate, moving } = partition;
-  const facts = {
-    leader: leader == null || leader < 0 ? "none" : `broker ${leader}`, epoch, ISR: isr.join(", ") || "empty", "min.insync.replicas": least ?? "–", "records/s": count(rate),
-    ...(moving ? { "moves to": moving.target.join(", ") } : {}),
-  };
-  keyed(at("facts"), Object.entries(facts), (title) => h("div", {}, h("dt", {}, title), h("dd")), (tile, value) => setText(tile.lastChild, value ?? "–"));
-  drawPartition(at("picture"), name, partition, { selected, onReplica: select });
-  if (selected == null) return;
-  setText(at("explained"), `Broker ${selected}`);
-  keyed(at("explanation"), explain(name, partition, selected).map((sentence, place) => [place, sentence]), () => h("li"), (item, sentence) => setText(item, sentence));
+  const selected = Number(here.searchParams.get("replica"));
+  if (partition) drawPartition(picture, partition, { selected, onReplica: select });
 }
 
-function select(id) {
-  selected = id;
+async function select(id) {
+  here.searchParams.set("replica", id);
+  history.replaceState(null, "", here);
   draw();
-  setText(at("spoken"), explain(name, latest.partitions[name], id).join(" "));
+  await refresh();
+  setText(document.getElementById("spoken"), document.getElementById("explanation").textContent);
 }
 
-connect([], (state, change) => {
-  latest = state;
-  if (!change.partitions || change.partitions[name] || change.gone) draw();
+listen(({ partitions, marks, gaps, time_ms: now_ms }, change) => {
+  const isNew = partition !== partitions[name];
+  partition = partitions[name];
+  if (isNew || change.partitions?.[name]) draw();
+  const end = partition?.replicas[partition.leader]?.log_end_offset;
+  for (const [id, { log_end_offset: own }] of Object.entries(partition?.replicas ?? {})) {
+    const behind = end == null || own == null ? null : Math.max(0, end - own);
+    merge(lags, { series: { [`broker ${id}`]: { unit: "records", points: [[now_ms, behind]] } } });
+  }
+  for (const chart of charts) chart.update({ series: lags.series, marks, gaps, now_ms });
 });
-new ResizeObserver(draw).observe(at("picture"));
+new ResizeObserver(draw).observe(picture);

@@ -1,29 +1,25 @@
 // The state of the cluster as the server sends it: once whole, then what has changed, twice a second.
-import { h, setText } from "./dom.js";
+import { setText } from "./dom.js";
 
 const BY_KEY = ["brokers", "partitions", "groups", "transactions"];
 const BY_ID = { marks: 500, gaps: 500, log: 500 };
 const MAX_POINTS = 1300;
 
 /**
- * Take a change into the state: entries by their keys, marks by their ids, points at the end of their series.
+ * Take a change into the state: entries by their keys or ids, points at the end of their series.
  * Keys are names that users choose: a group may be called `constructor`.
  */
 export function merge(state, change) {
   for (const [name, value] of Object.entries(change)) {
     if (BY_KEY.includes(name)) Object.assign((state[name] ??= Object.create(null)), value);
-    else if (name in BY_ID) state[name] = mergedById(state[name] ?? [], value).slice(-BY_ID[name]);
-    else if (name === "series") mergeSeries((state.series ??= Object.create(null)), value);
+    else if (name in BY_ID) {
+      const byId = new Map([...(state[name] ?? []), ...value].map((entry) => [entry.id, entry]));
+      state[name] = [...byId.values()].slice(-BY_ID[name]);
+    } else if (name === "series") mergeSeries((state.series ??= Object.create(null)), value);
     else if (name === "gone") {
       for (const [kind, keys] of Object.entries(value)) for (const key of keys) delete state[kind]?.[key];
     } else state[name] = value;
   }
-}
-
-function mergedById(entries, changed) {
-  const byId = new Map(entries.map((entry) => [entry.id, entry]));
-  for (const entry of changed) byId.set(entry.id, entry);
-  return [...byId.values()];
 }
 
 function mergeSeries(series, changed) {
@@ -33,26 +29,29 @@ function mergeSeries(series, changed) {
   }
 }
 
+const listeners = [];
+let state = null;
+
+/** A hidden page draws nothing; what it has missed it draws as a whole once it is seen again. */
+const tell = (change) => document.hidden || listeners.forEach((listener) => listener(state, change));
+
+function say(word, isLive) {
+  const place = document.getElementById("connection");
+  setText(place, word);
+  place.classList.toggle("bad", !isLive);
+  document.body.classList.toggle("stale", !isLive);
+}
+
 /** Another server has another token; this one refuses a page only if too many are open. */
 async function refusal() {
   const answer = await fetch("./", { method: "HEAD" }).catch(() => null);
-  return answer?.ok ? "too many pages are open: close some, then reload" : "the page was started again: open its new URL";
+  return answer?.ok ? "too many pages are open: close some, then reload"
+    : "the page was started again: open its new URL";
 }
 
-/**
- * Call listener(state, change) with each message; `change` is the whole state for the first one, and after
- * the page was hidden: a hidden page draws nothing. `also`: parts that only some pages need ("groups", "log").
- */
-export function connect(also, listener) {
-  const source = new EventSource(also.length ? `stream?with=${also.join(",")}` : "stream");
-  const place = document.getElementById("connection") ?? document.body.appendChild(h("p", { id: "connection" }));
-  let state = null;
-  const say = (word, isLive) => {
-    setText(place, word);
-    place.classList.toggle("bad", !isLive);
-    document.body.classList.toggle("stale", !isLive);
-  };
-  const tell = (change) => document.hidden || listener(state, change);
+function connect() {
+  const parts = document.body.dataset.with;
+  const source = new EventSource(parts ? `stream?with=${parts}` : "stream");
   source.addEventListener("state", (event) => {
     state = {};
     merge(state, JSON.parse(event.data));
@@ -72,4 +71,11 @@ export function connect(also, listener) {
   });
   document.addEventListener("visibilitychange", () => state && tell(state));
   addEventListener("pagehide", () => source.close());
+}
+
+/** Call listener(state, change) with each message; `change` is the whole state for the first one. */
+export function listen(listener) {
+  if (!listeners.length) connect();
+  listeners.push(listener);
+  if (state) listener(state, state);
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.ui.report import as_classic_script, events, isr_strips, render_report
+from barnabas.ui.report import as_classic_script, isr_strips, render_report
 
 BEGAN_MS = 1_000_000
 
@@ -85,7 +85,3 @@ def test_strips_are_the_times_of_each_broker_in_the_isr() -> None:
     assert isr_strips(recording()) == [
         {"partition": "t-0", "rows": [(1, [(0.0, 100.0)]), (2, [(0.0, 20.0), (70.0, 30.0)])]}
     ]
-
-
-def test_events_are_in_their_order() -> None:
-    assert [(time_s, kind) for time_s, kind, _ in events(recording())] == [(1.5, "gap"), (2.0, "ISR")]
