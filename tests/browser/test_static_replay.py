@@ -32,7 +32,7 @@ def test_a_replay_steps_to_the_loss_by_keyboard_without_a_request(page: Any, tmp
     page.keyboard.press("Tab")
     for _ in range(6):
         page.keyboard.press("ArrowRight")
-    assert page.inner_text(".words h3") == "Broker 1 is killed"
+    assert page.inner_text(".words h2") == "Broker 1 is killed"
     assert "is in the ISR and lacks committed records" in page.inner_text(".violation")
     assert page.locator(".cell.lost").count() == 2
     page.get_by_role("button", name="With today's rules").click()

@@ -61,13 +61,17 @@ export function timeline(element) {
     const found = buckets(min, max, x);
     const gaps = (latest.gaps ?? []).filter((gap) => (gap.end_ms ?? max) >= min && gap.start_ms <= max)
       .map((gap) => [gap.id, gap]);
+    let labelled = -LABEL_PX;
     keyed(overlay, gaps, () => h("div", { class: "gap" }, h("span")), (bar, gap) => {
       const [left, right] = [x(gap.start_ms), x(gap.end_ms ?? max)];
+      const hasRoom = right >= labelled + LABEL_PX;
+      if (hasRoom) labelled = right;
       bar.style.left = `${left}px`;
       bar.style.width = `${Math.max(3, right - left)}px`;
       bar.classList.toggle("flip", left > chart.over.clientWidth - LABEL_PX);
       setAttribute(bar, "title", gap.text);
-      setText(bar.firstChild, duration((gap.end_ms ?? max) - gap.start_ms) + (gap.end_ms ? "" : " …"));
+      const lasts = duration((gap.end_ms ?? max) - gap.start_ms) + (gap.end_ms ? "" : " …");
+      setText(bar.firstChild, hasRoom ? lasts : "");
     });
     keyed(lanes, LANES.map((lane) => [lane, found.filter(([, bucket]) => bucket.lane === lane)]),
       (lane) => h("div", { class: "lane" },

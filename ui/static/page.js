@@ -6,7 +6,8 @@ import { setAttribute, setText } from "./dom.js";
 import { listen } from "./stream.js";
 
 /** How many times as long as a fetch took the next one waits: a page of many topics is drawn less often. */
-const REST = 5;
+const REST = 3;
+const LONGEST_REST_MS = 2000;
 const regions = [...document.querySelectorAll("[data-live]")];
 let last = Promise.resolve();
 let isBusy = false;
@@ -44,7 +45,7 @@ async function refreshSoon() {
     isStale = false;
     const began_ms = performance.now();
     await refresh();
-    const rest_ms = (performance.now() - began_ms) * REST;
+    const rest_ms = Math.min(LONGEST_REST_MS, (performance.now() - began_ms) * REST);
     await new Promise((rested) => setTimeout(rested, rest_ms));
   }
   isBusy = false;

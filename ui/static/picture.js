@@ -5,7 +5,7 @@ import { bytes, count, h, keyed, setAttribute, setText, svg } from "./dom.js";
 const TOP = 16;
 const BAR = 26;
 const LEAST_SPAN = 12;
-const CHARACTER_PX = 6.6;
+const CHARACTER_PX = 7;
 const EPOCH_HUES = [210, 145, 35, 290, 0, 180];
 
 /** The least 1, 2 or 5 times a power of ten not below `value`, so that the window changes in steps. */

@@ -39,7 +39,7 @@ function startReplay(root, recording) {
     });
     explained.replaceChildren();
     setText(standing, frame.standing);
-    words.replaceChildren(h("h3", {}, frame.step), h("p", {}, frame.explains),
+    words.replaceChildren(h("h2", {}, frame.step), h("p", {}, frame.explains),
       h("ul", {}, items(frame.changes)),
       violation ? h("p", { class: "violation" }, `A promise is broken: ${violation}.`) : "");
     slider.max = frames.length - 1;
