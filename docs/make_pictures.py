@@ -193,7 +193,7 @@ def failover(browser: Browser, url: str) -> dict[str, bytes]:
     page.select_option("#window", "20")
     recorded = Film(page)
     recorded.record(1)
-    page.locator("#pulse button").click()
+    page.locator("#pulse").click()
     recorded.record(2)
     page.wait_for_timeout(6_000)
     before = recorded.record(1.5)
@@ -204,7 +204,7 @@ def failover(browser: Browser, url: str) -> dict[str, bytes]:
     page.get_by_role("button", name=f"Restart broker {broker}").click()
     page.mouse.move(0, 0)
     recorded.record(6)
-    page.locator("#pulse button").click()
+    page.locator("#pulse").click()
     page.close()
     captions = (
         "Three brokers, 75 records a second",
@@ -220,7 +220,7 @@ def lag(browser: Browser, url: str) -> dict[str, bytes]:
     """A partition of which one follower fetches over a slow link, with the explanation of that follower."""
     page = browser.new_page(viewport=VIEWPORT, color_scheme="dark")
     page.goto(url)
-    page.locator("#pulse button").click()
+    page.locator("#pulse").click()
     page.get_by_role("button", name="Stop the pulse").wait_for()
     partition = state_of(page)["partitions"]["barnabas-pulse-0"]
     leader = partition["leader"]

@@ -27,7 +27,7 @@ PAGES: Final = (
     f"settings?topic={TOPIC}",
     "events",
     "faults",
-    "replay",
+    "replay?name=torn-transaction",
 )
 """The pages that `test_live_pages` does not look at."""
 SLOWLY_MS: Final = 30_000
@@ -46,7 +46,7 @@ def running_page(directory: Path) -> Iterator[str]:
 
 
 def lag_on(page: Page) -> int:
-    text = page.locator("[data-field=lag]").inner_text().split()[0].replace(",", "")
+    text = page.locator("#group div:last-child dd").inner_text().split()[0].replace(",", "")
     return int(text) if text.isdigit() else -1
 
 
@@ -106,14 +106,15 @@ def read_behind(page: Page, url: str, directory: Path) -> None:
     first = wait_for(lambda: max(lag_on(page), 0), "the group has no lag", SLOWLY_MS / 1000)
     wait_for(lambda: lag_on(page) > first, "the lag does not move", SLOWLY_MS / 1000)
     # The chart of the lag marks the restart too.
-    expect(page.locator(".rule.fault").first).to_be_attached()
+    expect(page.locator(".mark.fault").first).to_be_attached()
 
 
 def look_at_all(page: Page, url: str) -> None:
     """No page breaks a rule of accessibility, or is scrolled sideways in a window of 400 pixels."""
     found = []
-    for path in PAGES:
-        page.set_viewport_size({"width": 400, "height": 700})
+    page.set_viewport_size({"width": 400, "height": 700})
+    for place, path in enumerate(PAGES):
+        page.emulate_media(color_scheme="light" if place % 2 else "dark")
         page.goto(url + path)
         width = page.evaluate("document.documentElement.scrollWidth")
         if width != 400:

@@ -140,15 +140,20 @@ function drawBar(bar, scale, partition, id) {
   placeEdges(bar.remote, scale, remote, [11, 12, 20]);
 }
 
-/** Lines at offsets. Their labels do not overlap: from the right, each ends where the next begins. */
+/** Lines at offsets. Their labels do not overlap: each ends where the next begins, the first in the picture. */
 function placeEdges(layer, { from, x, width }, edges, [y, y1, y2]) {
   let right = width;
   const shown = edges.filter(([, offset]) => offset >= from).sort((one, other) => other[1] - one[1]);
   const placed = shown.map(([key, offset, text]) => {
     const wide = text.length * CHARACTER_PX + 10;
-    right = Math.max(0, Math.min(right - wide, x(offset) - wide / 2));
-    return [key, { offset, text, left: right }];
+    right = Math.min(right - wide, x(offset) - wide / 2);
+    return [key, { offset, text, wide, left: right }];
   });
+  let end = 0;
+  for (const [, edge] of placed.reverse()) {
+    edge.left = Math.max(end, edge.left);
+    end = edge.left + edge.wide;
+  }
   const make = (key) => svg("g", { class: `edge ${key}` }, svg("line", { y1, y2 }), svg("text", { y }));
   keyed(layer, placed, make, (edge, { offset, text, left }) => {
     moveTo(edge.firstChild, x(offset));

@@ -47,6 +47,8 @@ function startReplay(root, recording) {
     setText(place, `${at + 1} of ${frames.length}`);
     back.disabled = at === 0;
     next.disabled = at === frames.length - 1;
+    // A disabled button would keep the arrow keys from the player.
+    if (document.activeElement?.disabled && player.contains(document.activeElement)) player.focus();
     choices.forEach((choice, index) => choice.setAttribute("aria-pressed", runs[index][1] === frames));
   }
   function turn(step) {
@@ -69,9 +71,10 @@ function startReplay(root, recording) {
     event.preventDefault();
     turn(step);
   }
-  const about = { keydown: onKey, class: "player", tabindex: 0, role: "group", "aria-label": recording.title };
-  root.replaceChildren(h("div", about, runs.length > 1 ? h("p", { class: "runs" }, choices) : null,
-    h("p", { class: "steps" }, back, play, next, slider, place), picture, standing, words, explained));
+  const role = { keydown: onKey, class: "player", tabindex: 0, role: "group", "aria-label": recording.title };
+  const player = h("div", role, runs.length > 1 ? h("p", { class: "runs" }, choices) : null,
+    h("p", { class: "steps" }, back, play, next, slider, place), picture, standing, words, explained);
+  root.replaceChildren(player);
   go(0);
 }
 
