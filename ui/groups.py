@@ -269,6 +269,8 @@ def shown_plan(text: str) -> list[Shown]:
             offsets = [after] if before is None else [before, after]
             if type(topic) is not str or any(type(number) is not int for number in (partition, *offsets)):
                 raise ValueError(topic)
+            # JSON can have half of a surrogate pair, which no answer can carry.
+            topic.encode()
             shown.append(Shown(TopicPartition(topic, partition), before, after))
     except (TypeError, ValueError, RecursionError):
         raise InvalidConfiguration("the plan of the form is not readable: open the dry run again") from None

@@ -171,7 +171,10 @@ def parse_time(name: str, text: str) -> int:
     except ValueError:
         example = "2026-01-31T12:00:00Z or 1769860800000"
         raise ValueError(f"{name} time {text!r}: expected a time like {example}") from None
-    return max(0, int((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000))
+    time_ms = round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    if time_ms < 0:
+        raise ValueError(f"{name} time {text!r}: expected a time since 1970")
+    return time_ms
 
 
 def _offsets(name: str, text: str) -> dict[int, int]:

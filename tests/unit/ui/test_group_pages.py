@@ -156,7 +156,18 @@ def test_a_plan_is_compared_with_the_present() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "[1]", '[["t", 0, 1]]', '[["t", "0", 1, 2]]', "[[1, 0, 1, 2]]", "[" * 99_999]
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "[1]",
+        '[["t", 0, 1]]',
+        '[["\\ud800", 0, null, 1]]',
+        '[["t", "0", 1, 2]]',
+        "[[1, 0, 1, 2]]",
+        "[" * 99_999,
+    ],
 )
 def test_a_plan_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="open the dry run again"):

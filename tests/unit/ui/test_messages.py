@@ -448,6 +448,7 @@ async def test_a_record_is_written_as_the_form_says(app: Starlette, cluster: Fak
         ({"topic": "t", "value": "hex:zz"}, "expected hexadecimal digits"),
         ({"topic": "t", "headers": "=1"}, "expected name=value"),
         ({"topic": "t", "timestamp": "soon"}, "expected a time like"),
+        ({"topic": "t", "timestamp": "1969-12-31T23:59:59Z"}, "expected a time since 1970"),
         ({"topic": "t", "value": "x" * 1_500_000}, "MESSAGE_TOO_LARGE"),
     ],
 )
