@@ -125,7 +125,7 @@ class GroupAdmin(AdminBase):
             answered = await self._ask_about_group(group_id, request, timeout_ms)
             group = answered.response.groups[0]
             if group.group_state == _DEAD:
-                raise api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+                raise self._missing(group_id)
             return _description(group, answered.node_id)
 
         return await for_each(several("group_ids", group_ids, str), describe)
@@ -162,12 +162,17 @@ class GroupAdmin(AdminBase):
                 continue
             code = group.error_code or of_group.error_code
             if not code and group.group_state == _DEAD:
-                code = ErrorCode.GROUP_ID_NOT_FOUND
-            if code:
+                surveyed[name] = self._missing(name)
+            elif code:
                 surveyed[name] = api_error(code, _refusal(name, code))
             else:
                 surveyed[name] = SurveyedGroup(_description(group, node_id), committed_in(of_group))
         return surveyed
+
+    def _missing(self, group_id: str) -> BarnabasError:
+        # Apache Kafka answers so for a group of the protocol of KIP-848 too, which it lists.
+        kind = " of the classic group protocol" if self.config.wire == "kafka" else ""
+        return api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}{kind}")
 
     async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:
         """Delete groups and their offsets. If one cannot be deleted, the others are.

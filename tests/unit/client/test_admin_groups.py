@@ -11,6 +11,7 @@ from barnabas.cli.main import build_parser
 from barnabas.client.admin.groups import GroupListing, SurveyedGroup
 from barnabas.client.errors import ApiError, ConnectionClosed, ErrorCode, GroupErrors
 from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.protocol.errors import GroupIdNotFoundError
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.groups import (
     DeletableGroupResult,
@@ -232,3 +233,19 @@ async def test_an_admin_waits_for_open_transactions_only_if_it_is_told_to(requir
             offsets = await admin.group_offsets("g", require_stable=require_stable)
         assert [offset and offset.offset for offset in offsets.values()] == [3]
         assert len(cluster.requests(ApiKey.OFFSET_FETCH)) == (3 if require_stable else 1)
+
+
+@pytest.mark.parametrize(("wire", "kind"), [("native", ""), ("kafka", " of the classic group protocol")])
+async def test_a_dead_group_is_missing_or_has_the_new_protocol_of_kafka(wire: str, kind: str) -> None:
+    def dead(broker: FakeBroker, body: Any) -> Any:
+        return DescribeGroupsResponse(
+            groups=[DescribedGroup(group_id=name, group_state="Dead") for name in body.groups]
+        )
+
+    async with FakeCluster() as cluster:
+        cluster.intercept |= {ApiKey.DESCRIBE_GROUPS: dead, ApiKey.OFFSET_FETCH: _committed}
+        async with quick_admin(cluster, wire=wire) as admin:
+            surveyed = await admin.survey_groups(GroupListing("g", "", "", BrokerId(1)))
+            with pytest.raises(GroupIdNotFoundError) as caught:
+                await admin.describe_groups("g")
+    assert str(surveyed["g"]) == str(caught.value) == f"GROUP_ID_NOT_FOUND: there is no group 'g'{kind}"
