@@ -17,7 +17,7 @@ from barnabas.protocol.errors import (
     ErrorCode,
     RequestTimedOutLocally,
 )
-from barnabas.ui.context import outcome, refused
+from barnabas.ui.context import outcome, refused, wants_json
 
 T = TypeVar("T")
 State = dict[str, Any]
@@ -74,17 +74,26 @@ def status_of(error: Exception) -> int:
 
 
 async def answer_change(
-    request: Request, change: Coroutine[Any, Any, str], location: str, limit_s: float = LIMIT_S
+    request: Request,
+    change: Coroutine[Any, Any, str],
+    location: str,
+    page: Callable[[str, int], Awaitable[Response]] | None = None,
 ) -> Response:
-    """Make a change, whose result is a sentence, and answer with it, or with the reason of its refusal."""
+    """Make a change, whose result is a sentence, and answer with it, or with the reason of its refusal.
+
+    `page`: the form that comes back with the reason and the status, where there is one.
+    """
     try:
-        async with asyncio.timeout(limit_s):
+        async with asyncio.timeout(LIMIT_S):
             return outcome(request, location, await change)
     except TimeoutError as error:
-        text = f"The cluster did not answer within {limit_s:g} s: look whether the change was made."
-        return refused(request, location, text, status_of(error))
+        text = f"The cluster did not answer within {LIMIT_S:g} s: look whether the change was made."
+        status = status_of(error)
     except (BarnabasError, ValueError) as error:
-        return refused(request, location, f"Nothing was changed: {error}", status_of(error))
+        text, status = f"Nothing was changed: {error}", status_of(error)
+    if page is None or wants_json(request):
+        return refused(request, location, text, status)
+    return await page(text, status)
 
 
 class Tried(NamedTuple):

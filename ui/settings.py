@@ -7,6 +7,7 @@ Sensitive values never leave the broker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 from urllib.parse import urlencode
 
@@ -20,7 +21,7 @@ from barnabas.common.suggestions import did_you_mean
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.messages.configs import ConfigResourceType, ConfigType
 from barnabas.ui.asking import TIMEOUT_MS, answer_change, tried
-from barnabas.ui.context import context_of, form_of, outcome, render, wants_json
+from barnabas.ui.context import context_of, form_of, render
 from barnabas.ui.message_query import parse_number
 
 MAX_TOPICS_LISTED: Final = 1_000
@@ -82,7 +83,9 @@ async def _settings(request: Request) -> Response:
     return await _settings_page(request, request.query_params)
 
 
-async def _settings_page(request: Request, query: Mapping[str, str], refusal: str = "") -> Response:
+async def _settings_page(
+    request: Request, query: Mapping[str, str], refusal: str = "", status: int = 200
+) -> Response:
     """`refusal`: of the name and the value in `query`, which are for all brokers."""
     admin = context_of(request).admin
     names, names_problem = await tried(_names(admin))
@@ -94,7 +97,7 @@ async def _settings_page(request: Request, query: Mapping[str, str], refusal: st
     return render(
         request,
         "settings.html",
-        status=400 if refusal else 200,
+        status=status,
         refusal=refusal,
         topics=topics[:MAX_TOPICS_LISTED],
         unlisted=len(topics[MAX_TOPICS_LISTED:]),
@@ -124,12 +127,16 @@ async def _setting(request: Request) -> Response:
 
 
 async def _setting_page(
-    request: Request, fields: Mapping[str, str], typed: str | None = None, refusal: str = ""
+    request: Request,
+    fields: Mapping[str, str],
+    typed: str | None = None,
+    refusal: str = "",
+    status: int = 200,
 ) -> Response:
     now, problem = await tried(_entry(context_of(request).admin, fields))
     if now is None and refusal and not (fields.get("topic") or fields.get("broker")):
         # The page of all brokers has a form for a setting that they do not share yet.
-        return await _settings_page(request, fields, refusal)
+        return await _settings_page(request, fields, refusal, status)
     resource, entry = now or (None, None)
     if entry is None or entry.is_sensitive:
         typed = None
@@ -138,7 +145,7 @@ async def _setting_page(
     return render(
         request,
         "setting.html",
-        status=400 if refusal else 200,
+        status=status,
         resource=resource,
         fields=own,
         back=f"settings?{urlencode(own)}",
@@ -164,13 +171,9 @@ async def _change(admin: Admin, fields: Mapping[str, str]) -> str:
 
 async def _save(request: Request) -> Response:
     form = await form_of(request)
-    change = _change(context_of(request).admin, form)
-    if wants_json(request):
-        return await answer_change(request, change, "settings")
-    done, problem = await tried(change)
-    if problem:
-        return await _setting_page(request, form, form.get("value", ""), problem)
-    return outcome(request, f"settings?{urlencode(fields_of(resource_of(form)))}", done)
+    place = urlencode({name: form[name] for name in ("topic", "broker") if form.get(name)})
+    page = partial(_setting_page, request, form, form.get("value", ""))
+    return await answer_change(request, _change(context_of(request).admin, form), f"settings?{place}", page)
 
 
 ROUTES: Final = [

@@ -8,8 +8,10 @@ from urllib.parse import unquote
 import pytest
 
 from barnabas.client.admin.admin import Admin, ConfigEntry
+from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages.configs import (
     AlterConfigsResourceResponse,
+    ConfigResourceType,
     ConfigSource,
     ConfigType,
     DescribeConfigsResourceResult,
@@ -116,10 +118,23 @@ async def test_a_change_is_validated_before_it_is_made(pages: Pages) -> None:
 async def test_a_refused_setting_of_all_brokers_keeps_its_form(pages: Pages) -> None:
     refused = await post(pages.app, "save-setting", name="new.setting", value="bad")
     assert refused.status == 400
-    assert "Nothing was changed: " in refused.text
+    assert refused.text.count("Nothing was changed: ") == 1
     form = refused.text.partition("Set one for all brokers")[2].partition("</form>")[0]
     assert 'value="new.setting"' in form
     assert 'value="bad"' in form
+
+
+async def test_a_form_that_the_user_may_not_send_comes_back_as_forbidden(pages: Pages) -> None:
+    refusal = AlterConfigsResourceResponse(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        resource_type=ConfigResourceType.TOPIC,
+        resource_name="t",
+    )
+    answer = IncrementalAlterConfigsResponse(responses=[refusal])
+    pages.cluster.intercept[ApiKey.INCREMENTAL_ALTER_CONFIGS] = lambda broker, body: answer
+    refused = await post(pages.app, "save-setting", topic="t", name="retention.ms", value="5")
+    assert refused.status == 403
+    assert 'name="value" value="5"' in refused.text
 
 
 async def test_topics_that_the_list_leaves_out_are_counted(
