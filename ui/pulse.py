@@ -1,9 +1,10 @@
 """The pulse: small records at a steady pace, and the time in which none of them is acknowledged, in ms.
 
 The page writes them on request, with acks=all, to a topic of its own. A gap lasts from one acknowledgement of
-a partition to the next, if it is longer than 100 ms and a record has waited in it; the longest one around an
-election is shown however short it is. The pulse ends on request, and when no page has listened for half a
-minute. While it runs no gaps are inferred from high watermarks.
+a partition to the next, if it is longer than 100 ms and than four usual intervals, and a record has waited in
+it; the longest one around an election is shown however short it is. The delay of the page's own event loop is
+no part of a gap. The pulse ends on request, and when no page has listened for half a minute. While it runs no
+gaps are inferred from high watermarks.
 
 `AckGaps` is pure; the rest belongs to the event loop of the server.
 """
@@ -11,11 +12,13 @@ minute. While it runs no gaps are inferred from high watermarks.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -40,6 +43,11 @@ _INTERVAL_S: Final = 0.04
 _AROUND_MS: Final = 1_000.0
 """The state shows an election up to half a second late, and it may have been before its cause was seen."""
 LEAST_GAP_MS: Final = 100.0
+_GAP_INTERVALS: Final = 4
+"""A shorter time, in usual intervals, is noise: acknowledgements come less steadily than records are sent."""
+_INTERVALS: Final = 100
+_LEAST_INTERVALS: Final = 20
+"""Before these are known, the usual interval is that between two records."""
 _LEAST_WAIT_MS: Final = 40.0
 """A record must have waited for so long, else no record was missing an acknowledgement."""
 _MOST_PENDING: Final = 1500
@@ -50,7 +58,7 @@ _RETENTION_MS: Final = 3_600_000
 
 
 class Gap(NamedTuple):
-    """``end_ms`` is None while no acknowledgement has come."""
+    """``end_ms`` is None while no acknowledgement has come; the delay of this program is taken off it."""
 
     partition: int
     start_ms: float
@@ -63,7 +71,9 @@ class _Partition:
     """When the records without an outcome were sent, the oldest first."""
     acknowledged_ms: float | None = None
     late_ms: float = 0.0
-    """The delay of this program itself since the last acknowledgement."""
+    """For how long this program itself did not run since the last acknowledgement."""
+    intervals_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_INTERVALS))
+    """Between the newest acknowledgements."""
     recent: deque[tuple[float, float]] = field(default_factory=deque)
     """From each acknowledgement of the last seconds to the next one."""
     is_open: bool = False
@@ -73,10 +83,12 @@ class _Partition:
 class AckGaps:
     """Gaps between the acknowledgements of each partition. Times are those of one clock, in ms.
 
-    A program that is itself late notices acknowledgements late: its own delays make no gap.
+    A program that is itself late notices acknowledgements late: its own delays make no gap. `interval_ms` is
+    the time between two records of a partition.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interval_ms: float) -> None:
+        self._interval_ms = interval_ms
         self._partitions: dict[int, _Partition] = {}
 
     def sent(self, partition: int, at_ms: float) -> None:
@@ -85,15 +97,16 @@ class AckGaps:
     def late(self, delay_ms: float) -> None:
         """Note a time in which this program did nothing."""
         for partition in self._partitions.values():
-            partition.late_ms = max(partition.late_ms, delay_ms)
+            partition.late_ms += delay_ms
 
     def tick(self, now_ms: float) -> Iterator[Gap]:
         """The gaps that have become long enough to be shown."""
         for number, partition in self._partitions.items():
-            if partition.is_open or partition.acknowledged_ms is None or not _is_gap(partition, now_ms):
+            start_ms = partition.acknowledged_ms
+            if partition.is_open or start_ms is None or not self._is_gap(partition, now_ms):
                 continue
             partition.is_open = True
-            yield Gap(number, partition.acknowledged_ms, None)
+            yield Gap(number, start_ms, None)
 
     def ended(self, partition: int, at_ms: float, *, is_acknowledged: bool) -> Gap | None:
         """Note the outcome of the oldest record; returns the gap that an acknowledgement ends.
@@ -101,18 +114,21 @@ class AckGaps:
         A record that failed is no acknowledgement, so the gap goes on.
         """
         found = self._partitions[partition]
-        is_gap = found.is_open or _is_gap(found, at_ms)
+        is_gap = found.is_open or self._is_gap(found, at_ms)
         if found.waiting:
             found.waiting.popleft()
         if not is_acknowledged:
             return None
-        start_ms = found.acknowledged_ms
+        start_ms, end_ms = found.acknowledged_ms, at_ms - found.late_ms
         found.acknowledged_ms, found.is_open, found.late_ms = at_ms, False, 0.0
         if start_ms is not None:
-            found.recent.append((start_ms, at_ms))
+            # It may already have been late when it noticed the acknowledgement before.
+            end_ms = max(start_ms, end_ms)
+            found.intervals_ms.append(end_ms - start_ms)
+            found.recent.append((start_ms, end_ms))
         while found.recent and found.recent[0][1] < at_ms - _AROUND_MS:
             found.recent.popleft()
-        return Gap(partition, start_ms, at_ms) if is_gap and start_ms is not None else None
+        return Gap(partition, start_ms, end_ms) if is_gap and start_ms is not None else None
 
     def around_election(self, partition: int) -> Gap | None:
         """The longest time between two acknowledgements of the last seconds; None if one lasts still."""
@@ -121,24 +137,40 @@ class AckGaps:
             return None
         return Gap(partition, *max(found.recent, key=lambda times: times[1] - times[0]))
 
-
-def _is_gap(partition: _Partition, now_ms: float) -> bool:
-    if partition.acknowledged_ms is None or not partition.waiting:
-        return False
-    since_ms = now_ms - partition.late_ms
-    waited_ms = since_ms - partition.waiting[0]
-    return since_ms - partition.acknowledged_ms > LEAST_GAP_MS and waited_ms > _LEAST_WAIT_MS
+    def _is_gap(self, partition: _Partition, now_ms: float) -> bool:
+        if partition.acknowledged_ms is None or not partition.waiting:
+            return False
+        ran_until_ms = now_ms - partition.late_ms
+        silent_ms = ran_until_ms - partition.acknowledged_ms
+        if silent_ms <= LEAST_GAP_MS or ran_until_ms - partition.waiting[0] <= _LEAST_WAIT_MS:
+            return False
+        known = partition.intervals_ms
+        usual_ms = median(known) if len(known) >= _LEAST_INTERVALS else self._interval_ms
+        return silent_ms > _GAP_INTERVALS * usual_ms
 
 
 class Pulse:
-    """At most one for a server."""
+    """At most one for a server. `clock` tells monotonic seconds."""
 
-    def __init__(self, context: Context, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        context: Context,
+        sampler: Sampler,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._context = context
         self._sampler = sampler
+        self._clock = clock
+        self._sleep = sleep
+        self._due = 0.0
+        """When this program should run again."""
         self._starting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self._gaps = AckGaps()
+        self._gaps = AckGaps(_INTERVAL_S * 1000)
+        self._sending: dict[int, asyncio.Task[None]] = {}
+        """By partition, the newest record that the producer was given."""
         self._pending = 0
         self._acknowledged = 0
         self._counted: tuple[float, int] | None = None
@@ -167,7 +199,7 @@ class Pulse:
             if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
         count = len((await self._context.admin.describe_topics(TOPIC))[TOPIC].partitions)
-        self._gaps, self._pending, self._counted = AckGaps(), 0, None
+        self._gaps, self._pending, self._counted = AckGaps(_INTERVAL_S * 1000), 0, None
         self._sampler.infers_gaps = False
         self._task = asyncio.create_task(self._run(count), name="pulse")
 
@@ -179,7 +211,7 @@ class Pulse:
 
     def _update(self) -> dict[str, Any]:
         """The part of the state: whether it runs, and acknowledged records a second."""
-        now = time.monotonic()
+        now = self._clock()
         before, self._counted = self._counted, (now, self._acknowledged)
         update: dict[str, Any] = {"is_pulsing": self.is_running}
         self._show_elections()
@@ -213,37 +245,48 @@ class Pulse:
         }
         try:
             async with Producer(**settings) as producer:
-                await self._write(producer, partitions)
+                await self.write(producer, partitions)
         except BarnabasError as error:
             self._sampler.mark("fault", f"the pulse has ended: {error}")
         finally:
             self._sampler.infers_gaps = True
 
-    async def _write(self, producer: Producer, partitions: int) -> None:
-        number, due, heard = 0, time.monotonic(), time.monotonic()
-        while True:
-            due += _INTERVAL_S
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            now = time.monotonic()
-            if (late_s := now - due) > _INTERVAL_S:
-                # The records that were not sent meanwhile are left out.
-                self._gaps.late(late_s * 1000)
-                due = now
-            heard = now if self._sampler.listeners else heard
-            if now - heard > _UNHEARD_S:
-                return
-            for gap in self._gaps.tick(_now_ms()):
-                self._show(gap)
-            if self._pending >= _MOST_PENDING:
-                continue
-            number += 1
-            for partition in range(partitions):
-                await self._send(producer, partition, str(number).encode())
+    async def write(self, producer: Producer, partitions: int) -> None:
+        """Write until no page has listened for long. A `send` that blocks delays its partition alone."""
+        self._due = heard = self._clock()
+        try:
+            for number in itertools.count(1):
+                self._due += _INTERVAL_S
+                await self._sleep(max(0.0, self._due - self._clock()))
+                self._note_lateness()
+                heard = self._clock() if self._sampler.listeners else heard
+                if self._clock() - heard > _UNHEARD_S:
+                    return
+                for gap in self._gaps.tick(self._now_ms()):
+                    self._show(gap)
+                for partition in range(partitions):
+                    sending = self._sending.get(partition)
+                    if self._pending < _MOST_PENDING and (sending is None or sending.done()):
+                        sent = self._send(producer, partition, str(number).encode())
+                        self._sending[partition] = asyncio.create_task(sent)
+        finally:
+            for sending in self._sending.values():
+                sending.cancel()
+            await asyncio.gather(*self._sending.values(), return_exceptions=True)
+            self._sending.clear()
+
+    def _note_lateness(self) -> None:
+        """An acknowledgement may be noticed before the timer that was due earlier, so both call this."""
+        now = self._clock()
+        if now > self._due:
+            self._gaps.late((now - self._due) * 1000)
+            self._due = now
 
     async def _send(self, producer: Producer, partition: int, value: bytes) -> None:
         def ended(metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
             self._pending -= 1
-            gap = self._gaps.ended(partition, _now_ms(), is_acknowledged=metadata is not None)
+            self._note_lateness()
+            gap = self._gaps.ended(partition, self._now_ms(), is_acknowledged=metadata is not None)
             if metadata is not None:
                 self._acknowledged += 1
             if error is not None:
@@ -251,24 +294,25 @@ class Pulse:
             if gap is not None:
                 self._show(gap)
 
-        self._gaps.sent(partition, _now_ms())
+        self._gaps.sent(partition, self._now_ms())
         self._pending += 1
         try:
             await producer.send(TOPIC, value, partition=partition, on_delivery=ended)
         except BarnabasError as error:
             ended(None, error)
 
+    def _now_ms(self) -> float:
+        return self._clock() * 1000
+
     def _show(self, gap: Gap) -> None:
         name = f"{TOPIC}-{gap.partition}"
+        epoch_ms = time.time() * 1000 - self._now_ms()
         if gap.end_ms is None:
-            text = f"{name}: no acknowledgement"
+            end_ms, text = None, f"{name}: no acknowledgement"
         else:
+            end_ms = epoch_ms + gap.end_ms
             text = f"{name}: {gap.end_ms - gap.start_ms:.0f} ms without an acknowledgement"
-        self._sampler.gap(f"pulse {name} {gap.start_ms:.0f}", gap.start_ms, gap.end_ms, text)
-
-
-def _now_ms() -> float:
-    return time.time() * 1000
+        self._sampler.gap(f"pulse {name} {gap.start_ms:.0f}", epoch_ms + gap.start_ms, end_ms, text)
 
 
 async def _toggle(request: Request) -> Response:
