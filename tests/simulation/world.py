@@ -530,7 +530,7 @@ class World:
     # Coming to rest
 
     def settle(self) -> None:
-        """Take turns until nothing changes any more; raises if that takes too many."""
+        """The cluster works until nothing changes any more; raises if that takes too many turns."""
         for _ in range(ROUNDS):
             self.take_turns()
             if self.is_whole and self.is_idle:
