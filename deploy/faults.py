@@ -23,7 +23,7 @@ from typing import Final
 from barnabas.deploy.links import named
 from barnabas.deploy.private_files import exclusively
 from barnabas.deploy.process import DeployError, wait_until
-from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
+from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import LINKS, ZOOKEEPER, ask_restart
 from barnabas.protocol.ids import BrokerId
 
@@ -136,10 +136,10 @@ def _kill(cluster: RunningCluster, aim: Aim) -> str:
 
 
 def _stop(cluster: RunningCluster, aim: Aim) -> str:
-    in_time = cluster.server(aim.target).running_process.terminate(STOP_TIMEOUT_S)
-    if in_time:
+    timeout_s = cluster.stop_timeout_s
+    if cluster.server(aim.target).running_process.terminate(timeout_s):
         return f"{named(aim.target)} was stopped"
-    return f"{named(aim.target)} was killed: it had not stopped within {STOP_TIMEOUT_S:g} s"
+    return f"{named(aim.target)} was killed: it had not stopped within {timeout_s:g} s"
 
 
 def _pause(cluster: RunningCluster, aim: Aim) -> str:

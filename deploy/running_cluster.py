@@ -31,6 +31,8 @@ from barnabas.protocol.ids import Endpoint
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
+_CUT_OFF_STOP_TIMEOUT_S: Final = 5.0
+"""A broker without its controller would wait for four answers, each for controller.socket.timeout.ms."""
 
 
 class RunningCluster:
@@ -250,8 +252,14 @@ class RunningCluster:
     def resume(self, broker_id: int) -> None:
         self.broker(broker_id).resume()
 
-    def stop_broker(self, broker_id: int, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+    @property
+    def stop_timeout_s(self) -> float:
+        """How long a broker may take to stop; less while links are broken."""
+        return _CUT_OFF_STOP_TIMEOUT_S if self.has_broken_links() else STOP_TIMEOUT_S
+
+    def stop_broker(self, broker_id: int, timeout_s: float | None = None) -> bool:
         """SIGTERM a broker: controlled shutdown. False if it had to be killed after the time-out."""
+        timeout_s = self.stop_timeout_s if timeout_s is None else timeout_s
         return self.broker(broker_id).running_process.terminate(timeout_s)
 
     def launch_broker(self, broker_id: int) -> None:

@@ -14,7 +14,7 @@ from barnabas.deploy.faults import DELAY_MS, FAULTS, Aim, TargetKind, has_full_d
 from barnabas.deploy.links import CLIENT
 from barnabas.deploy.private_files import exclusively
 from barnabas.deploy.process import DeployError, ProcessId
-from barnabas.deploy.running_cluster import RunningCluster
+from barnabas.deploy.running_cluster import STOP_TIMEOUT_S, RunningCluster
 from barnabas.deploy.state import write_record
 from tests.support.idle_cluster import idle_cluster
 
@@ -101,8 +101,10 @@ def test_without_proxies_that_run_all_links_are_broken_and_the_remedy_is_said(
     cluster.link_server.launch()
     cluster.link_server.wait_ready(30.0)
     assert not cluster.has_broken_links()
+    assert cluster.stop_timeout_s == STOP_TIMEOUT_S
     inject(cluster, "cut", Aim(target="1", other="2"))
     assert cluster.has_broken_links()
+    assert cluster.stop_timeout_s < STOP_TIMEOUT_S, "a broker without its controller does not stop by itself"
     inject(cluster, "mend-all", Aim())
     inject(cluster, "pause", Aim(target="links"))
     assert cluster.has_broken_links()
