@@ -46,7 +46,7 @@ def sampler(served: tuple[str, ShownStates], url: str) -> ShownStates:
 
 @pytest.mark.parametrize("color_scheme", ["dark", "light"])
 @pytest.mark.parametrize("path", ["", "topics", PARTITION])
-def test_no_rule_of_accessibility_is_broken_with_a_dead_broker(
+def test_with_a_dead_broker_no_rule_of_accessibility_is_broken_and_400_pixels_are_enough(
     browse: Browse, url: str, sampler: ShownStates, path: str, color_scheme: str
 ) -> None:
     sampler.start_with(make_state() | dead_broker())
@@ -56,12 +56,7 @@ def test_no_rule_of_accessibility_is_broken_with_a_dead_broker(
         opener.click()
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
-
-
-@pytest.mark.parametrize("path", ["", "topics", PARTITION])
-def test_a_window_of_400_pixels_is_not_scrolled_sideways(browse: Browse, url: str, path: str) -> None:
-    page = browse(url + path, width=400)
-    expect(page.locator("#connection")).to_have_text("live")
+    page.set_viewport_size({"width": 400, "height": 700})
     assert page.evaluate("document.documentElement.scrollWidth") == 400
 
 
@@ -124,11 +119,10 @@ def test_a_page_that_is_refused_says_what_to_do(page: Page, url: str, status: in
     expect(page.locator("body")).to_have_class("stale")
 
 
-@pytest.mark.parametrize("path", ["", PARTITION])
 def test_marks_and_gaps_are_lines_of_text_that_the_keyboard_reaches(
-    browse: Browse, url: str, sampler: ShownStates, path: str
+    browse: Browse, url: str, sampler: ShownStates
 ) -> None:
-    page = browse(url + path)
+    page = browse(url + PARTITION)
     expect(page.locator("#happened")).to_contain_text("no fault since")
     sampler.show(dead_broker())
     kinds = page.locator("#happened td:nth-child(2)")
