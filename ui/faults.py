@@ -100,7 +100,7 @@ async def _inject(request: Request) -> Response:
         return refused(request, "faults", f"{fault.label if fault else name}: {error}")
     finally:
         _under_way.discard(key)
-    request.app.state.sampler.mark(
+    request.app.state.sampler.history.mark(
         "fault",
         sentence,
         broker=int(aim.target) if aim.target.isdecimal() else None,

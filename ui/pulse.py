@@ -247,7 +247,7 @@ class Pulse:
             async with Producer(**settings) as producer:
                 await self.write(producer, partitions)
         except BarnabasError as error:
-            self._sampler.mark("fault", f"the pulse has ended: {error}")
+            self._sampler.history.mark("fault", f"the pulse has ended: {error}")
         finally:
             self._sampler.infers_gaps = True
 
@@ -312,7 +312,7 @@ class Pulse:
         else:
             end_ms = epoch_ms + gap.end_ms
             text = f"{name}: {gap.end_ms - gap.start_ms:.0f} ms without an acknowledgement"
-        self._sampler.gap(f"pulse {name} {gap.start_ms:.0f}", epoch_ms + gap.start_ms, end_ms, text)
+        self._sampler.history.gap(f"pulse {name} {gap.start_ms:.0f}", epoch_ms + gap.start_ms, end_ms, text)
 
 
 async def _toggle(request: Request) -> Response:

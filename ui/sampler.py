@@ -14,7 +14,6 @@ Belongs to the event loop of the server.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import os
 import time
@@ -45,6 +44,7 @@ from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.ui.context import Context
 from barnabas.ui.event_log import open_log, times_of
+from barnabas.ui.history import History
 from barnabas.ui.snapshot import Look, State, changes, figures_of, state_of
 from barnabas.ui.timeline import Event, InferredGaps, events_of, marks_between
 
@@ -60,12 +60,7 @@ _SLOW_S: Final = 10.0
 """Between two looks at values that seldom change: minimum ISRs, disks."""
 _FORGET_S: Final = 3.0
 """After a longer pause without listeners, the state before says nothing about the present."""
-_MOST_POINTS: Final = 1200
-_KEPT_MS: Final = 600_000
-"""For how long a series is kept after its last point."""
-_MOST_MARKS: Final = 500
 _MOST_UNREAD: Final = 4
-_MOST_SERIES: Final = 64
 _ADDED: Final = ("log", "marks", "figures")
 """Entries of an update that are added to what is kept, and are no part of the state."""
 
@@ -171,12 +166,7 @@ class Sampler:
         self._is_wanted = asyncio.Event()
         self.state: State | None = None
         """The newest state, without history; None before the first look."""
-        self._marks: deque[State] = deque(maxlen=_MOST_MARKS)
-        self._gaps: dict[Any, State] = {}
-        self._log: deque[State] = deque(maxlen=_MOST_MARKS)
-        self._series: dict[str, State] = {}
-        self._fresh: dict[str, dict[Any, State]] = {"marks": {}, "gaps": {}, "log": {}}
-        self._ids = itertools.count(1)
+        self.history = History()
         self._inferred = InferredGaps()
         self.infers_gaps = True
         """False while a pulse measures the gaps."""
@@ -235,22 +225,18 @@ class Sampler:
 
     def events(self) -> list[Event]:
         """The marks and gaps, the newest first."""
-        return [*reversed(events_of(self._marks, self._gaps.values()))]
+        return [*reversed(events_of(self.history.kept("marks"), self.history.gaps))]
 
     def marks(self) -> Iterable[State]:
-        return self._marks
+        return self.history.kept("marks")
 
     def log_lines(self) -> Iterable[State]:
         """The kept entries of the part ``log``."""
-        return {line["id"]: line for line in self._log}.values()
+        return {line["id"]: line for line in self.history.kept("log")}.values()
 
     def whole(self, parts: frozenset[str]) -> bytes:
         """The state with its history, for a listener that wants these parts."""
-        state = self._chosen(self.state or {}, parts)
-        history = {"marks": [*self._marks], "gaps": [*self._gaps.values()], "series": self._series}
-        if "log" in parts:
-            history["log"] = [*self._log]
-        return msgspec.json.encode({**state, **history})
+        return msgspec.json.encode(self._chosen({**(self.state or {}), **self.history.whole()}, parts))
 
     def _chosen(self, state: State, parts: frozenset[str]) -> State:
         unwanted = {key for name, kept in self._kept.items() if name and name not in parts for key in kept}
@@ -260,58 +246,6 @@ class Sampler:
         if "gone" in chosen and unwanted & chosen["gone"].keys():
             chosen["gone"] = {name: keys for name, keys in chosen["gone"].items() if name not in unwanted}
         return chosen
-
-    # -- history -------------------------------------------------------------------------------------------
-
-    def mark(
-        self,
-        kind: str,
-        text: str,
-        *,
-        broker: int | None = None,
-        partition: str | None = None,
-        time_ms: int | None = None,
-    ) -> None:
-        """Add a mark to the timeline of every page."""
-        mark: State = {"time_ms": time_ms or _now_ms(), "kind": kind, "text": text}
-        if broker is not None:
-            mark["broker"] = broker
-        if partition is not None:
-            mark["partition"] = partition
-        self._add("marks", mark, self._marks)
-
-    def gap(self, id: str, start_ms: float, end_ms: float | None, text: str) -> None:
-        """Show a gap without acknowledgements, or its end under the same id."""
-        gap = {"id": id, "start_ms": start_ms, "end_ms": end_ms, "text": text}
-        self._gaps[id] = gap
-        while len(self._gaps) > _MOST_MARKS:
-            del self._gaps[next(iter(self._gaps))]
-        self._fresh["gaps"][id] = gap
-
-    def _add(self, name: str, entry: State, kept: deque[State]) -> None:
-        identified = entry if "id" in entry else {"id": next(self._ids), **entry}
-        kept.append(identified)
-        self._fresh[name][identified["id"]] = identified
-
-    def _extend_series(
-        self, figures: Mapping[str, tuple[str, float]], time_ms: int
-    ) -> tuple[State, list[str]]:
-        """The new points, and the dropped series: too old, or those without a point for longest."""
-        fresh: State = {}
-        for name, (unit, value) in figures.items():
-            series = self._series.pop(name, {"unit": unit, "points": []})
-            series["points"].append([time_ms, value])
-            del series["points"][:-_MOST_POINTS]
-            fresh[name] = {"unit": unit, "points": [[time_ms, value]]}
-            self._series[name] = series
-        dropped = []
-        for name, series in [*self._series.items()]:
-            is_old = series["points"][-1][0] < time_ms - _KEPT_MS
-            if not is_old and len(self._series) <= _MOST_SERIES:
-                break
-            del self._series[name]
-            dropped.append(name)
-        return fresh, dropped
 
     # -- ticks ---------------------------------------------------------------------------------------------
 
@@ -355,10 +289,9 @@ class Sampler:
             before = None
         figures = figures_of(state, before)
         for name, update in [("", self.extra()), *self._part_updates()]:
-            for entry in update.get("log", ()):
-                self._add("log", entry, self._log)
-            for entry in update.get("marks", ()):
-                self._add("marks", entry, self._marks)
+            for name_of_list in ("log", "marks"):
+                for entry in update.get(name_of_list, ()):
+                    self.history.add(name_of_list, entry)
             figures |= update.get("figures", {})
             kept = {key: value for key, value in update.items() if key not in _ADDED}
             self._kept[name] = self._kept.get(name, {}) | kept
@@ -366,11 +299,12 @@ class Sampler:
             state |= kept
         if before is not None:
             for mark in marks_between(before, state, self._times.answer or {}):
-                self._add("marks", mark, self._marks)
+                self.history.add("marks", mark)
         if self.infers_gaps:
             for gap in self._inferred.look(state):
-                self.gap(gap["name"], gap["start_ms"], gap["end_ms"], gap["text"])
-        self._publish(state, *self._extend_series(figures, state["time_ms"]))
+                self.history.gap(gap["name"], gap["start_ms"], gap["end_ms"], gap["text"])
+        self.history.extend_series(figures, state["time_ms"])
+        self._publish(state)
 
     def _take_answers(self) -> None:
         for question in self._questions():
@@ -386,20 +320,15 @@ class Sampler:
             self._failures.add((type(error), place))
             log.error("%s failed; the next one follows", title, exc_info=error)
 
-    def _publish(self, state: State, series: State, dropped: list[str]) -> None:
+    def _publish(self, state: State) -> None:
         before, self.state = self.state, state
         if before is None:
             for listener in self._listeners:
                 listener.put(b"")
             return
-        change = changes(state, before)
-        fresh: State = {name: [*entries.values()] for name, entries in self._fresh.items() if entries}
-        for entries in self._fresh.values():
-            entries.clear()
-        if series:
-            fresh["series"] = series
-        if dropped:
-            fresh["gone"] = {**change.get("gone", {}), "series": dropped}
+        change, fresh = changes(state, before), self.history.take_fresh()
+        if "gone" in change and "gone" in fresh:
+            fresh["gone"] |= change["gone"]
         encoded: dict[frozenset[str], bytes] = {}
         for listener in self._listeners:
             if listener.parts not in encoded:

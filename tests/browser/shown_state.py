@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final
@@ -16,6 +15,7 @@ import uvloop
 from barnabas.ui import app
 from barnabas.ui.app import bind, make_server
 from barnabas.ui.context import Context
+from barnabas.ui.history import History
 from barnabas.ui.sampler import Sampler
 from barnabas.ui.snapshot import KEYED
 
@@ -40,7 +40,11 @@ class ShownStates(Sampler):
     def start_with(self, state: State) -> None:
         """A page that is opened gets this state."""
         self.state = state
-        self._marks, self._gaps = deque(state["marks"]), {gap["id"]: gap for gap in state["gaps"]}
+        self.history = History()
+        for mark in state["marks"]:
+            self.history.add("marks", mark)
+        for gap in state["gaps"]:
+            self.history.gap(**gap)
 
     def show(self, change: State) -> None:
         """Every open page gets the change."""

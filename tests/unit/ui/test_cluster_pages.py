@@ -49,10 +49,10 @@ async def test_a_page_is_there_before_the_first_look(app: Any, path: str) -> Non
 
 
 async def test_events_are_filtered_and_the_newest_is_first(app: Any) -> None:
-    sampler = app.state.sampler
-    sampler.mark("fault", "broker 1 was killed", broker=1, time_ms=1_000)
-    sampler.mark("isr", "broker 1 left the ISR", broker=1, time_ms=2_000)
-    sampler.mark("election", "leader 2", broker=2, time_ms=3_000)
+    history = app.state.sampler.history
+    history.mark("fault", "broker 1 was killed", broker=1, time_ms=1_000)
+    history.mark("isr", "broker 1 left the ISR", broker=1, time_ms=2_000)
+    history.mark("election", "leader 2", broker=2, time_ms=3_000)
 
     async def texts(query: str) -> list[str]:
         page = await get(app, f"events?{query}")

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
 
 
 class Marks(list[tuple[str, int | None]]):
-    """In the place of the sampler."""
+    """In the place of the history."""
 
     def mark(self, kind: str, text: str, *, broker: int | None, time_ms: int | None) -> None:
         assert kind == "fault"
@@ -41,7 +42,7 @@ def app_of(cluster: RunningCluster | None, **context: Any) -> tuple[Starlette, M
     marks = Marks()
     admin = Admin(bootstrap_servers="127.0.0.1:1")
     app = make_app(Context(admin=admin, bootstrap="", settings={}, cluster=cluster, **context))
-    app.state.sampler = marks
+    app.state.sampler = SimpleNamespace(history=marks)
     return app, marks
 
 

@@ -120,6 +120,7 @@ class World:
         self.listeners = 1
         self.state = None
         self.gaps: dict[str, str] = {}
+        self.history = self
         self.blocked: asyncio.Event | None = None
         self.stalls_s: dict[int, float] = {}
         """By number of the wait, for how much longer the event loop does not run."""

@@ -3,14 +3,12 @@
 import asyncio
 from collections import Counter
 
-import msgspec
 import pytest
 
 from barnabas.protocol.schema import ApiKey
 from barnabas.ui import sampler as sampler_module
 from barnabas.ui.context import Context
-from barnabas.ui.sampler import Part, Sampler
-from barnabas.ui.snapshot import State
+from barnabas.ui.sampler import Sampler
 from tests.support.admins import quick_admin
 from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster
@@ -52,34 +50,6 @@ async def test_a_look_asks_once_for_metadata_and_each_broker_for_its_replicas() 
         # Another look may have begun.
         assert asked[ApiKey.METADATA] <= LOOKS + 1
         assert asked[ApiKey.DESCRIBE_REPLICAS] <= BROKERS * (LOOKS + 1)
-
-
-async def test_the_series_of_groups_that_are_gone_give_way_to_new_ones() -> None:
-    """Series were kept for ever, and the lag of the 65th name never had a line."""
-    lags: dict[str, tuple[str, float]] = {}
-
-    async def ask(_: object) -> State:
-        return {"figures": dict(lags)}
-
-    part = Part("groups", 0.0, lambda _: ask)
-    async with FakeCluster(1) as cluster, quick_admin(cluster) as admin:
-        sampler = Sampler(Context(admin=admin, bootstrap=cluster.bootstrap, settings={}), [part])
-        page: set[str] = set()
-        for generation in range(4):
-            lags = {f"lag:{generation}-{number}": ("records", 1.0) for number in range(30)}
-            page |= lags.keys()
-            listener = sampler.listen(["groups"])
-            listener.needs_state = False
-            running = asyncio.create_task(sampler.run())
-            async with asyncio.timeout(20):
-                while not lags.keys() <= sampler._series.keys():
-                    await listener.wait()
-                    for change in map(msgspec.json.decode, filter(None, listener.take())):
-                        page -= {*change.get("gone", {}).get("series", ())}
-            running.cancel()
-            sampler.leave(listener)
-        assert len(sampler._series) <= 64
-        assert {name for name in sampler._series if name.startswith("lag:")} == page
 
 
 async def test_reassignments_are_looked_at_at_once_when_replicas_change() -> None:
