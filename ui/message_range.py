@@ -18,7 +18,8 @@ from barnabas.ui.message_scan import Read
 
 TIMEOUT_MS: Final = 5_000
 """Of each request, so that a partition without a leader is an error and not a wait."""
-_PAUSE_MS: Final = 100
+_PAUSES: Final = 50
+_PAUSE_S: Final = 0.1
 
 Offsets = dict[TopicPartition, int]
 
@@ -39,23 +40,21 @@ def reader(admin: Admin, ends: Mapping[TopicPartition, int] | None = None) -> Re
     """`ends`: the high watermarks that were known, of which reads expect the records before them.
 
     A new leader learns its high watermark from its followers. Until then it has no records there, and for
-    ever if the log was truncated: a read then raises OFFSET_NOT_AVAILABLE after `TIMEOUT_MS`.
+    ever if the log was truncated: a read then raises OFFSET_NOT_AVAILABLE after five seconds.
     """
     known = ends or {}
 
     async def read(starts: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, LogPiece]:
-        left = TIMEOUT_MS // _PAUSE_MS
-        while True:
+        for left in range(_PAUSES, -1, -1):
             pieces = await admin.read_log(starts, max_bytes=max_bytes, timeout_ms=TIMEOUT_MS)
             short = [tp for tp, at in starts.items() if pieces[tp].high_watermark <= at < known.get(tp, 0)]
             if not short:
                 return pieces
-            if not left:
-                tp = short[0]
-                text = f"{tp} ended before offset {known[tp]:,}, now before {pieces[tp].high_watermark:,}"
-                raise api_error(ErrorCode.OFFSET_NOT_AVAILABLE, text)
-            left -= 1
-            await asyncio.sleep(_PAUSE_MS / 1000)
+            if left:
+                await asyncio.sleep(_PAUSE_S)
+        tp = short[0]
+        text = f"{tp} ended before offset {known[tp]:,}, now before {pieces[tp].high_watermark:,}"
+        raise api_error(ErrorCode.OFFSET_NOT_AVAILABLE, text)
 
     return read
 

@@ -297,7 +297,7 @@ async def test_a_damaged_batch_is_named_and_the_rest_is_read(app: Starlette, clu
 async def test_a_log_that_ends_earlier_under_a_new_leader_is_an_error(
     start: str, app: Starlette, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_range, "_PAUSE_MS", message_range.TIMEOUT_MS)
+    monkeypatch.setattr(message_range, "_PAUSE_S", 0.0)
     write(cluster, b"kept")
     write(cluster, b"lost")
     listed = message_range._listed
