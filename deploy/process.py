@@ -29,6 +29,7 @@ from barnabas.protocol.errors import LocalError
 
 POLL_INTERVAL_S = 0.01
 _PR_SET_PDEATHSIG = 1
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class DeployError(LocalError):
@@ -83,18 +84,30 @@ class _State(NamedTuple):
 
 
 def _look(pid: int) -> _State | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            stat = file.read().decode(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    if (fields := _stat(pid)) is None:
         return None
-    # The second field, a name, may contain anything, but ends at the last parenthesis; these follow it.
-    fields = stat.rpartition(")")[2].split()
     status, threads, start_ticks = fields[0], int(fields[17]), fields[19]
     # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports.
     if status in "ZX" and threads <= 1:
         return None
     return _State(f"{_boot_id()}:{start_ticks}", status in "Tt")
+
+
+def cpu_s(pid: int) -> float | None:
+    """The CPU seconds, of all threads and in the kernel too, that a process has used; None if it is gone."""
+    fields = _stat(pid)
+    return None if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields of ``/proc/<pid>/stat`` from the third on; None if the process does not exist."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            stat = file.read().decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field, a name, may contain anything, but ends at the last parenthesis.
+    return stat.rpartition(")")[2].split()
 
 
 @cache

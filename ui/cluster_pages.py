@@ -112,7 +112,7 @@ async def _partition(request: Request) -> Response:
 
 def facts_of(partition: State) -> dict[str, Any]:
     """By title; None for what is unknown."""
-    leader, rate, moving = partition["leader"], partition["records_per_s"], partition["moving"]
+    leader, rate, target = partition["leader"], partition["records_per_s"], partition["moves_to"]
     facts = {
         "leader": "none" if leader is None or leader < 0 else f"broker {leader}",
         "epoch": partition["leader_epoch"],
@@ -120,7 +120,7 @@ def facts_of(partition: State) -> dict[str, Any]:
         "min.insync.replicas": partition["min_isr"],
         "records/s": None if rate is None else f"{rate:,.0f}",
     }
-    return facts if moving is None else facts | {"moves to": ", ".join(map(str, moving["target"]))}
+    return facts if target is None else facts | {"moves to": ", ".join(map(str, target))}
 
 
 ROUTES: Final = [

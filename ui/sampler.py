@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 import traceback
 from collections import deque
@@ -40,6 +39,7 @@ from barnabas.deploy.cluster_view import (
     zookeeper_view,
 )
 from barnabas.deploy.local_broker import LocalBroker
+from barnabas.deploy.process import cpu_s
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.ui.context import Context
@@ -395,8 +395,6 @@ class Sampler:
             view=view,
             cpu_percent=self._cpu.percent(view.processes, now),
             log_dirs={id: dirs.answer[0] for id, dirs in self._log_dirs.items() if dirs.answer},
-            is_read_only=self._context.is_read_only,
-            is_kafka=self._context.is_kafka,
         )
         return state_of(look, self.state)
 
@@ -463,7 +461,7 @@ class CpuMeter:
             if broker.process is None:
                 continue
             pid = broker.process.pid
-            spent_s = _cpu_s(pid)
+            spent_s = cpu_s(pid)
             if spent_s is None:
                 continue
             present[pid] = (now, spent_s)
@@ -473,20 +471,6 @@ class CpuMeter:
                 percents[int(broker.id)] = round(100 * (spent_s - before_s) / (now - then), 1)
         self._before = present
         return percents
-
-
-def _cpu_s(pid: int) -> float | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            stat = file.read().decode(errors="replace")
-    except OSError:
-        return None
-    # The second field, a name, may contain anything, but ends at the last parenthesis; these follow it.
-    fields = stat.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 def _placement(cluster: ClusterDescription) -> tuple[BrokerId, dict[str, list[tuple[BrokerId, ...]]]]:

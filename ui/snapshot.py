@@ -18,8 +18,6 @@ State = dict[str, Any]
 
 KEYED: Final = ("brokers", "partitions", "groups", "transactions")
 """Parts that are merged entry by entry."""
-APPENDED: Final = ("marks", "gaps", "log")
-"""Lists whose entries have an id: appended, or replaced by it."""
 _SILENT_REPLICA: Final[State] = {
     "log_start_offset": None,
     "high_watermark": None,
@@ -42,9 +40,6 @@ class Look:
     view: ClusterView
     cpu_percent: Mapping[int, float] = field(default_factory=dict)
     log_dirs: Mapping[int, BrokerLogDirs] = field(default_factory=dict)
-    is_read_only: bool = False
-    is_kafka: bool = False
-    """Brokers of other software: they describe no replicas."""
 
 
 def state_of(look: Look, before: State | None) -> State:
@@ -60,9 +55,6 @@ def state_of(look: Look, before: State | None) -> State:
         "time_ms": look.time_ms,
         "cluster_id": view.cluster_id or (before or {}).get("cluster_id"),
         "controller": view.controller_id if view.controller_id >= 0 else None,
-        "is_local": bool(view.processes),
-        "is_read_only": look.is_read_only,
-        "is_kafka": look.is_kafka,
         "problems": view.problems(),
         "zookeeper": None
         if view.zookeeper is None
@@ -124,13 +116,7 @@ def _partition(partition: PartitionView, time_ms: int, before: State | None) -> 
         "records_per_s": rate,
         "is_under_min_isr": partition.is_under_min_isr,
         "replicas": _replicas(partition),
-        "moving": None
-        if moving is None
-        else {
-            "target": list(moving.target),
-            "adding": list(moving.adding),
-            "removing": list(moving.removing),
-        },
+        "moves_to": None if moving is None else list(moving.target),
     }
 
 

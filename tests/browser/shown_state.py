@@ -111,7 +111,7 @@ def make_partition(number: int = 0, *, topic: str = "orders", **values: Any) -> 
         "min_isr": 2,
         "records_per_s": 30.0,
         "is_under_min_isr": False,
-        "moving": None,
+        "moves_to": None,
         "replicas": {
             "1": make_replica(1204, high=1198),
             "2": make_replica(1204, high=1198, remote=1200),
@@ -150,9 +150,6 @@ def make_state(partitions: int = 6) -> State:
         "time_ms": now_ms,
         "cluster_id": "test",
         "controller": 1,
-        "is_local": True,
-        "is_read_only": False,
-        "is_kafka": False,
         "problems": [],
         "zookeeper": {"endpoint": "127.0.0.1:2181", "state": "running", "pid": 99},
         "brokers": {str(id): make_broker(id) for id in (1, 2, 3)},

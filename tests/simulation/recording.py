@@ -64,7 +64,6 @@ def picture(world: World) -> dict[str, Any]:
         "records_per_s": 0,
         "is_under_min_isr": len(state.isr) < world.min_insync_replicas,
         "replicas": replicas,
-        "moving": None,
     }
     return {"partitions": {name: partition}, "brokers": brokers}
 

@@ -87,7 +87,6 @@ async def test_the_page_has_of_each_replica_what_the_protocol_tells(is_kafka: bo
             sampler = Sampler(Context(admin=admin, bootstrap=cluster.bootstrap, settings={}))
             await look(sampler, 3)
         assert sampler.state is not None
-        assert sampler.state["is_kafka"] is is_kafka
         replica = sampler.state["partitions"]["t-0"]["replicas"]["1"]
         assert (replica["log_start_offset"], replica["high_watermark"], replica["log_end_offset"]) == (
             0,
