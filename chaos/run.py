@@ -57,7 +57,8 @@ class Recording:
 def run(scenario: Scenario, name: str, directory: Path, *, seed: int, say: Say) -> Recording:
     """`name` is that of the scenario in the recording.
 
-    Raises DeployError if the cluster does not start, and KeyboardInterrupt before the load has begun.
+    Raises DeployError if the cluster does not start, KeyboardInterrupt before the load has begun, and before
+    anything is started as `LocalCluster.check_settings`.
     """
     cluster = LocalCluster(
         directory,
@@ -66,6 +67,7 @@ def run(scenario: Scenario, name: str, directory: Path, *, seed: int, say: Say) 
         links=scenario.needs_links,
     )
     try:
+        cluster.check_settings(scenario.topic_settings)
         cluster.start()
         return _Run(scenario, cluster, seed, say).record(name)
     finally:

@@ -26,10 +26,10 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
-from barnabas.broker.config.load import config_from, overridden
+from barnabas.broker.config.load import config_from, overridden, validate_topic_config
 from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.links import LinkServer
 from barnabas.deploy.local_broker import (
@@ -198,11 +198,15 @@ class LocalCluster(RunningCluster):
         id = self.broker(broker_id).id
         self._broker_settings[id] = overridden(self._broker_settings.get(id, {}), settings)
 
-    def check_settings(self) -> None:
-        """Raise InvalidConfiguration, before anything is started, for settings that a broker would refuse."""
+    def check_settings(self, topic: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Raise, before anything is started, for settings that a broker would refuse.
+
+        InvalidConfiguration for those of brokers, INVALID_CONFIG for those of a `topic` to be created.
+        """
         self._prepare_security()
         for broker in self.brokers:
-            config_from(broker.all_settings(self._settings_of(broker.id)))
+            config = config_from(broker.all_settings(self._settings_of(broker.id)))
+            validate_topic_config(topic, config.topics)
 
     def close(self) -> None:
         """Release the directory and the ports; detached processes continue to run."""

@@ -17,6 +17,7 @@ from barnabas.chaos.scenario import Scenario
 from barnabas.chaos.verdict import NOT_RUN, conclude
 from barnabas.cli import chaos
 from barnabas.cli.main import main
+from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
 
 P0 = TopicPartition("t", 0)
@@ -108,6 +109,19 @@ def test_wrong_usage(
     monkeypatch.setattr(chaos, "run", None)
     assert main(["chaos", *words]) == code
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("of", ["cluster", "topic"])
+def test_a_misspelt_setting_is_refused_before_anything_starts(
+    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(LocalCluster, "start", None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    scenario = tmp_path / "x.toml"
+    scenario.write_text(f"title = 'x'\nseconds = 2\n[{of}.settings]\n'min.insync.replica' = 2\n")
+    assert main(["chaos", str(scenario), "--report", str(tmp_path / "report.html")]) == 2
+    assert "did you mean min.insync.replicas?" in capsys.readouterr().err
+    assert not [*tmp_path.glob("barnabas-chaos-*")]
 
 
 def test_sigterm_removes_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
