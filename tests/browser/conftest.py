@@ -55,15 +55,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def browse(browser: Browser) -> Iterator[Browse]:
-    """``browse(url, color_scheme="light", width=400)``: the page at a URL, in a window of its own."""
+    """``browse(url)``: the page at a URL, in a window of its own."""
     problems: list[str] = []
     contexts = []
 
-    def opened(url: str, *, color_scheme: str = "dark", width: int = 1000, height: int = 700) -> Page:
+    def opened(url: str) -> Page:
         context = browser.new_context(
-            color_scheme=color_scheme,  # type: ignore[arg-type]  # callers pass a literal of playwright
-            viewport={"width": width, "height": height},
-            reduced_motion="reduce",
+            color_scheme="dark", viewport={"width": 1000, "height": 700}, reduced_motion="reduce"
         )
         contexts.append(context)
         page = context.new_page()

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from tests.browser.accessibility import broken_rules
 from tests.browser.conftest import Browse
 from tests.cluster.tools import KILLED, call_command, run_command
 from tests.support.waiting import wait_for
@@ -119,7 +119,6 @@ def look_at_all(page: Page, url: str) -> None:
         width = page.evaluate("document.documentElement.scrollWidth")
         if width != 400:
             found.append(f"{path}: {width} pixels wide")
-        result = Axe().run(page)
-        if result.violations_count:
-            found.append(f"{path}: {result.generate_report()}")
+        if broken := broken_rules(page):
+            found.append(f"{path}: {broken}")
     assert not found, "\n".join(found)

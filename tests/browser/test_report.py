@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from axe_playwright_python.sync_playwright import Axe
-
 from barnabas.ui.report import render_report
+from tests.browser.accessibility import broken_rules
 
 WIDTH = 400
 BEGAN_MS = 1_000_000
@@ -54,8 +53,8 @@ def test_a_report_draws_its_charts_from_a_file(page: Any, tmp_path: Path) -> Non
     assert page.locator(".gap").all_inner_texts() == ["1,000 ms", "1,000 ms"]
     assert page.get_by_role("img", name="broker 1 in the ISR of t-0: from 0 to 20 percent").count() == 1
     assert page.evaluate("document.documentElement.scrollWidth") == WIDTH
-    for color_scheme in ("dark", "light"):
-        page.emulate_media(color_scheme=color_scheme)
-        found = Axe().run(page)
-        assert found.violations_count == 0, found.generate_report()
+    page.emulate_media(color_scheme="dark")
+    assert broken_rules(page) == ""
+    page.emulate_media(color_scheme="light")
+    assert broken_rules(page, "color-contrast") == ""
     assert (problems, requests) == ([], [file.as_uri()])
