@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mkdocs.structure.files import File, Files
 
-from barnabas.ui.report import as_classic_script
+from barnabas.ui.report import as_classic_script, as_data
 
 UI: Final = Path(__file__).parents[1] / "ui"
 _MODULES: Final = ("dom.js", "picture.js", "replay.js")
@@ -38,7 +38,5 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def _filled(place: re.Match[str]) -> str:
-    recording = (UI / "replays" / f"{place[2]}.json").read_text()
-    # Nothing else ends a script element.
-    data = recording.replace("</", "<\\/")
+    data = as_data((UI / "replays" / f"{place[2]}.json").read_text())
     return f'{place[1]}{place[3]}<script type="application/json">{data}</script>'

@@ -41,6 +41,7 @@ from barnabas.ui import (
 )
 from barnabas.ui.access import Access, Address, local_addresses
 from barnabas.ui.context import HERE, Context, render
+from barnabas.ui.report import as_data
 from barnabas.ui.sampler import Listener, Part, Sampler
 
 HOST: Final = "127.0.0.1"
@@ -65,8 +66,7 @@ async def _replay(request: Request) -> Response:
     if name and name not in paths:
         problem = f"There is no recording {name!r}; there are {', '.join(paths)}."
         return render(request, "replay.html", status=404, titles=titles, name="", data="", problem=problem)
-    # Nothing else ends a script element.
-    data = paths[name].read_text().replace("</", "<\\/") if name else ""
+    data = as_data(paths[name].read_text()) if name else ""
     return render(request, "replay.html", titles=titles, name=name, data=data, problem="")
 
 

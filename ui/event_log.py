@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from barnabas.deploy.log_files import LOG_FILES, LogEntry, LogFile
 from barnabas.ui.context import Context, context_of, render
+from barnabas.ui.timeline import controller_text, isr_texts, leader_text
 
 _FILES: Final = ("controller", "state-change")
 _LAST_LINES: Final = 100
@@ -92,17 +93,15 @@ def times_of(entries: Iterable[Entry]) -> dict[tuple[str, str, str], int]:
 def _changes_in(text: str) -> Iterator[tuple[str, str, str]]:
     """Kind, sentence and partition of each change that a line tells."""
     if found := _CONTROLLER.search(text):
-        yield "controller", f"broker {found[1]} is the controller", ""
+        yield "controller", controller_text(int(found[1])), ""
     elif found := _ELECTION.search(text):
-        yield "election", f"leader {found[2]}", found[1]
+        yield "election", leader_text(int(found[2])), found[1]
     elif found := _NO_LEADER.search(text):
-        yield "election", "no leader", found[1]
+        yield "election", leader_text(None), found[1]
     elif found := _ISR.search(text):
-        before, after = ({int(id) for id in re.findall(r"\d+", ids)} for ids in (found[2], found[3]))
-        for id in sorted(before - after):
-            yield "isr", f"broker {id} left the ISR", found[1]
-        for id in sorted(after - before):
-            yield "isr", f"broker {id} joined the ISR", found[1]
+        before, after = ([int(id) for id in re.findall(r"\d+", ids)] for ids in (found[2], found[3]))
+        for changed, _ in isr_texts(before, after):
+            yield "isr", changed, found[1]
 
 
 def open_log(context: Context) -> EventLog:

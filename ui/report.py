@@ -35,7 +35,7 @@ def render_report(recording: Mapping[str, Any]) -> str:
         strips=isr_strips(recording),
         events=events_of(recording["marks"], recording["gaps"]),
         style=Markup("\n".join(path.read_text(encoding="utf-8") for path in styles)),
-        data=Markup(_as_data(recording)),
+        data=as_data(json.dumps(recording, separators=(",", ":"))),
         scripts=[Markup(_checked(script)) for script in (chart, modules)],
     )
 
@@ -82,9 +82,9 @@ def _joined(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(start, round(end - start, 3)) for start, end in found]
 
 
-def _as_data(value: Mapping[str, Any]) -> str:
+def as_data(text: str) -> Markup:
     """JSON that cannot end its script element."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+    return Markup(text.replace("<", "\\u003c"))
 
 
 def _checked(script: str) -> str:

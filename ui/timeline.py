@@ -55,10 +55,7 @@ def marks_between(before: State, after: State, times: Times = _NO_TIMES) -> Iter
         text = f"ZooKeeper {_WORDS[earlier['state'], own['state']]}"
         yield {"time_ms": time_ms, "kind": "zookeeper", "text": text}
     if (controller := after["controller"]) != before["controller"]:
-        if controller is None:
-            text, details = "there is no controller", {}
-        else:
-            text, details = f"broker {controller} is the controller", {"broker": controller}
+        text, details = controller_text(controller), {} if controller is None else {"broker": controller}
         exact_ms = times.get(("controller", text, ""), time_ms)
         yield {"time_ms": exact_ms, "kind": "controller", "text": text, **details}
     yield from _partition_marks(before["partitions"], after["partitions"], time_ms, times)
@@ -75,13 +72,9 @@ def _partition_marks(before: State, after: State, time_ms: int, times: Times) ->
         if leader != was["leader"] or (
             leader is not None and partition["leader_epoch"] > was["leader_epoch"]
         ):
-            text = "no leader" if leader is None else f"leader {leader}"
-            changed.setdefault(("election", text, leader), []).append(name)
-        left = sorted(set(was["isr"]) - set(partition["isr"]))
-        joined = sorted(set(partition["isr"]) - set(was["isr"]))
-        for ids, word in ((left, "left"), (joined, "joined")):
-            for id in ids:
-                changed.setdefault(("isr", f"broker {id} {word} the ISR", id), []).append(name)
+            changed.setdefault(("election", leader_text(leader), leader), []).append(name)
+        for text, id in isr_texts(was["isr"], partition["isr"]):
+            changed.setdefault(("isr", text, id), []).append(name)
     for (kind, text, broker), names in changed.items():
         exact_ms = [times[kind, text, name] for name in names if (kind, text, name) in times]
         mark = {"time_ms": min(exact_ms, default=time_ms), "kind": kind, "text": f"{text}: {_listed(names)}"}
@@ -90,6 +83,22 @@ def _partition_marks(before: State, after: State, time_ms: int, times: Times) ->
         if len(names) == 1:
             mark["partition"] = names[0]
         yield mark
+
+
+def controller_text(controller: int | None) -> str:
+    return "there is no controller" if controller is None else f"broker {controller} is the controller"
+
+
+def leader_text(leader: int | None) -> str:
+    return "no leader" if leader is None else f"leader {leader}"
+
+
+def isr_texts(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """A sentence for each broker that left or joined, and its id."""
+    for id in sorted({*before} - {*after}):
+        yield f"broker {id} left the ISR", id
+    for id in sorted({*after} - {*before}):
+        yield f"broker {id} joined the ISR", id
 
 
 def _listed(names: Sequence[str]) -> str:
