@@ -185,3 +185,77 @@ def test_a_change_of_one_partition_touches_its_square_alone(
     assert set(page.evaluate("window.changed")) == {"partition?topic=orders&partition=7"}
     sampler.show({"gone": {"partitions": ["orders-99"]}})
     expect(page.locator("#topics .square")).to_have_count(99)
+
+
+def test_new_rows_take_no_focus_and_no_selection_from_others(
+    browse: Browse, url: str, sampler: ShownStates
+) -> None:
+    """Rows were changed by their place: a selection, and a pressed link, were of the row that came after."""
+    sampler.start_with(make_state(1) | dead_broker())
+    page = browse(url)
+    row = page.locator("#happened tr").first
+    row.evaluate("row => getSelection().selectAllChildren(row)")
+    text = page.evaluate("getSelection().toString()")
+    newer = {"id": 9, "time_ms": make_state()["time_ms"], "kind": "fault", "text": "broker 2 was killed"}
+    sampler.show({"marks": [newer, *dead_broker()["marks"]]})
+    expect(row).to_contain_text("broker 2 was killed")
+    assert page.evaluate("getSelection().toString()") == text
+    page.goto(url + "topics")
+    link = page.get_by_role("link", name="messages of orders")
+    link.focus()
+    sampler.show({"partitions": {"a-0": make_partition(topic="a")}})
+    expect(page.locator("#topics .topic")).to_have_text(["a", "orders"])
+    expect(link).to_be_focused()
+
+
+def test_a_change_under_way_is_not_sent_again_and_moves_nothing(browse: Browse, url: str) -> None:
+    """Its button lost the focus, a refresh enabled it, and its outcome moved another under the pointer."""
+    page = browse(url)
+    sent, held = [], []
+    page.route("**/pulse", lambda route: (sent.append(route), held.append(route)))
+    button = page.get_by_role("button", name="Write a pulse")
+    place = page.locator("#brokers").bounding_box()
+    button.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(page.locator("#outcome")).to_have_text("Write a pulse …")
+    held.pop().fulfill(json={"outcome": "A pulse is written."})
+    expect(page.locator("#outcome")).to_have_text("A pulse is written.")
+    assert page.locator("#brokers").bounding_box() == place
+    expect(button).to_be_focused()
+    assert len(sent) == 1
+
+
+def test_of_labels_that_overlap_the_one_of_the_longest_gap_is_shown(
+    browse: Browse, url: str, sampler: ShownStates
+) -> None:
+    now_ms = make_state()["time_ms"]
+    ends = {"first": (-3000, -2900), "longest": (-2800, -2000), "last": (-1900, -1800)}
+    sampler.start_with(
+        make_state()
+        | {
+            "gaps": [
+                {"id": id, "start_ms": now_ms + start, "end_ms": now_ms + end, "text": id}
+                for id, (start, end) in ends.items()
+            ]
+        }
+    )
+    page = browse(url)
+    expect(page.locator(".gap")).to_have_text(["", "800 ms", ""])
+    assert [gap.get_attribute("title") for gap in page.locator(".gap").all()] == [*ends]
+
+
+def test_a_page_without_news_is_not_live_and_a_deleted_partition_has_no_picture(
+    browse: Browse, url: str, sampler: ShownStates
+) -> None:
+    page = browse(url + PARTITION)
+    connection = page.locator("#connection")
+    expect(connection).to_have_text("live")
+    page.clock.install()
+    sampler.show({"gone": {"partitions": ["orders-0"]}})
+    expect(page.locator("#picture")).to_be_hidden()
+    page.clock.fast_forward(10_000)
+    expect(connection).to_contain_text("no news")
+    sampler.show({"partitions": {"orders-0": make_partition()}})
+    expect(connection).to_have_text("live")
+    expect(page.locator("#picture")).to_be_visible()

@@ -61,17 +61,22 @@ export function timeline(element) {
     const found = buckets(min, max, x);
     const gaps = (latest.gaps ?? []).filter((gap) => (gap.end_ms ?? max) >= min && gap.start_ms <= max)
       .map((gap) => [gap.id, gap]);
-    let labelled = -LABEL_PX;
+    const width = chart.over.clientWidth;
+    const lasts = (gap) => (gap.end_ms ?? max) - gap.start_ms;
+    const isFlipped = (gap) => x(gap.start_ms) > width - LABEL_PX;
+    const labelX = (gap) => (isFlipped(gap) ? x(gap.start_ms) - LABEL_PX : x(gap.end_ms ?? max));
+    // Of labels that would overlap the longest gap keeps its own; all are in the title, and in the table.
+    const labelled = [];
+    for (const [, gap] of [...gaps].sort(([, one], [, other]) => lasts(other) - lasts(one))) {
+      if (labelled.every((each) => Math.abs(labelX(each) - labelX(gap)) >= LABEL_PX)) labelled.push(gap);
+    }
     keyed(overlay, gaps, () => h("div", { class: "gap" }, h("span")), (bar, gap) => {
-      const [left, right] = [x(gap.start_ms), x(gap.end_ms ?? max)];
-      const hasRoom = right >= labelled + LABEL_PX;
-      if (hasRoom) labelled = right;
+      const left = x(gap.start_ms);
       bar.style.left = `${left}px`;
-      bar.style.width = `${Math.max(3, right - left)}px`;
-      bar.classList.toggle("flip", left > chart.over.clientWidth - LABEL_PX);
+      bar.style.width = `${Math.max(3, x(gap.end_ms ?? max) - left)}px`;
+      bar.classList.toggle("flip", isFlipped(gap));
       setAttribute(bar, "title", gap.text);
-      const lasts = duration((gap.end_ms ?? max) - gap.start_ms) + (gap.end_ms ? "" : " …");
-      setText(bar.firstChild, hasRoom ? lasts : "");
+      setText(bar.firstChild, labelled.includes(gap) ? duration(lasts(gap)) + (gap.end_ms ? "" : " …") : "");
     });
     keyed(lanes, LANES.map((lane) => [lane, found.filter(([, bucket]) => bucket.lane === lane)]),
       (lane) => h("div", { class: "lane" },

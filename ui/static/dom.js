@@ -28,23 +28,24 @@ export function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
 
-/** Make the children of `parent` one per entry: make(key, value) if new, then update(child, value, key). */
+/** Make the elements of `parent` one per entry: make(key, value) if new, then update(element, value, key). */
 export function keyed(parent, entries, make, update) {
   if (!parent.elementsByKey) parent.replaceChildren();
   const elements = (parent.elementsByKey ??= new Map());
   const left = new Set(elements.keys());
-  let place = parent.firstChild;
-  for (const [key, value] of entries) {
-    left.delete(key);
-    let element = elements.get(key);
-    if (!element) elements.set(key, (element = make(key, value)));
-    update(element, value, key);
-    if (element === place) place = place.nextSibling;
-    else parent.insertBefore(element, place);
-  }
+  for (const [key] of entries) left.delete(key);
+  // Before the others have their places: an element that is moved loses the focus.
   for (const key of left) {
     elements.get(key).remove();
     elements.delete(key);
+  }
+  let place = parent.firstElementChild;
+  for (const [key, value] of entries) {
+    let element = elements.get(key);
+    if (!element) elements.set(key, (element = make(key, value)));
+    update(element, value, key);
+    if (element === place) place = place.nextElementSibling;
+    else parent.insertBefore(element, place);
   }
 }
 

@@ -14,6 +14,8 @@ let partition = null;
 
 function draw() {
   const selected = Number(here.searchParams.get("replica"));
+  // A deleted topic has no picture.
+  picture.hidden = !partition;
   if (partition) drawPartition(picture, partition, { selected, onReplica: select });
 }
 

@@ -4,6 +4,7 @@ import { setText } from "./dom.js";
 const BY_KEY = ["brokers", "partitions", "groups", "transactions"];
 const BY_ID = { marks: 500, gaps: 500, log: 500 };
 const MAX_POINTS = 1300;
+const SILENT_MS = 4000;
 
 /**
  * Take a change into the state: entries by their keys or ids, points at the end of their series.
@@ -42,6 +43,14 @@ function say(word, isLive) {
   document.body.classList.toggle("stale", !isLive);
 }
 
+let silence = null;
+
+function sayLive() {
+  say("live", true);
+  clearTimeout(silence);
+  silence = setTimeout(say, SILENT_MS, "no news from the server of this page", false);
+}
+
 /** Another server has another token; this one refuses a page only if too many are open. */
 async function refusal() {
   const answer = await fetch("./", { method: "HEAD" }).catch(() => null);
@@ -55,16 +64,18 @@ function connect() {
   source.addEventListener("state", (event) => {
     state = {};
     merge(state, JSON.parse(event.data));
-    say("live", true);
+    sayLive();
     tell(state);
   });
   source.addEventListener("change", (event) => {
     if (!state) return;
     const change = JSON.parse(event.data);
     merge(state, change);
+    sayLive();
     tell(change);
   });
   source.addEventListener("error", async () => {
+    clearTimeout(silence);
     say("connection lost, trying again", false);
     // The server has answered with a refusal, after which a browser does not try again.
     if (source.readyState === EventSource.CLOSED) say(await refusal(), false);
