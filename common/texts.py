@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
     """``1 record``, ``2 records``."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """``a, b and 3 more``; all of them if they are at most so many."""
+    rest = len(texts) - most
+    return separator.join(texts[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def iso_time(timestamp_ms: int) -> str:

@@ -19,7 +19,7 @@ from barnabas.client.admin.admin import Admin, ClusterDescription, ConfigResourc
 from barnabas.client.admin.log_dirs import BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.metadata import PartitionInfo, TopicInfo
-from barnabas.common.texts import count
+from barnabas.common.texts import count, first_of
 from barnabas.deploy.faults import has_full_disk
 from barnabas.deploy.links import Rule, broken_text
 from barnabas.deploy.local_broker import LocalBroker
@@ -211,11 +211,10 @@ class ClusterView:
             for id in self.full_brokers
         ]
         if self.broken_links:
-            texts = [broken_text(rule) for rule in self.broken_links]
-            more = f" and {len(texts) - _SHOWN_NAMES} more" * (len(texts) > _SHOWN_NAMES)
+            broken = first_of([broken_text(rule) for rule in self.broken_links], _SHOWN_NAMES)
             problems.append(
-                f"links are broken ({', '.join(texts[:_SHOWN_NAMES])}{more}): mend them on the page Faults, "
-                f"or all with `barnabas restart links{self.dir_words}`"
+                f"links are broken ({broken}): mend them on the page Faults, or all with "
+                f"`barnabas restart links{self.dir_words}`"
             )
         return problems
 

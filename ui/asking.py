@@ -54,12 +54,18 @@ _STATUSES: Final = {
 """Of HTTP; an error that is not listed is the cluster's, which is a server that this one asks: 502."""
 
 
+class Missing(ValueError):
+    """The cluster does not have what the request names."""
+
+
 class Conflict(ValueError):
     """The change does not fit the present state of the cluster."""
 
 
 def status_of(error: Exception) -> int:
     match error:
+        case Missing():
+            return 404
         case Conflict():
             return 409
         case TimeoutError() | RequestTimedOutLocally():
@@ -71,6 +77,10 @@ def status_of(error: Exception) -> int:
         case ApiError():
             return _STATUSES.get(error.code, 502)
     return 502
+
+
+def error_text(error: Exception) -> str:
+    return "The cluster did not answer in time." if isinstance(error, TimeoutError) else str(error)
 
 
 async def answer_change(

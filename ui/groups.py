@@ -32,7 +32,7 @@ from barnabas.client.admin.offset_reset import (
 )
 from barnabas.client.offsets import EARLIEST, LATEST
 from barnabas.common.settings import LONG_MAX
-from barnabas.common.texts import count
+from barnabas.common.texts import count, first_of
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition
 from barnabas.ui.asking import TIMEOUT_MS, Conflict, State, answer_change, paced, tried
@@ -305,8 +305,7 @@ async def _apply(admin: Admin, group_id: str, text: str) -> str:
     offsets = {entry.partition: entry.after for entry in shown}
     now = await plan_reset(admin, group_id, ToOffsets(offsets), None, await partition_counts(admin))
     if changes := changes_since(shown, now):
-        more = f", and {len(changes) - 3} more" if len(changes) > 3 else ""
-        raise Conflict(f"since the dry run {'; '.join(changes[:3])}{more}")
+        raise Conflict(f"since the dry run {first_of(changes, 3, '; ')}")
     await admin.alter_group_offsets(group_id, offsets, timeout_ms=TIMEOUT_MS)
     return f"The offsets of {count(len(shown), 'partition')} are set as the dry run showed."
 

@@ -15,20 +15,16 @@ from barnabas.common.texts import iso_time
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.records import RecordFields
-from barnabas.ui.asking import status_of
+from barnabas.ui.asking import Missing, error_text, status_of
 from barnabas.ui.context import Context, context_of, render
 from barnabas.ui.message_formats import show
 from barnabas.ui.message_query import FORMATS, Query, link, parse_query
 from barnabas.ui.message_range import find_range, reader
 from barnabas.ui.message_scan import Bounds, Scan, make_row, records_of
-from barnabas.ui.messages import DEADLINE_S, error_text, file_name, state_of
+from barnabas.ui.messages import DEADLINE_S, file_name, state_of
 
 _MAX_SHOWN_BYTES: Final = 1 << 20
 _NO_PRODUCER: Final = -1
-
-
-class _NoRecord(ValueError):
-    """The log has no record at the offset."""
 
 
 def _place(parameters: Mapping[str, str]) -> tuple[Query, TopicPartition, int]:
@@ -42,13 +38,13 @@ def _place(parameters: Mapping[str, str]) -> tuple[Query, TopicPartition, int]:
 
 
 async def _find(context: Context, query: Query, offset: int) -> tuple[LogBatch, RecordFields]:
-    """The batch with an offset, and the record. Raises BarnabasError, ValueError and _NoRecord."""
+    """The batch with an offset, and the record. Raises BarnabasError, ValueError and Missing."""
     tp = TopicPartition(query.topic, query.partition or 0)
     found = await find_range(context.admin, query)
     if tp not in found.high:
         raise api_error(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} cannot be read: it has no leader now")
     if not found.log_start[tp] <= offset < found.high[tp]:
-        raise _NoRecord(f"{tp} has offsets {found.log_start[tp]} to before {found.high[tp]}, not {offset}")
+        raise Missing(f"{tp} has offsets {found.log_start[tp]} to before {found.high[tp]}, not {offset}")
     piece = (await reader(context.admin)({tp: offset}, 1))[tp]
     following = -1
     for batch in piece.batches[:2]:
@@ -58,7 +54,7 @@ async def _find(context: Context, query: Query, offset: int) -> tuple[LogBatch, 
             if following < offset < fields[0]:
                 following = fields[0]
     where = f"; the next one is at {following}" if following > offset else ""
-    raise _NoRecord(f"{tp} has no record at offset {offset}, which a compaction may have removed{where}")
+    raise Missing(f"{tp} has no record at offset {offset}, which a compaction may have removed{where}")
 
 
 async def _message(request: Request) -> Response:
@@ -69,12 +65,8 @@ async def _message(request: Request) -> Response:
         async with asyncio.timeout(DEADLINE_S):
             values |= await _values(context, query, tp, offset)
     except (BarnabasError, ValueError, TimeoutError) as error:
-        return render(request, "message.html", status=_status_of(error), error=error_text(error))
+        return render(request, "message.html", status=status_of(error), error=error_text(error))
     return render(request, "message.html", **values)
-
-
-def _status_of(error: Exception) -> int:
-    return 404 if isinstance(error, _NoRecord) else status_of(error)
 
 
 async def _values(context: Context, query: Query, tp: TopicPartition, offset: int) -> dict[str, Any]:
@@ -129,7 +121,7 @@ async def _bytes(request: Request) -> Response:
         async with asyncio.timeout(DEADLINE_S):
             _, fields = await _find(context_of(request), query, offset)
     except (BarnabasError, ValueError, TimeoutError) as error:
-        return PlainTextResponse(f"{error_text(error)}\n", _status_of(error))
+        return PlainTextResponse(f"{error_text(error)}\n", status_of(error))
     data = fields[2] if part == "key" else fields[3]
     name = f"{file_name(tp.topic)}-{tp.partition}-{offset}.{part}"
     headers = {"content-disposition": f'attachment; filename="{name}"'}

@@ -25,7 +25,7 @@ from barnabas.client.record_texts import json_line
 from barnabas.common.texts import count, iso_time
 from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicId
-from barnabas.ui.asking import status_of
+from barnabas.ui.asking import error_text, status_of
 from barnabas.ui.context import TEMPLATES, Context, context_of, render
 from barnabas.ui.message_formats import show
 from barnabas.ui.message_query import (
@@ -63,10 +63,6 @@ _STATES: Final = {
 }
 _OPEN: Final = ("open", "Its transaction is open: read_committed consumers wait for its end.")
 _HELD_BACK: Final = ("held back", "An earlier open transaction holds it back from read_committed consumers.")
-
-
-def error_text(error: Exception) -> str:
-    return "The cluster did not answer in time." if isinstance(error, TimeoutError) else str(error)
 
 
 def state_of(row: Row) -> list[tuple[str, str]]:

@@ -16,10 +16,9 @@ from barnabas.client.producer.producer import Producer
 from barnabas.common.settings import INT_MAX, LONG_MAX
 from barnabas.protocol.errors import BarnabasError, ClusterAuthorizationFailedError, ErrorCode, api_error
 from barnabas.ui.access import MAX_BODY_BYTES
-from barnabas.ui.asking import status_of
+from barnabas.ui.asking import error_text, status_of
 from barnabas.ui.context import Context, context_of, form_of, outcome, render
 from barnabas.ui.message_query import link, parse_bytes, parse_number, parse_time
-from barnabas.ui.messages import error_text
 
 _DEADLINE_S: Final = 20.0
 _REQUEST_MS: Final = 8_000

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from barnabas.common.texts import first_of
 from barnabas.ui.snapshot import State, is_another
 
 _MOST_NAMED: Final = 4
@@ -77,7 +78,8 @@ def _partition_marks(before: State, after: State, time_ms: int, times: Times) ->
             changed.setdefault(("isr", text, id), []).append(name)
     for (kind, text, broker), names in changed.items():
         exact_ms = [times[kind, text, name] for name in names if (kind, text, name) in times]
-        mark = {"time_ms": min(exact_ms, default=time_ms), "kind": kind, "text": f"{text}: {_listed(names)}"}
+        named = f"{text}: {first_of(names, _MOST_NAMED)}"
+        mark = {"time_ms": min(exact_ms, default=time_ms), "kind": kind, "text": named}
         if broker is not None:
             mark["broker"] = broker
         if len(names) == 1:
@@ -99,11 +101,6 @@ def isr_texts(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[str
         yield f"broker {id} left the ISR", id
     for id in sorted({*after} - {*before}):
         yield f"broker {id} joined the ISR", id
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMED])
-    return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
 
 
 class Event(NamedTuple):

@@ -28,6 +28,7 @@ from barnabas.broker.coordinators.broker_links import BrokerLinks, Window
 from barnabas.broker.coordinators.topic_coordinator import Host
 from barnabas.broker.replication.marker_writer import MarkerOutcome, TransactionMarker
 from barnabas.common.backoff import doubled
+from barnabas.common.texts import first_of
 from barnabas.protocol.errors import ErrorCode, LocalError, known_code
 from barnabas.protocol.ids import NO_BROKER, BrokerId, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages import transactions as wire
@@ -274,5 +275,4 @@ def _make_request(parts: Sequence[_Part]) -> wire.WriteTxnMarkersRequest:
 
 
 def _listed(partitions: Collection[TopicPartition]) -> str:
-    names = [str(name) for name in list(partitions)[:5]]
-    return ", ".join(names) + (f" and {len(partitions) - 5} more" if len(partitions) > 5 else "")
+    return first_of([str(name) for name in partitions], 5)

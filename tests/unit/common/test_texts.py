@@ -2,7 +2,7 @@
 
 import pytest
 
-from barnabas.common.texts import age_text
+from barnabas.common.texts import age_text, first_of
 
 
 @pytest.mark.parametrize(
@@ -11,3 +11,8 @@ from barnabas.common.texts import age_text
 )
 def test_an_age_has_its_two_largest_units(age_ms: int, text: str) -> None:
     assert age_text(age_ms) == text
+
+
+@pytest.mark.parametrize(("most", "text"), [(1, "a and 2 more"), (2, "a, b and 1 more"), (3, "a, b, c")])
+def test_a_long_list_is_cut_and_the_rest_is_counted(most: int, text: str) -> None:
+    assert first_of(["a", "b", "c"], most) == text
