@@ -79,23 +79,6 @@ def dead_broker() -> dict[str, Any]:
     }
 
 
-def test_a_broker_that_dies_is_seen_in_its_row_and_on_the_axis_of_time(
-    browse: Browse, url: str, sampler: ShownStates
-) -> None:
-    page = browse(url)
-    row = page.locator("[data-broker='1']")
-    expect(row.locator(".state")).to_have_text("running")
-    sampler.show(dead_broker())
-    expect(row.locator(".state")).to_have_text("gone")
-    expect(row).to_have_class("gone")
-    expect(page.locator("#problems")).to_contain_text("broker 1 is down: barnabas restart 1")
-    expect(page.locator(".gap")).to_have_text("312 ms")
-    # Two elections at one moment are one mark.
-    expect(page.locator(".mark.election")).to_have_text("E\u00d72")
-    sampler.show({"brokers": {"1": make_broker(1)}, "problems": []})
-    expect(row).to_have_class("running")
-
-
 def test_names_of_the_language_are_names_of_groups_as_others(browse: Browse, url: str) -> None:
     script = """async () => {
         const { merge } = await import("./static/stream.js");
@@ -133,6 +116,8 @@ def test_marks_and_gaps_are_lines_of_text_that_the_keyboard_reaches(
     # The chart has them too.
     expect(page.locator(".gap")).to_have_text("312 ms")
     expect(page.locator(".mark.fault")).to_have_text("F")
+    # Two elections at one moment are one mark.
+    expect(page.locator(".mark.election")).to_have_text("E\u00d72")
 
 
 def test_the_keyboard_reaches_the_explanation_of_a_replica(
