@@ -79,14 +79,29 @@ def dead_broker() -> dict[str, Any]:
     }
 
 
-def test_names_of_the_language_are_names_of_groups_as_others(browse: Browse, url: str) -> None:
+def test_a_change_is_of_the_entries_that_it_names(browse: Browse, url: str) -> None:
+    # Also names that the language has.
     script = """async () => {
         const { merge } = await import("./static/stream.js");
         const state = {};
         merge(state, JSON.parse('{"groups": {"__proto__": {"lag": 1}}, "series": {}}'));
         return [Object.keys(state.groups), typeof state.groups.constructor, typeof state.series.constructor];
     }"""
-    assert browse(url).evaluate(script) == [["__proto__"], "undefined", "undefined"]
+    page = browse(url)
+    assert page.evaluate(script) == [["__proto__"], "undefined", "undefined"]
+    # A page of one partition is not fetched again after a change of another.
+    changes = """[{"partitions": {"t-0": {}}}, {"gone": {"partitions": ["t-0"]}}, {"partitions": {"t-1": {}}},
+        {"gone": {"partitions": ["t-1"]}}, {"problems": []}]"""
+    found = """async () => {
+        const { isIn } = await import("./static/page.js");
+        return ["partitions", "partitions/t-0", "problems"].map((entry) =>
+            %s.map((change) => isIn(change, entry)));
+    }"""
+    assert page.evaluate(found % changes) == [
+        [True, True, True, True, False],
+        [True, True, False, False, False],
+        [False, False, False, False, True],
+    ]
 
 
 @pytest.mark.parametrize(("status", "said"), [(404, "open its new URL"), (200, "too many pages are open")])

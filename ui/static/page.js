@@ -1,7 +1,8 @@
 // Of every page: parts that the server renders anew after a change, and forms that do not leave the page.
 //
 // An element with `data-live` and an id is such a part. The value names the entries of the state on which it
-// depends: after a change of one the page is fetched again, and what differs in the element is taken over.
+// depends, as `brokers` or `partitions/t-0`: after a change of one the page is fetched again, and what differs
+// in the element is taken over.
 import { keyed, setAttribute, setText } from "./dom.js";
 import { listen } from "./stream.js";
 
@@ -110,9 +111,17 @@ addEventListener("input", ({ target: { form } }) => {
   history.replaceState(null, "", `?${new URLSearchParams(new FormData(form))}`);
   refresh();
 });
+/** Whether a change has the entry: `brokers`, or one of them alone, `brokers/1`. */
+export function isIn(change, entry) {
+  const [kind, key] = entry.split("/");
+  const [changed, gone] = [change[kind], change.gone?.[kind]];
+  return Boolean(key ? changed && key in changed || gone?.includes(key) : changed !== undefined || gone);
+}
+
 if (regions.length) {
-  const entries = regions.flatMap((region) => region.dataset.live.split(" "));
-  listen((_, change) => {
-    if (entries.some((name) => name in change || name in (change.gone ?? {}))) refreshSoon();
+  const entries = new Set(regions.flatMap((region) => region.dataset.live.split(" ")));
+  listen((state, change) => {
+    // What is not in a whole state may have gone.
+    if (change === state || [...entries].some((entry) => isIn(change, entry))) refreshSoon();
   });
 }
