@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -58,6 +58,7 @@ _MOVES_S: Final = 2.0
 """Between two looks at reassignments, which are looked at at once when a partition's replicas change."""
 _SLOW_S: Final = 10.0
 """Between two looks at values that seldom change: minimum ISRs, disks."""
+_CPU_S: Final = 2.0
 _FORGET_S: Final = 3.0
 """After a longer pause without listeners, the state before says nothing about the present."""
 _MOST_UNREAD: Final = 4
@@ -190,6 +191,7 @@ class Sampler:
         self._log_dirs: dict[int, _Question[list[BrokerLogDirs]]] = {}
         self._event_log = open_log(context)
         self._times = _Question(self._ask_times)
+        self._last: Look | None = None
         self._cpu = CpuMeter()
         self._failures: set[tuple[type[Exception], str]] = set()
         """The unforeseen errors that were logged: type and place in the code."""
@@ -396,7 +398,8 @@ class Sampler:
             cpu_percent=self._cpu.percent(view.processes, now),
             log_dirs={id: dirs.answer[0] for id, dirs in self._log_dirs.items() if dirs.answer},
         )
-        return state_of(look, self.state)
+        last, self._last = self._last, look
+        return state_of(look, self.state, last)
 
     def _view(self, now: float) -> ClusterView:
         if (error := self._metadata.error) is not None:
@@ -448,29 +451,44 @@ class Sampler:
 
 
 class CpuMeter:
-    """The CPU time of processes between two looks, from ``/proc``."""
+    """The CPU time of processes over some seconds, from ``/proc``: in one look a tick is two percent."""
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[float, float]] = {}
+        self._measured: dict[int, _Measured] = {}
+        """By pid."""
 
     def percent(self, brokers: Sequence[LocalBroker], now: float) -> dict[int, float]:
-        """By broker: of one core; absent in the first look."""
-        present: dict[int, tuple[float, float]] = {}
-        percents: dict[int, float] = {}
-        for broker in brokers:
-            if broker.process is None:
-                continue
-            pid = broker.process.pid
-            spent_s = cpu_s(pid)
-            if spent_s is None:
-                continue
-            present[pid] = (now, spent_s)
-            then, before_s = self._before.get(pid, (now, spent_s))
-            # A new process with the pid of an ended one has used less.
-            if now > then and spent_s >= before_s:
-                percents[int(broker.id)] = round(100 * (spent_s - before_s) / (now - then), 1)
-        self._before = present
-        return percents
+        """By broker: of one core; absent at first."""
+        measured = {
+            int(broker.id): (broker.process.pid, self._measure(broker.process.pid, now))
+            for broker in brokers
+            if broker.process is not None
+        }
+        self._measured = {pid: one for pid, one in measured.values() if one is not None}
+        return {
+            id: one.percent
+            for id, (_, one) in measured.items()
+            if one is not None and one.percent is not None
+        }
+
+    def _measure(self, pid: int, now: float) -> _Measured | None:
+        """The measurement of before, or a new one if that is old."""
+        before = self._measured.get(pid)
+        if before is not None and now - before.at < _CPU_S:
+            return before
+        spent_s = cpu_s(pid)
+        if spent_s is None:
+            return None
+        # A new process with the pid of an ended one has used less.
+        if before is None or spent_s < before.spent_s:
+            return _Measured(now, spent_s, None)
+        return _Measured(now, spent_s, round(100 * (spent_s - before.spent_s) / (now - before.at), 1))
+
+
+class _Measured(NamedTuple):
+    at: float
+    spent_s: float
+    percent: float | None
 
 
 def _placement(cluster: ClusterDescription) -> tuple[BrokerId, dict[str, list[tuple[BrokerId, ...]]]]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from barnabas.client.admin.log_dirs import BrokerLogDirs
 from barnabas.deploy.cluster_view import UNKNOWN_REMOTE, ClusterView, PartitionView, is_silent, known
+from barnabas.protocol.messages.replicas import ReplicaDescription
 
 State = dict[str, Any]
 
@@ -42,13 +43,16 @@ class Look:
     log_dirs: Mapping[int, BrokerLogDirs] = field(default_factory=dict)
 
 
-def state_of(look: Look, before: State | None) -> State:
-    """The whole state, without the parts that are added by name and without marks, gaps and series."""
+def state_of(look: Look, before: State | None, last: Look | None = None) -> State:
+    """The whole state, without the parts that are added by name and without marks, gaps and series.
+
+    `last`: the look that `before` is of. What it has as well is not put into words again.
+    """
     view = look.view
     if is_another(view.cluster_id, before):
         before = None
     if view.unreachable is None:
-        partitions = {each.name: _partition(each, look.time_ms, before) for each in view.partitions}
+        partitions = _partitions(look, before, last)
     else:
         partitions = _leaderless(before)
     return {
@@ -60,7 +64,7 @@ def state_of(look: Look, before: State | None) -> State:
         if view.zookeeper is None
         else {"endpoint": view.zookeeper.endpoint, "state": view.zookeeper.state, "pid": view.zookeeper.pid},
         "brokers": _brokers(look, before),
-        "partitions": _reused(partitions, {} if before is None else before["partitions"]),
+        "partitions": partitions,
     }
 
 
@@ -81,27 +85,36 @@ def _leaderless(before: State | None) -> State:
     """While no broker answers, the known partitions stay in sight with nothing that is known of them now."""
     partitions = {} if before is None else before["partitions"]
     return {
-        name: partition
-        | {
-            "leader": None,
-            "records_per_s": None,
-            "replicas": dict.fromkeys(partition["replicas"], _SILENT_REPLICA),
-        }
+        name: _kept(
+            partition,
+            partition
+            | {
+                "leader": None,
+                "records_per_s": None,
+                "replicas": dict.fromkeys(partition["replicas"], _SILENT_REPLICA),
+            },
+        )
         for name, partition in partitions.items()
     }
+
+
+def _kept(was: State | None, entry: State) -> State:
+    """The object of the state before, if it is equal: that need not be compared again."""
+    return was if was is not None and was == entry else entry
 
 
 def _partition(partition: PartitionView, time_ms: int, before: State | None) -> State:
     info, moving = partition.info, partition.moving
     leader = info.leader if info.leader >= 0 else None
     leads = partition.replicas.get(info.leader)
+    end = None if leads is None else known(leads.log_end_offset)
     earlier = None if before is None else before["partitions"].get(partition.name)
     rate = None
-    if earlier is not None and before is not None and leads is not None and earlier["leader"] == leader:
+    if earlier is not None and before is not None and end is not None and earlier["leader"] == leader:
         then = earlier["replicas"].get(str(leader), _SILENT_REPLICA)["log_end_offset"]
         seconds = (time_ms - before["time_ms"]) / 1000
         if then is not None and seconds > 0:
-            rate = round(max(0, leads.log_end_offset - then) / seconds, 1)
+            rate = round(max(0, end - then) / seconds, 1)
     min_isr = partition.min_isr
     if min_isr is None and earlier is not None:
         min_isr = earlier["min_isr"]
@@ -120,9 +133,46 @@ def _partition(partition: PartitionView, time_ms: int, before: State | None) -> 
     }
 
 
-def _reused(entries: State, earlier: State) -> State:
-    """The objects of the state before for entries that are equal: these need not be compared again."""
-    return {name: earlier[name] if earlier.get(name) == entry else entry for name, entry in entries.items()}
+def _partitions(look: Look, before: State | None, last: Look | None) -> State:
+    """The entries; one that cannot have changed since the last look is not made again."""
+    earlier: State = {} if before is None else before["partitions"]
+    seen = {} if last is None or last.view.unreachable else {each.name: each for each in last.view.partitions}
+    partitions = {}
+    for partition in look.view.partitions:
+        name = partition.name
+        was = earlier.get(name)
+        # The rate of the look before may be of records that have come before it.
+        if was is None or was["records_per_s"] != 0 or not _is_same(partition, seen.get(name)):
+            was = _kept(was, _partition(partition, look.time_ms, before))
+        partitions[name] = was
+    return partitions
+
+
+def _is_same(partition: PartitionView, seen: PartitionView | None) -> bool:
+    """Whether a partition shows what it showed in the last look."""
+    if seen is None:
+        return False
+    mine, theirs = partition.replicas, seen.replicas
+    return (
+        (partition.info, partition.moving, partition.min_isr) == (seen.info, seen.moving, seen.min_isr)
+        and mine.keys() == theirs.keys()
+        and all(
+            replica == theirs[id] or _shown(replica) == _shown(theirs[id]) for id, replica in mine.items()
+        )
+    )
+
+
+def _shown(replica: ReplicaDescription) -> tuple[object, ...]:
+    """The age of a follower's last fetch differs in every look, and is shown only if it lacks records."""
+    end = replica.log_end_offset
+    return (
+        *(replica.leader_epoch, replica.log_start_offset, replica.high_watermark, end),
+        *(replica.last_stable_offset, replica.size_bytes, replica.is_offline, replica.failure),
+        [
+            (each.broker_id, each.log_end_offset, 0 if each.log_end_offset == end else each.caught_up_ms_ago)
+            for each in replica.followers
+        ],
+    )
 
 
 def _replicas(partition: PartitionView) -> State:

@@ -1,8 +1,10 @@
 """The state of the live page from a view of the cluster."""
 
+import copy
 import random
 from typing import Any
 
+from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.deploy.cluster_view import ClusterView, unreachable_view
 from barnabas.protocol.errors import ClusterAuthorizationFailedError, LocalError
 from barnabas.protocol.messages.replicas import FollowerDescription, ReplicaDescription
@@ -61,6 +63,22 @@ def _random_view(chosen: random.Random) -> ClusterView:
     return make_large_view(partitions, *chosen.sample([1, 2, 3], 2))
 
 
+def _aged(view: ClusterView, chosen: random.Random) -> ClusterView:
+    """A moment later: the ages of fetches differ, and seldom the ISR, a move, or an answer."""
+    later = copy.deepcopy(view)
+    for partition in later.partitions:
+        if chosen.random() < 0.2:
+            partition.info = partition.info._replace(isr=(chosen.randint(1, 3),))
+        if chosen.random() < 0.1:
+            partition.moving = PartitionReassignment(partition.info.replicas, (), ())
+        if partition.replicas and chosen.random() < 0.1:
+            partition.replicas.popitem()
+        for replica in partition.replicas.values():
+            for follower in replica.followers:
+                follower.caught_up_ms_ago = chosen.randint(0, 9)
+    return later
+
+
 def _merged(state: State, change: dict[str, Any]) -> State:
     """As ``static/stream.js`` merges them."""
     gone = change.pop("gone", {})
@@ -74,12 +92,16 @@ def test_a_page_that_merges_the_changes_has_the_state() -> None:
     """And an entry that did not change is the same object: nothing compares it again."""
     for seed in range(200):
         chosen = random.Random(seed)
-        before = page = state_of(Look(time_ms=0, view=_random_view(chosen)), None)
-        for number in range(1, 6):
-            state = state_of(Look(time_ms=500 * number, view=_random_view(chosen)), before)
+        last = Look(time_ms=0, view=_random_view(chosen))
+        before = page = state_of(last, None)
+        for number in range(1, 8):
+            view = _aged(last.view, chosen) if chosen.random() < 0.5 else _random_view(chosen)
+            look = Look(time_ms=500 * number, view=view)
+            state = state_of(look, before, last)
+            assert state == state_of(look, before), f"seed {seed}: as if nothing were known of the last look"
             page = _merged(page, changes(state, before))
             assert page == state, f"seed {seed}"
             earlier = before["partitions"]
             for name, entry in state["partitions"].items():
                 assert entry is earlier.get(name) or entry != earlier.get(name), f"seed {seed}"
-            before = state
+            before, last = state, look
