@@ -180,7 +180,7 @@ def state_of(page: Page) -> Any:
     """The first event of the page's stream, the whole state."""
     return page.evaluate(
         """() => new Promise((resolve) => {
-          const source = new EventSource("stream");
+          const source = new EventSource("stream?with=partitions");
           source.addEventListener("state", (event) => { source.close(); resolve(JSON.parse(event.data)); });
         })"""
     )

@@ -62,6 +62,8 @@ _CPU_S: Final = 2.0
 _FORGET_S: Final = 3.0
 """After a longer pause without listeners, the state before says nothing about the present."""
 _MOST_UNREAD: Final = 4
+_PARTITIONS: Final = "partitions"
+"""The large entry of the state: a page gets the one partition that it draws."""
 _ADDED: Final = ("log", "marks", "figures")
 """Entries of an update that are added to what is kept, and are no part of the state."""
 
@@ -201,7 +203,9 @@ class Sampler:
     # -- listeners -----------------------------------------------------------------------------------------
 
     def listen(self, parts: Iterable[str]) -> Listener:
-        listener = Listener(frozenset(self._parts.keys() & set(parts)))
+        """`parts`: also ``partitions``, or only one of them, as ``partitions/t-0``."""
+        known = self._parts.keys() | {_PARTITIONS}
+        listener = Listener(frozenset(name for name in parts if name.partition("/")[0] in known))
         self._listeners.add(listener)
         self._is_wanted.set()
         return listener
@@ -245,6 +249,12 @@ class Sampler:
         if "log" not in parts:
             unwanted.add("log")
         chosen = {key: value for key, value in state.items() if key not in unwanted}
+        if _PARTITIONS in chosen and _PARTITIONS not in parts:
+            # Without entries it still says that there was a change.
+            entries = chosen[_PARTITIONS]
+            chosen[_PARTITIONS] = {
+                name: entries[name] for name in entries if f"{_PARTITIONS}/{name}" in parts
+            }
         if "gone" in chosen and unwanted & chosen["gone"].keys():
             chosen["gone"] = {name: keys for name, keys in chosen["gone"].items() if name not in unwanted}
         return chosen
@@ -341,7 +351,7 @@ class Sampler:
     # -- parts ---------------------------------------------------------------------------------------------
 
     def _choose_parts(self) -> None:
-        wanted = {name for listener in self._listeners for name in listener.parts}
+        wanted = {name for listener in self._listeners for name in listener.parts if name in self._parts}
         for name in self._part_questions.keys() - wanted:
             self._part_questions.pop(name).cancel()
             self._kept.pop(name, None)

@@ -60,7 +60,7 @@ async function refusal() {
 
 function connect() {
   const parts = document.body.dataset.with;
-  const source = new EventSource(parts ? `stream?with=${parts}` : "stream");
+  const source = new EventSource(parts ? `stream?with=${encodeURIComponent(parts)}` : "stream");
   source.addEventListener("state", (event) => {
     state = {};
     merge(state, JSON.parse(event.data));

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 
+import msgspec
 import pytest
 
 from barnabas.protocol.schema import ApiKey
@@ -51,6 +52,33 @@ async def test_a_look_asks_once_for_metadata_and_each_broker_for_its_replicas() 
         # Another look may have begun.
         assert asked[ApiKey.METADATA] <= LOOKS + 1
         assert asked[ApiKey.DESCRIBE_REPLICAS] <= BROKERS * (LOOKS + 1)
+
+
+async def test_a_page_gets_the_partition_that_it_draws_and_hears_that_others_changed() -> None:
+    async with FakeCluster(1) as cluster, quick_admin(cluster) as admin:
+        cluster.add_topic("t", 2)
+        sampler = Sampler(Context(admin=admin, bootstrap=cluster.bootstrap, settings={}))
+        await look(sampler, 3)
+        names = {"partitions/t-1": {"t-1"}, "partitions": {"t-0", "t-1"}, "partitions/gone": set(), "": set()}
+        listeners = {part: sampler.listen([part]) for part in names}
+        heard: dict[str, list[set[str]]] = {part: [] for part in names}
+
+        def hear() -> bool:
+            for part, listener in listeners.items():
+                listener.needs_state = False
+                changes = map(msgspec.json.decode, listener.take())
+                heard[part] += [{*change["partitions"]} for change in changes if "partitions" in change]
+            return set().union(*heard["partitions"]) == names["partitions"]
+
+        for number in (0, 1):
+            cluster.partition("t", number).append(build_batch([(None, b"v")]))
+        looking = asyncio.create_task(sampler.run())
+        await until(hear)
+        looking.cancel()
+    for part, shown in names.items():
+        assert msgspec.json.decode(sampler.whole(listeners[part].parts))["partitions"].keys() == shown, part
+        assert heard[part], f"{part}: no change was heard"
+        assert set().union(*heard[part]) == shown, part
 
 
 async def test_reassignments_are_looked_at_at_once_when_replicas_change() -> None:
