@@ -76,7 +76,8 @@ export function timeline(element) {
       bar.style.width = `${Math.max(3, x(gap.end_ms ?? max) - left)}px`;
       bar.classList.toggle("flip", isFlipped(gap));
       setAttribute(bar, "title", gap.text);
-      setText(bar.firstChild, labelled.includes(gap) ? duration(lasts(gap)) + (gap.end_ms ? "" : " …") : "");
+      const label = `${duration(lasts(gap))}${gap.end_ms ? "" : " …"}`;
+      setText(bar.firstChild, labelled.includes(gap) ? label : "");
     });
     keyed(lanes, LANES.map((lane) => [lane, found.filter(([, bucket]) => bucket.lane === lane)]),
       (lane) => h("div", { class: "lane" },

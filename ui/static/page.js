@@ -1,8 +1,8 @@
 // Of every page: parts that the server renders anew after a change, and forms that do not leave the page.
 //
 // An element with `data-live` and an id is such a part. The value names the entries of the state on which it
-// depends, as `brokers` or `partitions/t-0`: after a change of one the page is fetched again, and what differs
-// in the element is taken over.
+// depends, as `brokers` or `partitions/t-0`: after a change of one the page is fetched again, and the element
+// takes over what differs.
 import { keyed, setAttribute, setText } from "./dom.js";
 import { listen } from "./stream.js";
 

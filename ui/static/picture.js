@@ -140,7 +140,7 @@ function drawBar(bar, scale, partition, id) {
   placeEdges(bar.remote, scale, remote, [11, 12, 20]);
 }
 
-/** Lines at offsets. Their labels do not overlap: each ends where the next begins, the first in the picture. */
+/** Lines at offsets. Their labels do not overlap: each ends where the next begins, the first is not cut. */
 function placeEdges(layer, { from, x, width }, edges, [y, y1, y2]) {
   let right = width;
   const shown = edges.filter(([, offset]) => offset >= from).sort((one, other) => other[1] - one[1]);
