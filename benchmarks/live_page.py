@@ -84,7 +84,11 @@ async def _groups(bootstrap: str) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         for number in range(_GROUPS):
             consumer = Consumer(
-                bootstrap_servers=bootstrap, group_id=f"group-{number}", auto_offset_reset="earliest"
+                bootstrap_servers=bootstrap,
+                group_id=f"group-{number}",
+                auto_offset_reset="earliest",
+                # It polls once, and has to stay for the whole benchmark.
+                max_poll_interval_ms=3_600_000,
             )
             await stack.enter_async_context(consumer)
             consumer.subscribe([_GROUP_TOPIC])
