@@ -122,8 +122,8 @@ _ROUTES: Final[list[BaseRoute]] = [
     Mount("/static", StaticFiles(directory=HERE / "static")),
 ]
 _PARTS: Final[Sequence[Part]] = (
-    Part("groups", 2.0, groups.make_part),
-    Part("transactions", 2.0, transactions.make_part),
+    Part("groups", 3.0, groups.make_part),
+    Part("transactions", 3.0, transactions.make_part),
     Part("log", 0.5, event_log.make_log),
 )
 """The parts of the state that a page asks for by name."""
