@@ -148,7 +148,7 @@ class Film:
 
 
 def panels(browser: Browser, shown: Sequence[tuple[str, bytes]]) -> bytes:
-    """One picture of several, each under its caption."""
+    """Put several pictures below each other, each under its caption, in one."""
     figures = "".join(
         f"<figure><figcaption>{caption}</figcaption>"
         f"<img src='data:image/png;base64,{base64.b64encode(png).decode()}'></figure>"

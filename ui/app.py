@@ -170,7 +170,7 @@ def bind(port: int | None) -> socket.socket:
 class _Connection(H11Protocol):
     """A connection; their number and the time of a request are bounded, which uvicorn does not do."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn narrows asyncio's type, too
         super().connection_made(transport)
         self._look: asyncio.TimerHandle | None = None
         if len(self.connections) > _MOST_CONNECTIONS:

@@ -61,12 +61,11 @@ def _load(option: str, path: Path) -> Decode:
 
     def read(data: bytes) -> Any:
         source = io.BytesIO(data)
-        # For bytes of another schema the reader raises an error of any kind.
         try:
             value = schemaless_reader(source, schema, None)
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
-        except Exception as error:  # noqa: BLE001 - any kind of error, as the comment says
+        except Exception as error:  # noqa: BLE001 - fastavro raises any kind for foreign bytes
             raise ValueError(f"{type(error).__name__} {error}".strip()) from None
         if left := len(data) - source.tell():
             raise ValueError(f"{left} bytes follow the value")

@@ -79,7 +79,7 @@ def kill(page: Page, beside: Page, victim: int) -> None:
     expect(page.locator("#problems code").first).to_contain_text(f"barnabas restart {victim}")
     for kind in ("fault", "broker", "election", "isr"):
         expect(page.locator(f".mark.{kind}").first).to_be_visible()
-    # The longest of those that are close to each other has a label.
+    # Where gaps are close to each other, the longest one has the label.
     expect(page.locator(".gap").filter(has_text="ms").first).to_be_visible()
     expect(beside.locator("#facts dd").first).not_to_have_text(f"broker {victim}")
     expect(beside.locator(".replica.out")).to_have_count(1)

@@ -123,7 +123,7 @@ def _visible(world: World, entries: Sequence[tuple[int, Entry]]) -> list[int] | 
 
 
 def standing_of(state: dict[str, Any], visible: Sequence[int] | None) -> str:
-    """What each process believes, which may differ from what ZooKeeper says."""
+    """Sentences on the view of each process, which may differ from the state in ZooKeeper."""
     (partition,) = state["partitions"].values()
     leader = "nobody" if partition["leader"] is None else f"broker {partition['leader']}"
     isr = ", ".join(map(str, partition["isr"])) or "empty"

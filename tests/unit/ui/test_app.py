@@ -30,7 +30,7 @@ async def test_a_page_that_may_only_see_refuses_every_change() -> None:
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         scope["headers"].append((b"host", b"127.0.0.1:9080"))
-        await server.config.app(scope, receive, send)  # type: ignore[operator, arg-type]  # an application, as given
+        await server.config.app(scope, receive, send)  # type: ignore[operator, arg-type]  # uvicorn types it as any kind of app
 
     routes = [route for route in make_app(context).routes if isinstance(route, Route)]
     changes = [route.path for route in routes if "POST" in (route.methods or ())]

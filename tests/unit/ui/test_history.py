@@ -1,4 +1,4 @@
-"""What the live page keeps of the past."""
+"""The history of the live page is bounded, and its pages hear of what it drops."""
 
 from barnabas.ui.history import History
 
