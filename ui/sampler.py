@@ -194,6 +194,7 @@ class Sampler:
         self._event_log = open_log(context)
         self._times = _Question(self._ask_times)
         self._last: Look | None = None
+        """The look that `state` is of."""
         self._cpu = CpuMeter()
         self._failures: set[tuple[type[Exception], str]] = set()
         """The unforeseen errors that were logged: type and place in the code."""
@@ -296,7 +297,8 @@ class Sampler:
         has_answer = self._metadata.answer is not None or self._metadata.error is not None
         if not has_answer and not self._metadata.is_late(time.monotonic()):
             return
-        before, state = self.state, self._look()
+        look, before = self._look(), self.state
+        state = state_of(look, before, self._last)
         if before is not None and state["time_ms"] - before["time_ms"] > _FORGET_S * 1000:
             before = None
         figures = figures_of(state, before)
@@ -316,7 +318,7 @@ class Sampler:
             for gap in self._inferred.look(state):
                 self.history.gap(gap["name"], gap["start_ms"], gap["end_ms"], gap["text"])
         self.history.extend_series(figures, state["time_ms"])
-        self._publish(state)
+        self._publish(state, look)
 
     def _take_answers(self) -> None:
         for question in self._questions():
@@ -332,8 +334,8 @@ class Sampler:
             self._failures.add((type(error), place))
             log.error("%s failed; the next one follows", title, exc_info=error)
 
-    def _publish(self, state: State) -> None:
-        before, self.state = self.state, state
+    def _publish(self, state: State, look: Look) -> None:
+        before, self.state, self._last = self.state, state, look
         if before is None:
             for listener in self._listeners:
                 listener.put(b"")
@@ -392,8 +394,8 @@ class Sampler:
         topics = [] if self._metadata.answer is None else [*self._metadata.answer.topics]
         return await fetch_min_isr(self._context.admin, topics)
 
-    def _look(self) -> State:
-        """The state by the newest answers. A broker that owes an answer for a second is silent."""
+    def _look(self) -> Look:
+        """The newest answers. A broker that owes an answer for a second is silent."""
         now = time.monotonic()
         view = self._view(now)
         cluster = self._context.cluster
@@ -402,14 +404,12 @@ class Sampler:
             add_processes(view, cluster, self._context.dir_words)
             view.zookeeper = None if self._zookeeper is None else self._zookeeper.answer
             view.broken_links = (self._links.answer or ()) if self._links is not None else ()
-        look = Look(
+        return Look(
             time_ms=_now_ms(),
             view=view,
             cpu_percent=self._cpu.percent(view.processes, now),
             log_dirs={id: dirs.answer[0] for id, dirs in self._log_dirs.items() if dirs.answer},
         )
-        last, self._last = self._last, look
-        return state_of(look, self.state, last)
 
     def _view(self, now: float) -> ClusterView:
         if (error := self._metadata.error) is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from barnabas.protocol.schema import ApiKey
 from barnabas.ui import sampler as sampler_module
 from barnabas.ui.context import Context
 from barnabas.ui.sampler import Sampler
+from barnabas.ui.snapshot import State
 from tests.support.admins import quick_admin
 from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster
@@ -79,6 +81,30 @@ async def test_a_page_gets_the_partition_that_it_draws_and_hears_that_others_cha
         assert msgspec.json.decode(sampler.whole(listeners[part].parts))["partitions"].keys() == shown, part
         assert heard[part], f"{part}: no change was heard"
         assert set().union(*heard[part]) == shown, part
+
+
+async def test_a_look_that_fails_leaves_no_partition_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeCluster(1) as cluster, quick_admin(cluster) as admin:
+        cluster.add_topic("t", 1)
+        sampler = Sampler(Context(admin=admin, bootstrap=cluster.bootstrap, settings={}))
+        await look(sampler, 4)
+        cluster.partition("t", 0).append(build_batch([(None, b"v")]))
+        ends: list[int] = []
+
+        def fail(state: State, before: State | None) -> NoReturn:
+            ends.append(state["partitions"]["t-0"]["replicas"]["1"]["log_end_offset"])
+            raise RuntimeError("planted")
+
+        with monkeypatch.context() as planted:
+            planted.setattr(sampler_module, "figures_of", fail)
+            looking = asyncio.create_task(sampler.run())
+            listener = sampler.listen([])
+            await until(lambda: ends[-3:] == [1, 1, 1])
+            looking.cancel()
+            sampler.leave(listener)
+        await look(sampler, 2)
+        assert sampler.state is not None
+        assert sampler.state["partitions"]["t-0"]["replicas"]["1"]["log_end_offset"] == 1
 
 
 async def test_reassignments_are_looked_at_at_once_when_replicas_change() -> None:
