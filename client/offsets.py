@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from barnabas.client.arguments import check_mapping
 from barnabas.client.ask import ask_leaders, results_of
 from barnabas.client.cluster import Cluster
+from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.isolation import IsolationLevel
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import BarnabasError
@@ -52,6 +53,8 @@ Partition = TopicPartition | tuple[str, int]
 OffsetToCommit = int | OffsetAndMetadata | tuple[int, str]
 # Two mappings, because the keys of a Mapping are invariant to type checkers.
 OffsetsToCommit = Mapping[TopicPartition, OffsetToCommit] | Mapping[tuple[str, int], OffsetToCommit]
+OffsetsOrRecords = OffsetsToCommit | ConsumerRecord | Iterable[ConsumerRecord]
+"""Offsets, each the next to read, or the records that are processed."""
 OffsetSpecs = Mapping[TopicPartition, OffsetSpec] | Mapping[tuple[str, int], OffsetSpec]
 Timestamps = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 
@@ -101,6 +104,33 @@ def checked_offsets(offsets: OffsetsToCommit) -> dict[TopicPartition, OffsetAndM
         check_offset(offset.offset, f" of {tp}")
         checked[tp] = offset
     return checked
+
+
+def offsets_after(given: OffsetsOrRecords) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The offsets that a user wants to commit: in each partition the one after its last record.
+
+    Raises TypeError and ValueError as `checked_offsets`.
+    """
+    if isinstance(given, Mapping):
+        return checked_offsets(given)
+    records: Any = [given] if isinstance(given, ConsumerRecord) else given
+    if isinstance(records, str | bytes) or not isinstance(records, Iterable):
+        raise _not_to_commit(given)
+    offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+    for record in records:
+        if not isinstance(record, ConsumerRecord):
+            raise _not_to_commit(given)
+        before = offsets.get(record.tp)
+        if before is None or before.offset < record.next_offset:
+            offsets[record.tp] = OffsetAndMetadata(record.next_offset)
+    return offsets
+
+
+def _not_to_commit(given: object) -> TypeError:
+    return TypeError(
+        f"offsets={given!r}: expected a mapping of partitions to offsets, such as {{('orders', 0): 5}}, "
+        "or one or several ConsumerRecord"
+    )
 
 
 def checked_specs(name: str, specs: Mapping[Any, T]) -> dict[TopicPartition, T]:

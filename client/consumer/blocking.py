@@ -31,7 +31,7 @@ from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import BlockingClient, Closing, hop, hop_plain
 from barnabas.client.offsets import (
     OffsetAndMetadata,
-    OffsetsToCommit,
+    OffsetsOrRecords,
 )
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import TopicPartition
@@ -194,13 +194,13 @@ class Consumer(BlockingClient[_Consumer]):
         except StopIteration:
             raise ClientClosed("the consumer is closed") from None
 
-    def commit(self, offsets: OffsetsToCommit | None = None, *, timeout_ms: int | None = None) -> None:
+    def commit(self, offsets: OffsetsOrRecords | None = None, *, timeout_ms: int | None = None) -> None:
         self._thread.call(lambda: self._client.commit(offsets, timeout_ms=timeout_ms))
         self._call_back()
 
     def commit_nowait(
         self,
-        offsets: OffsetsToCommit | None = None,
+        offsets: OffsetsOrRecords | None = None,
         on_commit: CommitDone | None = None,
     ) -> None:
         """Commit once, in the background; a failure is logged if there is no ``on_commit``.

@@ -46,14 +46,14 @@ from barnabas.client.offsets import (
     GroupMetadata,
     ListedOffset,
     OffsetAndMetadata,
+    OffsetsOrRecords,
     OffsetSpec,
-    OffsetsToCommit,
     Partition,
     Timestamps,
     check_offset,
-    checked_offsets,
     checked_specs,
     list_offsets,
+    offsets_after,
     partition_of,
     partitions_in,
 )
@@ -395,8 +395,10 @@ class Consumer(Client):
 
     # Offsets of the group
 
-    async def commit(self, offsets: OffsetsToCommit | None = None, *, timeout_ms: int | None = None) -> None:
-        """Commit these offsets, each the next to read, or the positions; returns when they are committed.
+    async def commit(self, offsets: OffsetsOrRecords | None = None, *, timeout_ms: int | None = None) -> None:
+        """Commit the positions, or these offsets, or those after these records; returns when that is done.
+
+        Given offsets are the next to read. Of several records the last one of each partition counts.
 
         Raises CommitFailed if the partitions belong to other members, or the records were of a topic that was
         made again since, REBALANCE_IN_PROGRESS (commit again after the next poll), RequestTimedOutLocally,
@@ -408,7 +410,7 @@ class Consumer(Client):
 
     def commit_nowait(
         self,
-        offsets: OffsetsToCommit | None = None,
+        offsets: OffsetsOrRecords | None = None,
         on_commit: CommitDone | None = None,
     ) -> asyncio.Task[None]:
         """Commit once, in the background; ``on_commit`` gets the offsets and the error, None on success.
@@ -420,8 +422,16 @@ class Consumer(Client):
         commits, to_commit = self._grouped("committing").commits, self._to_commit(offsets)
         return commits.commit_soon(to_commit, on_commit, of_records=offsets is not None)
 
-    def _to_commit(self, offsets: OffsetsToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        to_commit = self._assignment.consumed() if offsets is None else checked_offsets(offsets)
+    def _to_commit(self, offsets: OffsetsOrRecords | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        to_commit = positions = self._assignment.consumed()
+        if offsets is not None:
+            to_commit = offsets_after(offsets)
+            if not isinstance(offsets, Mapping):
+                # The position has the leader epoch as well.
+                to_commit = {
+                    tp: own if (own := positions.get(tp, offset)).offset == offset.offset else offset
+                    for tp, offset in to_commit.items()
+                }
         self._assignment.in_hand.committed(to_commit)
         return to_commit
 

@@ -51,6 +51,15 @@ class ConsumerRecord(NamedTuple):
     headers: Headers
     timestamp_type: TimestampType
 
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def next_offset(self) -> Offset:
+        """The offset to commit when this record is processed."""
+        return Offset(self.offset + 1)
+
 
 _record_of = partial(tuple.__new__, ConsumerRecord)
 

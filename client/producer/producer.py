@@ -36,7 +36,7 @@ from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ClientClosed, IllegalTransactionState
 from barnabas.client.metadata import PartitionInfo
-from barnabas.client.offsets import GroupMetadata, OffsetsToCommit, checked_offsets
+from barnabas.client.offsets import GroupMetadata, OffsetsOrRecords, offsets_after
 from barnabas.client.producer.accumulator import Accumulator, TopicQueues
 from barnabas.client.producer.batch import (
     BatchFuture,
@@ -272,14 +272,16 @@ class Producer(Client):
         """
         await self._transactions().abort()
 
-    async def send_offsets_to_transaction(self, offsets: OffsetsToCommit, group: GroupMetadata | str) -> None:
-        """Commit a group's offsets, the next to read, together with the transaction.
+    async def send_offsets_to_transaction(
+        self, offsets: OffsetsOrRecords, group: GroupMetadata | str
+    ) -> None:
+        """Commit a group's offsets, the next to read or those after records, together with the transaction.
 
         With `Consumer.group_metadata` they are refused if the group has rebalanced since (KIP-447); with a
         group id alone they are not. Raises TransactionAbortable, after 3 s also for a partition that does not
         exist, ProducerFenced, IllegalTransactionState, and ValueError for an invalid offset.
         """
-        chosen = checked_offsets(offsets)
+        chosen = offsets_after(offsets)
         metadata = GroupMetadata(group) if isinstance(group, str) else group
         if not isinstance(metadata, GroupMetadata):
             raise TypeError(f"group={group!r}: expected the GroupMetadata of a consumer, or a group id")

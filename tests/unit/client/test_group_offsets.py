@@ -95,6 +95,28 @@ async def test_the_user_commits_offsets(coordinator: Coordinator) -> None:
     assert (offsets["t", 1][0], offsets["t", 2][:2], offsets["t", 3][0]) == (5, (7, "note"), 9)
 
 
+async def test_the_user_commits_records(coordinator: Coordinator) -> None:
+    """The offset after each, in each partition after the last of them."""
+    for number in (0, 1):
+        fill(coordinator.cluster.partition("t", number), 0, 10)
+    async with consumer_of(coordinator, enable_auto_commit=False) as consumer:
+        consumer.assign([P[0], P[1]])
+        records = []
+        while len(records) < 20:
+            records += await consumer.poll(10_000)
+        group = coordinator.group("g")
+        of_first = [record for record in records if record.tp == P[0]]
+        await consumer.commit(of_first[3])
+        assert group.offsets["t", 0] == (4, "", -1)
+        await consumer.commit_nowait(reversed(records[:-1]))
+        assert {tp: offset[0] for tp, offset in group.offsets.items()} == {P[0]: 10, P[1]: 9}
+        # This one is before the position, which has a leader epoch.
+        await consumer.commit(records[-1])
+        assert group.offsets["t", 1] == (records[-1].next_offset, "", 0)
+        await consumer.commit([])
+        assert len(group.offsets) == 2
+
+
 async def test_an_automatic_commit_never_covers_records_that_were_not_handed_out(
     coordinator: Coordinator,
 ) -> None:
@@ -257,13 +279,15 @@ async def test_the_offset_of_a_record_in_hand_is_refused_if_its_topic_was_made_a
     fill(coordinator.cluster.partition("t"), 0, 20)
     async with consumer_of(coordinator, wire=wire, enable_auto_commit=False) as consumer:
         consumer.assign([P[0], P[1]])
-        await read(consumer, 10, max_records=10)
+        records = await consumer.poll(10_000, max_records=10)
         coordinator.cluster.add_topic("t", 6)
         fill(coordinator.cluster.partition("t"), 1_000, 1_020)
         states = consumer._assignment.states
         await until(lambda: all(state.restarts and state.position is not None for state in states.values()))
         with pytest.raises(CommitFailed, match="t-0 was read in a topic that was deleted and made again"):
             await consumer.commit({P[0]: 10})
+        with pytest.raises(CommitFailed, match="t-0 was read in a topic that was deleted and made again"):
+            await consumer.commit(records)
         assert coordinator.group("g").offsets == {}
         await consumer.commit()
         assert coordinator.group("g").offsets["t", 0][0] == 0

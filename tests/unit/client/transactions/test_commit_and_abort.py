@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from barnabas.client import blocking
+from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.errors import (
     ApiError,
     ErrorCode,
@@ -19,6 +20,8 @@ from barnabas.client.errors import (
 from barnabas.client.offsets import GroupMetadata
 from barnabas.client.producer.batch import RecordFuture
 from barnabas.client.producer.producer import Producer
+from barnabas.protocol.ids import Offset
+from barnabas.protocol.record_batch import TimestampType
 from barnabas.protocol.schema import ApiKey
 from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster
@@ -34,7 +37,11 @@ async def test_a_block_is_committed_with_its_records_and_offsets(
     async with producer.transaction():
         await write(producer, b"1", b"2", b"3")
         group = GroupMetadata("g", 4, "member", "instance")
-        await producer.send_offsets_to_transaction({T0: 7}, group)
+        records = [
+            ConsumerRecord("t", 0, Offset(offset), 0, None, b"", (), TimestampType.CREATE_TIME)
+            for offset in (5, 6)
+        ]
+        await producer.send_offsets_to_transaction(records, group)
     state = transactions.of("x")
     assert (state.committed, state.aborted) == ([{b"1", b"2", b"3"}], [])
     assert state.committed_offsets == {T0: 7}
