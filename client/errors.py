@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from barnabas.protocol import errors as protocol
 from barnabas.protocol.errors import *  # noqa: F403 - all of them, for callers that catch them
+
+if TYPE_CHECKING:
+    from barnabas.client.consumer.partition_state import ConsumerRecord
 
 
 class ClientClosed(protocol.LocalError):
@@ -71,6 +75,41 @@ class LogTruncated(protocol.LocalError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.divergent_offset)
+
+
+class SerializationError(protocol.LocalError):
+    """A key or a value cannot be serialized for ``topic``; the record was not taken.
+
+    ``origin`` is ``"key"`` or ``"value"``, ``__cause__`` the exception of the serializer.
+    """
+
+    def __init__(self, message: str, topic: str, origin: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.origin = origin
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.topic, self.origin)
+
+
+class RecordDeserializationError(SerializationError):
+    """The key or the value of a record cannot be deserialized (KIP-334).
+
+    The position stays before the record, and the next poll tries it again, unless it is skipped, by
+    ``consumer.seek((error.topic, error.partition), error.offset + 1)``. ``record`` is the whole record, with
+    ``key`` and ``value`` as bytes; ``origin`` and ``__cause__`` are as in `SerializationError`.
+    """
+
+    def __init__(self, message: str, record: ConsumerRecord, origin: str) -> None:
+        super().__init__(message, record.topic, origin)
+        self.record = record
+        self.partition = record.partition
+        self.offset = record.offset
+        self.key = record.key
+        self.value = record.value
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.record, self.origin)
 
 
 class IllegalTransactionState(protocol.LocalError):

@@ -149,7 +149,9 @@ class BlockingClient(Generic[C_co]):
         super().__init_subclass__()
         # A user's subclass has no twin of its own.
         bases = vars(cls).get("__orig_bases__", ())
-        twins = [get_args(base)[0] for base in bases if get_origin(base) is BlockingClient]
+        given = [get_args(base)[0] for base in bases if get_origin(base) is BlockingClient]
+        # A generic one comes with its type variables.
+        twins = [get_origin(twin) or twin for twin in given]
         for name, member in vars(cls).items() if twins else ():
             if inspect.isfunction(member) and member.__doc__ is None and hasattr(twins[0], name):
                 member.__doc__ = getattr(twins[0], name).__doc__

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionState, Reset, reset_of
+from barnabas.client.consumer.partition_state import AnyRecord, PartitionState, Reset, reset_of
 from barnabas.client.errors import BarnabasError, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.common.backoff import Retries
@@ -31,7 +31,7 @@ FetchCommitted = Callable[[Collection[TopicPartition], int], Awaitable[Committed
 """Fetches committed offsets within a time limit in ms."""
 
 
-def first_offsets(records: Sequence[ConsumerRecord]) -> dict[TopicPartition, int]:
+def first_offsets(records: Sequence[AnyRecord]) -> dict[TopicPartition, int]:
     """The offset of the first of these records in each partition."""
     return {
         TopicPartition(record.topic, record.partition): int(record.offset) for record in reversed(records)
@@ -47,7 +47,7 @@ class InHand:
 
     firsts: dict[TopicPartition, int] = field(default_factory=dict)
     """The first offset of each partition in a list."""
-    record: ConsumerRecord | None = None
+    record: AnyRecord | None = None
     """A record that was handed out by itself."""
 
     def clear(self) -> None:
@@ -78,13 +78,13 @@ class Assignment:
         self._turns: deque[PartitionState] = deque()
         self._searches: set[asyncio.Task[None]] = set()
         """Tasks that find the start offsets of new partitions."""
-        self.current: Iterator[ConsumerRecord] = iter(())
+        self.current: Iterator[AnyRecord] = iter(())
         """The records that `getone` and `async for` return one by one."""
         self.current_state: PartitionState | None = None
         """The partition of those records."""
         self.current_generation = 0
         self.in_hand = InHand()
-        self.held_back: deque[ConsumerRecord] = deque()
+        self.held_back: deque[AnyRecord] = deque()
         """Records that the blocking facade polled and did not hand out; the position is before them."""
         self.has_passed = False
         """True if the last `collect` without records moved a position: over markers, or batches to skip."""
@@ -246,7 +246,7 @@ class Assignment:
 
     # Handing out records
 
-    def collect(self, limit: int, *, from_one_partition: bool = False) -> list[ConsumerRecord]:
+    def collect(self, limit: int, *, from_one_partition: bool = False) -> list[AnyRecord]:
         """The next records, at most ``limit``, in order within a partition. Raises a partition's error."""
         records = self.finish_current() if self.current_state is not None else []
         in_hand: dict[TopicPartition, int] = {}
@@ -292,13 +292,13 @@ class Assignment:
         self._begin_current(records)
         return True
 
-    def _begin_current(self, records: list[ConsumerRecord]) -> None:
+    def _begin_current(self, records: list[AnyRecord]) -> None:
         state = self.states[TopicPartition(records[0].topic, records[0].partition)]
         self.current, self.current_state = iter(records), state
         self.current_generation = state.generation
         state.position = records[0].offset
 
-    def finish_current(self) -> list[ConsumerRecord]:
+    def finish_current(self) -> list[AnyRecord]:
         """Stop handing out records one by one; returns the remaining ones.
 
         The list is empty if the partition's position has changed meanwhile, for example by a truncation.

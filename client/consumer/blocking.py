@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from barnabas.client.arguments import check_callable, check_limit
 from barnabas.client.client import handled_error, ms_after
@@ -33,6 +33,7 @@ from barnabas.client.offsets import (
     OffsetAndMetadata,
     OffsetsOrRecords,
 )
+from barnabas.client.serialization import K_co, V_co
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import TopicPartition
 
@@ -44,7 +45,7 @@ _DROPPED_TIMEOUT_MS = 5_000
 _Call = Callable[[], object]
 
 
-class Consumer(BlockingClient[_Consumer]):
+class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
     """`barnabas.client.Consumer` for threads; connects when it is made."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Unpack[ConsumerSettings]) -> None:
@@ -128,7 +129,9 @@ class Consumer(BlockingClient[_Consumer]):
         self._give_back(handled_error())
         self._serve(lambda: self._client._unsubscribe(None))
 
-    def poll(self, timeout_ms: int = 1_000, max_records: int | None = None) -> list[ConsumerRecord]:
+    def poll(
+        self, timeout_ms: int = 1_000, max_records: int | None = None
+    ) -> list[ConsumerRecord[K_co, V_co]]:
         limit = self._client._record_limit(max_records)
         self._in_hand.clear()
         self._call_back()
@@ -142,7 +145,7 @@ class Consumer(BlockingClient[_Consumer]):
                 self._assignment.held_back.popleft()
             return records
         # Either the loop marks it as running, and this thread gets the records, or this thread cancels it.
-        polled: concurrent.futures.Future[list[ConsumerRecord]] = concurrent.futures.Future()
+        polled: concurrent.futures.Future[list[ConsumerRecord[K_co, V_co]]] = concurrent.futures.Future()
 
         async def poll() -> None:
             records = await self._client.poll(timeout_ms, limit)
@@ -169,7 +172,7 @@ class Consumer(BlockingClient[_Consumer]):
             raise ClientClosed(self._thread.closed_reason)
         return self
 
-    def __next__(self) -> ConsumerRecord:
+    def __next__(self) -> ConsumerRecord[K_co, V_co]:
         assignment = self._assignment
         try:
             self._call_back()
@@ -187,7 +190,7 @@ class Consumer(BlockingClient[_Consumer]):
         self._in_hand.record = assignment.held_back[0]
         return assignment.held_back.popleft()
 
-    def getone(self) -> ConsumerRecord:
+    def getone(self) -> ConsumerRecord[K_co, V_co]:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
         try:
             return self.__next__()

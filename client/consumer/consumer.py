@@ -20,7 +20,7 @@ import asyncio
 import re
 import time
 from collections.abc import Collection, Coroutine, Iterable, Mapping
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Generic, Self, Unpack
 
 from barnabas.client.arguments import check_callable, check_limit, check_number, limit_ms
 from barnabas.client.client import Client, handled_error, ms_after
@@ -57,6 +57,7 @@ from barnabas.client.offsets import (
     partition_of,
     partitions_in,
 )
+from barnabas.client.serialization import K_co, V_co
 from barnabas.protocol.errors import RequestTimedOutLocally
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 
@@ -67,7 +68,7 @@ CLOSE_TIMEOUT_MS: Final = 30_000
 _POLL_MS: Final = 1_000
 
 
-class Consumer(Client):
+class Consumer(Client, Generic[K_co, V_co]):
     """Settings as in `ConsumerConfig`, by name, or as one ``config``; names replace those of the config."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Unpack[ConsumerSettings]) -> None:
@@ -282,7 +283,9 @@ class Consumer(Client):
 
     # Records
 
-    async def poll(self, timeout_ms: int = _POLL_MS, max_records: int | None = None) -> list[ConsumerRecord]:
+    async def poll(
+        self, timeout_ms: int = _POLL_MS, max_records: int | None = None
+    ) -> list[ConsumerRecord[K_co, V_co]]:
         """The next records as soon as they arrive; an empty list after the timeout.
 
         The list is also empty if positions have moved over batches without records for the user, such as
@@ -310,7 +313,7 @@ class Consumer(Client):
             if not await self._wait_in_poll(deadline):
                 return []
 
-    async def getone(self) -> ConsumerRecord:
+    async def getone(self) -> ConsumerRecord[K_co, V_co]:
         """The next record, waiting for it as long as it takes. Raises as `poll`."""
         try:
             return await self.__anext__()
@@ -322,7 +325,7 @@ class Consumer(Client):
         self._parts()
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[K_co, V_co]:
         assignment = self._assignment
         try:
             while True:

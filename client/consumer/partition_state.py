@@ -16,11 +16,12 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
 
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.isolation import AbortedBatches, IsolationLevel, aborted_batches
 from barnabas.client.metadata import Leader, MetadataCache
+from barnabas.client.serialization import K_co, V_co
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition, by_topic
@@ -39,15 +40,15 @@ _NO_REPLICA: Final = -1
 _UNDEFINED: Final = -1
 
 
-class ConsumerRecord(NamedTuple):
+class ConsumerRecord(NamedTuple, Generic[K_co, V_co]):
     """One record with its place. A null key or value is None; ``headers`` keep their order."""
 
     topic: str
     partition: int
     offset: Offset
     timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+    key: K_co | None
+    value: V_co | None
     headers: Headers
     timestamp_type: TimestampType
 
@@ -60,6 +61,8 @@ class ConsumerRecord(NamedTuple):
         """The offset to commit when this record is processed."""
         return Offset(self.offset + 1)
 
+
+AnyRecord = ConsumerRecord[Any, Any]
 
 _record_of = partial(tuple.__new__, ConsumerRecord)
 
@@ -369,7 +372,7 @@ class PartitionState:
         self.fetch_epoch = batches[-1][1].partition_leader_epoch
         return True
 
-    def take(self, max_records: int) -> list[ConsumerRecord]:
+    def take(self, max_records: int) -> list[AnyRecord]:
         """The next records, at most ``max_records`` and of one batch; moves the position past them.
 
         Empty only if there is no data. Raises decoding errors; the position then stays before the damaged

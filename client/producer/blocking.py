@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Unpack
+from typing import Any, Final, Generic, Unpack
 
 from barnabas.client.arguments import as_bytes, check_callable, check_limit
 from barnabas.client.client import interruption, ms_after
@@ -32,6 +32,7 @@ from barnabas.client.producer import batch as _batch
 from barnabas.client.producer import producer as _producer
 from barnabas.client.producer.batch import DeliveryCallback, RecordMetadata
 from barnabas.client.producer.transactions import PreparedTransaction
+from barnabas.client.serialization import K_contra, Serializer, V_contra
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.schema import Buffer
 
@@ -80,7 +81,7 @@ class RecordFuture:
             return await self._future
 
 
-class _ThreadedProducer(_producer.Producer):
+class _ThreadedProducer(_producer.Producer[K_contra, V_contra]):
     """The asyncio producer, with a sender that any thread may wake."""
 
     def _wake_sender(self) -> None:
@@ -90,11 +91,24 @@ class _ThreadedProducer(_producer.Producer):
             sender.loop.call_soon_threadsafe(sender.wake)
 
 
-class Producer(BlockingClient[_producer.Producer]):
+class Producer(BlockingClient[_producer.Producer[K_contra, V_contra]], Generic[K_contra, V_contra]):
     """`barnabas.client.Producer` for threads; connects when it is made."""
 
-    def __init__(self, config: ProducerConfig | None = None, **settings: Unpack[ProducerSettings]) -> None:
-        super().__init__(_ThreadedProducer(config, **settings))
+    def __init__(
+        self,
+        config: ProducerConfig | None = None,
+        *,
+        key_serializer: Serializer[K_contra] | None = None,
+        value_serializer: Serializer[V_contra] | None = None,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
+        """As `barnabas.client.Producer`; the serializers are called in the thread that calls `send`."""
+        super().__init__(
+            _ThreadedProducer(
+                config, key_serializer=key_serializer, value_serializer=value_serializer, **settings
+            )
+        )
+        self._serializers = self._client._serializers
         self.config = self._client.config
         accumulator = self._client._accumulator
         if accumulator is None:
@@ -111,8 +125,8 @@ class Producer(BlockingClient[_producer.Producer]):
     def send(
         self,
         topic: str,
-        value: Buffer | None = None,
-        key: Buffer | None = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         *,
         partition: int | None = None,
         headers: _producer.Headers | None = None,
@@ -129,10 +143,14 @@ class Producer(BlockingClient[_producer.Producer]):
             timestamp_ms = time.time_ns() // 1_000_000
         else:
             _producer.check_timestamp(timestamp_ms)
-        if type(value) is not bytes and value is not None:
-            value = as_bytes("value", value)
-        if type(key) is not bytes and key is not None:
-            key = as_bytes("key", key)
+        value_bytes: Any = value
+        key_bytes: Any = key
+        if self._serializers is not None:
+            key_bytes, value_bytes = self._serializers.bytes_of(topic, key, value)
+        if type(value_bytes) is not bytes and value_bytes is not None:
+            value_bytes = as_bytes("value", value_bytes)
+        if type(key_bytes) is not bytes and key_bytes is not None:
+            key_bytes = as_bytes("key", key_bytes)
         if headers is not None:
             headers = _producer.header_pairs(headers)
         if on_delivery is not None:
@@ -140,24 +158,24 @@ class Producer(BlockingClient[_producer.Producer]):
         topics = self._topics.get(topic) if type(topic) is str else None
         if topics is None:
             topics = self._thread.call(lambda: self._client._open_topic(topic))
-        is_sticky = key is None and partition is None and self._is_sticky
+        is_sticky = key_bytes is None and partition is None and self._is_sticky
         accumulator = self._accumulator
         with self._lock:
             taken = accumulator.append(
-                topics, key, value, headers, timestamp_ms, partition, is_sticky, on_delivery
+                topics, key_bytes, value_bytes, headers, timestamp_ms, partition, is_sticky, on_delivery
             )
         if isinstance(taken, int):
             # The buffer is full; the record is appended as soon as there is room.
             rest = headers, timestamp_ms, partition, is_sticky, on_delivery
-            append = partial(accumulator.append, topics, key, value, *rest)
+            append = partial(accumulator.append, topics, key_bytes, value_bytes, *rest)
             taken = self._thread.call(partial(accumulator.when_free, append))
         return RecordFuture(_batch.RecordFuture(*taken, timestamp_ms), self._thread)
 
     def send_and_wait(
         self,
         topic: str,
-        value: Buffer | None = None,
-        key: Buffer | None = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         *,
         partition: int | None = None,
         headers: _producer.Headers | None = None,
@@ -225,10 +243,10 @@ class Producer(BlockingClient[_producer.Producer]):
             await self._client.flush()
 
 
-_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+_producers: weakref.WeakSet[Producer[Any, Any]] = weakref.WeakSet()
 
 
-async def _close_within_limit(producer: _producer.Producer) -> None:
+async def _close_within_limit(producer: _producer.Producer[Any, Any]) -> None:
     # The log is written on the producer's thread: the caller holds a lock that a log handler's call of this
     # producer needs.
     if producer._accumulator is not None and producer._accumulator.incomplete:

@@ -27,7 +27,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Unpack
+from typing import Any, Final, Generic, Unpack
 
 from barnabas.client.arguments import as_bytes, as_flat_buffer, check_callable, check_limit
 from barnabas.client.client import Client, interruption, ms_after
@@ -50,6 +50,7 @@ from barnabas.client.producer.partitioners import make_partitioner
 from barnabas.client.producer.sender import Sender
 from barnabas.client.producer.transaction_session import TransactionSession, complete_prepared
 from barnabas.client.producer.transactions import PreparedTransaction, TransactionMachine
+from barnabas.client.serialization import K_contra, Serializer, V_contra, serializers_of
 from barnabas.protocol.errors import BarnabasError, InvalidConfiguration
 from barnabas.protocol.record_batch import check_produced_batch
 from barnabas.protocol.schema import Buffer
@@ -61,17 +62,21 @@ _MAX_TIMESTAMP_MS: Final = (1 << 63) - 1
 Headers = Mapping[str, Buffer | None] | Iterable[tuple[str, Buffer | None]]
 
 
-class Producer(Client):
+class Producer(Client, Generic[K_contra, V_contra]):
     """Settings as in `ProducerConfig`, by name, or as one ``config``; names replace those of the config."""
 
     def __init__(
         self,
         config: ProducerConfig | None = None,
         *,
+        key_serializer: Serializer[K_contra] | None = None,
+        value_serializer: Serializer[V_contra] | None = None,
         takes_over: ProducerIdAndEpoch | None = None,
         **settings: Unpack[ProducerSettings],
     ) -> None:
-        """``takes_over`` is what another process got for the transactional id, as by `Admin.fence_producers`.
+        """The serializers make the bytes of keys and values, in `send`; without them both are bytes.
+
+        ``takes_over`` is what another process got for the transactional id, as by `Admin.fence_producers`.
 
         The producer then starts only if nobody has used the id since; else `start` raises ProducerFenced.
         """
@@ -79,6 +84,7 @@ class Producer(Client):
         if takes_over is not None and self.config.transactional_id is None:
             raise InvalidConfiguration("takes_over: expected a transactional_id")
         self._takes_over = takes_over
+        self._serializers = serializers_of(key_serializer, value_serializer)
         self._partitioner = make_partitioner(self.config.partitioner)
         self._is_sticky = self._partitioner is None
         # Both exist from `start` on; until then, and after `close`, no topic is open and `send` raises.
@@ -125,8 +131,8 @@ class Producer(Client):
     async def send(
         self,
         topic: str,
-        value: Buffer | None = None,
-        key: Buffer | None = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         *,
         partition: int | None = None,
         headers: Headers | None = None,
@@ -144,10 +150,14 @@ class Producer(Client):
             timestamp_ms = time.time_ns() // 1_000_000
         else:
             check_timestamp(timestamp_ms)
-        if type(value) is not bytes and value is not None:
-            value = as_bytes("value", value)
-        if type(key) is not bytes and key is not None:
-            key = as_bytes("key", key)
+        value_bytes: Any = value
+        key_bytes: Any = key
+        if self._serializers is not None:
+            key_bytes, value_bytes = self._serializers.bytes_of(topic, key, value)
+        if type(value_bytes) is not bytes and value_bytes is not None:
+            value_bytes = as_bytes("value", value_bytes)
+        if type(key_bytes) is not bytes and key_bytes is not None:
+            key_bytes = as_bytes("key", key_bytes)
         if headers is not None:
             headers = header_pairs(headers)
         if on_delivery is not None:
@@ -155,13 +165,13 @@ class Producer(Client):
         queues = self._topics.get(topic) if type(topic) is str else None
         if queues is None or asyncio.get_running_loop() is not self._loop:
             queues = await self._open_topic(topic)
-        is_sticky = key is None and partition is None and self._is_sticky
+        is_sticky = key_bytes is None and partition is None and self._is_sticky
         if is_sticky:
             queue = queues.sticky
         else:
             # Open topics imply an accumulator; a check would slow every record down.
-            queue = self._accumulator.queue_for(queues, key, partition)  # type: ignore[union-attr]
-        index = queue.append(key, value, headers, timestamp_ms)
+            queue = self._accumulator.queue_for(queues, key_bytes, partition)  # type: ignore[union-attr]
+        index = queue.append(key_bytes, value_bytes, headers, timestamp_ms)
         batch = queue.open
         if index is None or batch is None:
             _, accumulator, sender = self._parts()
@@ -173,7 +183,8 @@ class Producer(Client):
             # The same queue, also if the partitioner would choose another one now.
             where = None if is_sticky else queue.tp.partition
             # Not a lambda: its variables would cost every record.
-            append = partial(accumulator.append, queues, key, value, headers, timestamp_ms, where, is_sticky)
+            rest = headers, timestamp_ms, where, is_sticky
+            append = partial(accumulator.append, queues, key_bytes, value_bytes, *rest)
             taken: tuple[ProducerBatch, int] = await accumulator.when_free(append)
             batch, index = taken
         if on_delivery is not None:
@@ -183,8 +194,8 @@ class Producer(Client):
     async def send_and_wait(
         self,
         topic: str,
-        value: Buffer | None = None,
-        key: Buffer | None = None,
+        value: V_contra | None = None,
+        key: K_contra | None = None,
         *,
         partition: int | None = None,
         headers: Headers | None = None,

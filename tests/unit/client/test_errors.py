@@ -7,6 +7,7 @@ from types import TracebackType
 
 import pytest
 
+from barnabas.client import ConsumerRecord
 from barnabas.client import errors as client_errors
 from barnabas.client.errors import (
     BarnabasError,
@@ -14,12 +15,24 @@ from barnabas.client.errors import (
     ErrorCode,
     GroupErrors,
     LogTruncated,
+    RecordDeserializationError,
+    SerializationError,
     TopicErrors,
     api_error,
 )
 from barnabas.client.producer.batch import ProducerBatch, RecordFuture
 from barnabas.protocol.batch_builder import RecordBatchBuilder
-from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.ids import Offset, TopicPartition
+from barnabas.protocol.record_batch import TimestampType
+
+RECORD = ConsumerRecord("t", 1, Offset(7), 0, b"key", b"\xff", (("h", b"1"),), TimestampType.CREATE_TIME)
+WITH_FIELDS = (
+    "GroupErrors",
+    "LogTruncated",
+    "RecordDeserializationError",
+    "SerializationError",
+    "TopicErrors",
+)
 
 
 def _frames(error: BaseException) -> int:
@@ -60,12 +73,14 @@ def test_each_record_of_a_failed_batch_raises_an_error_of_its_own() -> None:
         LogTruncated("records that were read are gone", 17),
         LogTruncated("records that were read are gone", None),
         TopicErrors({"t": api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, "a name")}, {"u": 3}),
+        SerializationError("it is no text", "t", "key"),
+        RecordDeserializationError("it is no text", RECORD, "value"),
         GroupErrors({"g": api_error(ErrorCode.NON_EMPTY_GROUP, "it has members")}, {"h": None}),
         *(
             error_class("a reason")
             for name, error_class in vars(client_errors).items()
             if inspect.isclass(error_class) and issubclass(error_class, BarnabasError)
-            if name not in ("GroupErrors", "LogTruncated", "TopicErrors", "_SomeFailed")
+            if name not in (*WITH_FIELDS, "_SomeFailed")
         ),
     ],
     ids=lambda error: type(error).__name__,

@@ -1,0 +1,100 @@
+"""Keys and values of any type: the serializers of producers, the deserializers of consumers, their types.
+
+A null key or value passes without a call. Ready serializers are in `barnabas.client.serializers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from barnabas.client.arguments import as_bytes
+from barnabas.client.errors import SerializationError
+from barnabas.protocol.schema import Buffer
+
+if TYPE_CHECKING:
+    # Their defaults are the types of a client without serializers (PEP 696, at run time from Python 3.13 on).
+    from typing_extensions import TypeVar
+
+    K_contra = TypeVar("K_contra", contravariant=True, default=Buffer)
+    V_contra = TypeVar("V_contra", contravariant=True, default=Buffer)
+    K_co = TypeVar("K_co", covariant=True, default=bytes)
+    V_co = TypeVar("V_co", covariant=True, default=bytes)
+else:
+    from typing import TypeVar
+
+    K_contra = TypeVar("K_contra", contravariant=True)
+    V_contra = TypeVar("V_contra", contravariant=True)
+    K_co = TypeVar("K_co", covariant=True)
+    V_co = TypeVar("V_co", covariant=True)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class TopicSerializer(Protocol[T_contra]):
+    """A serializer that gets the topic too."""
+
+    def serialize(self, topic: str, value: T_contra, /) -> Buffer | None: ...
+
+
+class TopicDeserializer(Protocol[T_co]):
+    """A deserializer that gets the topic too."""
+
+    def deserialize(self, topic: str, data: bytes, /) -> T_co: ...
+
+
+Serializer = Callable[[T], Buffer | None] | TopicSerializer[T]
+Deserializer = Callable[[bytes], T] | TopicDeserializer[T]
+
+_Call = Callable[[str, Any], Any]
+"""A serializer or a deserializer, with the topic and what it converts."""
+
+
+def _call_of(name: str, given: object, method: str) -> _Call | None:
+    """How to call what a user passed; ``method`` is what objects have that want the topic."""
+    if given is None:
+        return None
+    with_topic: _Call | None = getattr(given, method, None)
+    if with_topic is not None:
+        return with_topic
+    if not callable(given):
+        raise TypeError(f"{name}={given!r}: expected a callable, or an object with {method}(topic, …)")
+    convert: Callable[[Any], Any] = given
+    return lambda topic, content: convert(content)
+
+
+class Serializers:
+    """The serializers of a producer; one of them may be missing."""
+
+    def __init__(self, serialize_key: _Call | None, serialize_value: _Call | None) -> None:
+        self._serialize_key = serialize_key
+        self._serialize_value = serialize_value
+
+    def bytes_of(self, topic: str, key: Any, value: Any) -> tuple[Any, Any]:
+        """The key and the value, serialized if there is a serializer. Raises SerializationError."""
+        return (
+            _serialized("key", self._serialize_key, topic, key),
+            _serialized("value", self._serialize_value, topic, value),
+        )
+
+
+def serializers_of(key_serializer: object, value_serializer: object) -> Serializers | None:
+    """None if there is none. Raises TypeError for what is not a serializer."""
+    serialize_key = _call_of("key_serializer", key_serializer, "serialize")
+    serialize_value = _call_of("value_serializer", value_serializer, "serialize")
+    if serialize_key is None and serialize_value is None:
+        return None
+    return Serializers(serialize_key, serialize_value)
+
+
+def _serialized(origin: str, serialize: _Call | None, topic: str, content: Any) -> Any:
+    if serialize is None or content is None:
+        return content
+    try:
+        serialized = serialize(topic, content)
+        return None if serialized is None else as_bytes("the result", serialized)
+    except Exception as error:
+        text = f"the {origin} for topic {topic!r} cannot be serialized: {type(error).__name__}: {error}"
+        raise SerializationError(text, topic, origin) from error
