@@ -12,6 +12,8 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from barnabas.client.config import ConsumerConfig
@@ -36,6 +38,13 @@ def first_offsets(records: Sequence[AnyRecord]) -> dict[TopicPartition, int]:
     return {
         TopicPartition(record.topic, record.partition): int(record.offset) for record in reversed(records)
     }
+
+
+def by_partition(records: Sequence[AnyRecord]) -> dict[TopicPartition, list[AnyRecord]]:
+    lists: dict[TopicPartition, list[AnyRecord]] = {}
+    for place, of_one in groupby(records, itemgetter(0, 1)):
+        lists.setdefault(TopicPartition(*place), []).extend(of_one)
+    return lists
 
 
 @dataclass(slots=True)
@@ -246,9 +255,16 @@ class Assignment:
 
     # Handing out records
 
-    def collect(self, limit: int, *, from_one_partition: bool = False) -> list[AnyRecord]:
-        """The next records, at most ``limit``, in order within a partition. Raises a partition's error."""
-        records = self.finish_current() if self.current_state is not None else []
+    def collect(
+        self, limit: int, *, from_one_partition: bool = False, only: Collection[TopicPartition] = ()
+    ) -> list[AnyRecord]:
+        """The next records, at most ``limit``, in order within a partition. Raises a partition's error.
+
+        If ``only`` names partitions, the others keep their records and their errors.
+        """
+        records: list[AnyRecord] = []
+        if (current := self.current_state) is not None and (not only or current.tp in only):
+            records = self.finish_current()
         in_hand: dict[TopicPartition, int] = {}
         if records:
             in_hand = first_offsets(records[:1])
@@ -256,14 +272,14 @@ class Assignment:
             self._begin_current(records[limit:])
             records = records[:limit]
         elif not records:
-            self._raise_overdue_error()
+            self._raise_overdue_error(only)
         made_room = self.has_passed = False
         for _ in range(len(self._turns)):
             if len(records) >= limit or (records and from_one_partition):
                 break
             state = self._turns[0]
             self._turns.rotate(-1)
-            if state.is_paused:
+            if state.is_paused or (only and state.tp not in only):
                 continue
             before, reached = state.buffered_bytes, state.taken_offset
             try:
@@ -279,7 +295,7 @@ class Assignment:
         if made_room:
             self._changed()
         if not records:
-            self._raise_overdue_error()
+            self._raise_overdue_error(only)
         self.in_hand.firsts = in_hand
         return records
 
@@ -314,9 +330,12 @@ class Assignment:
         if self.current_state is state:
             self.finish_current()
 
-    def _raise_overdue_error(self) -> None:
+    def _raise_overdue_error(self, only: Collection[TopicPartition]) -> None:
         """Raise the error of a partition that failed in the last poll, if it persists."""
         state, self._failed = self._failed, None
+        if state is not None and only and state.tp not in only:
+            # A later poll finds it again.
+            return
         if state is not None and self.states.get(state.tp) is state and state.error is not None:
             error = state.error
             if isinstance(error, AuthenticationFailed):

@@ -18,11 +18,11 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-from barnabas.client.arguments import check_callable, check_limit
+from barnabas.client.arguments import check_callable, check_limit, limit_ms
 from barnabas.client.client import handled_error, ms_after
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
-from barnabas.client.consumer.assignment import first_offsets
-from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS
+from barnabas.client.consumer.assignment import by_partition, first_offsets
+from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS, POLL_MS
 from barnabas.client.consumer.consumer import Consumer as _Consumer
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.partition_state import ConsumerRecord
@@ -32,6 +32,7 @@ from barnabas.client.loop_thread import BlockingClient, Closing, hop, hop_plain
 from barnabas.client.offsets import (
     OffsetAndMetadata,
     OffsetsOrRecords,
+    Partition,
 )
 from barnabas.client.serialization import K_co, V_co
 from barnabas.protocol.errors import BarnabasError, LocalError
@@ -39,7 +40,6 @@ from barnabas.protocol.ids import TopicPartition
 
 T = TypeVar("T")
 
-_ITERATION_POLL_MS = 1_000
 _DROPPED_TIMEOUT_MS = 5_000
 """The time limit for leaving the group when a consumer is dropped: no thread calls its listener."""
 _Call = Callable[[], object]
@@ -130,12 +130,22 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
         self._serve(lambda: self._client._unsubscribe(None))
 
     def poll(
-        self, timeout_ms: int = 1_000, max_records: int | None = None
+        self, timeout_ms: int = POLL_MS, max_records: int | None = None
+    ) -> list[ConsumerRecord[K_co, V_co]]:
+        return self._poll(timeout_ms, max_records)
+
+    def getmany(
+        self, *partitions: Partition, timeout_ms: int = POLL_MS, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[K_co, V_co]]]:
+        return by_partition(self._poll(timeout_ms, max_records, partitions))
+
+    def _poll(
+        self, timeout_ms: int, max_records: int | None, partitions: Collection[Partition] = ()
     ) -> list[ConsumerRecord[K_co, V_co]]:
         limit = self._client._record_limit(max_records)
         self._in_hand.clear()
         self._call_back()
-        if self._assignment.held_back and self._client._rebalance_is_due():
+        if self._assignment.held_back and (partitions or self._client._rebalance_is_due()):
             self._give_back()
         if self._assignment.held_back:
             records = list(islice(self._assignment.held_back, limit))
@@ -148,7 +158,7 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
         polled: concurrent.futures.Future[list[ConsumerRecord[K_co, V_co]]] = concurrent.futures.Future()
 
         async def poll() -> None:
-            records = await self._client.poll(timeout_ms, limit)
+            records = await self._client._poll(limit_ms(timeout_ms, POLL_MS), limit, partitions)
             if polled.set_running_or_notify_cancel():
                 polled.set_result(records)
             else:
@@ -180,7 +190,7 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
                 self._in_hand.clear()
                 self._give_back()
             while not assignment.held_back:
-                assignment.held_back.extend(self.poll(_ITERATION_POLL_MS))
+                assignment.held_back.extend(self.poll(POLL_MS))
                 self._in_hand.clear()
         except ClientClosed:
             if self._is_closing:
@@ -190,8 +200,11 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
         self._in_hand.record = assignment.held_back[0]
         return assignment.held_back.popleft()
 
-    def getone(self) -> ConsumerRecord[K_co, V_co]:
-        """The next record, waiting for it as long as it takes. Raises as `poll`."""
+    def getone(self, *partitions: Partition) -> ConsumerRecord[K_co, V_co]:
+        if partitions:
+            while not (records := self._poll(POLL_MS, 1, partitions)):
+                pass
+            return records[0]
         try:
             return self.__next__()
         except StopIteration:

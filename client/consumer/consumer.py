@@ -26,7 +26,7 @@ from barnabas.client.arguments import check_callable, check_limit, check_number,
 from barnabas.client.client import Client, handled_error, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
-from barnabas.client.consumer.assignment import Assignment
+from barnabas.client.consumer.assignment import Assignment, by_partition
 from barnabas.client.consumer.fetcher import Fetcher
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.group_session import GroupSession
@@ -65,7 +65,7 @@ __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener
 
 _NEVER: Final = float("inf")
 CLOSE_TIMEOUT_MS: Final = 30_000
-_POLL_MS: Final = 1_000
+POLL_MS: Final = 1_000
 
 
 class Consumer(Client, Generic[K_co, V_co]):
@@ -284,7 +284,7 @@ class Consumer(Client, Generic[K_co, V_co]):
     # Records
 
     async def poll(
-        self, timeout_ms: int = _POLL_MS, max_records: int | None = None
+        self, timeout_ms: int = POLL_MS, max_records: int | None = None
     ) -> list[ConsumerRecord[K_co, V_co]]:
         """The next records as soon as they arrive; an empty list after the timeout.
 
@@ -299,8 +299,24 @@ class Consumer(Client, Generic[K_co, V_co]):
         position then stays, and a `seek` moves past the error. Raises AuthenticationFailed if a broker
         refuses this client; a later call tries again.
         """
-        deadline = time.monotonic() + limit_ms(timeout_ms, _POLL_MS) / 1000
+        return await self._poll(limit_ms(timeout_ms, POLL_MS), max_records)
+
+    async def getmany(
+        self, *partitions: Partition, timeout_ms: int = POLL_MS, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[K_co, V_co]]]:
+        """The next records by partition, of these or of all; as `poll`, also in its limits and errors.
+
+        The records of other partitions stay for later calls. Raises NotAssigned.
+        """
+        return by_partition(await self._poll(limit_ms(timeout_ms, POLL_MS), max_records, partitions))
+
+    async def _poll(
+        self, timeout_ms: int | None, max_records: int | None, partitions: Iterable[Partition] = ()
+    ) -> list[ConsumerRecord[K_co, V_co]]:
+        """Without partitions of all, without a time-out as long as it takes."""
+        deadline = _NEVER if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         limit = self._record_limit(max_records)
+        only = {state.tp for state in self._states(partitions)}
         self._assignment.in_hand.clear()
         # Let the fetches run even if the caller polls without ever waiting.
         await asyncio.sleep(0)
@@ -308,13 +324,17 @@ class Consumer(Client, Generic[K_co, V_co]):
             if self._group is not None:
                 await self._keep_up(self._group)
             self._parts()
-            if (records := self._assignment.collect(limit)) or self._assignment.has_passed:
+            if (records := self._assignment.collect(limit, only=only)) or self._assignment.has_passed:
                 return records
             if not await self._wait_in_poll(deadline):
                 return []
 
-    async def getone(self) -> ConsumerRecord[K_co, V_co]:
-        """The next record, waiting for it as long as it takes. Raises as `poll`."""
+    async def getone(self, *partitions: Partition) -> ConsumerRecord[K_co, V_co]:
+        """The next record of these partitions or of all, waiting as long as it takes. Raises as `poll`."""
+        if partitions:
+            while not (records := await self._poll(None, 1, partitions)):
+                pass
+            return records[0]
         try:
             return await self.__anext__()
         except StopAsyncIteration:

@@ -269,6 +269,24 @@ def test_poll_raises_the_exception_of_a_listener(group: Group) -> None:
         assert consumer.subscription() == set()
 
 
+def test_records_come_by_partition_also_while_an_iteration_holds_some_back(group: Group) -> None:
+    group.fill(0, 30)
+    group.cluster.do(lambda: fill(group.cluster.fake.partition("t", 1), 0, 30))
+    with group.consumer() as consumer:
+        consumer.subscribe("t")
+        iterated = next(consumer).tp
+        other = TopicPartition("t", 1 - iterated.partition)
+        lists = consumer.getmany(other, timeout_ms=10_000, max_records=10)
+        assert list(lists) == [other]
+        offsets = {iterated: [0], other: [record.offset for record in lists[other]]}
+        assert offsets[other] == list(range(10))
+        offsets[iterated].append(consumer.getone(iterated).offset)
+        while sum(map(len, offsets.values())) < 60:
+            record = next(consumer)
+            offsets[record.tp].append(record.offset)
+        assert offsets == {iterated: list(range(30)), other: list(range(30))}
+
+
 @pytest.mark.parametrize("comes", ["before the interrupt", "after the interrupt"])
 @pytest.mark.parametrize("listens", [False, True])
 def test_records_of_an_interrupted_poll_come_with_the_next_one(

@@ -28,7 +28,7 @@ from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster, FakePartition
 from tests.support.waiting import DEADLINE_S, until
 
-T0 = TopicPartition("t", 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 EARLIEST = {"auto_offset_reset": "earliest", "retry_backoff_ms": 5, "fetch_max_wait_ms": 20}
 
 
@@ -280,6 +280,50 @@ async def test_partitions_take_turns(cluster: FakeCluster) -> None:
         await until(lambda: all(state.has_data for state in consumer._assignment.states.values()))
         polled = [{record.partition for record in await consumer.poll(10_000, 10)} for _ in range(4)]
     assert polled == [{0}, {1}, {0}, {1}]
+
+
+async def test_records_of_chosen_partitions_leave_others_where_they_are(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 2)
+    for partition in cluster.topics["t"]:
+        fill(partition, 0, 30)
+    both = [T0, T1]
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+        consumer.assign(both)
+        await until(lambda: all(state.has_data for state in consumer._assignment.states.values()))
+        iterated = await consumer.getone()
+        other = both[1 - both.index(iterated.tp)]
+        for start in (0, 10):
+            lists = await consumer.getmany(other, timeout_ms=10_000, max_records=10)
+            assert [record.offset for record in lists.pop(other)] == list(range(start, start + 10))
+            assert lists == {}
+        assert (await consumer.getone(other)).offset == 20
+        assert await consumer.position(iterated.tp) == 1
+        assert (await consumer.getone(iterated.tp)).offset == 1
+        lists = await consumer.getmany(timeout_ms=10_000)
+        assert {tp: (of_one[0].offset, len(of_one)) for tp, of_one in lists.items()} == {
+            iterated.tp: (2, 28),
+            other: (21, 9),
+        }
+        assert await consumer.getmany(timeout_ms=0) == {}
+        with pytest.raises(NotAssigned, match="t-7 is not assigned"):
+            await consumer.getmany(T0, ("t", 7))
+
+
+async def test_errors_of_partitions_that_are_not_asked_for_wait(cluster: FakeCluster) -> None:
+    cluster.add_topic("t", 2)
+    for partition in cluster.topics["t"]:
+        fill(partition, 0, 10)
+    cluster.partition("t", 0).damage(0)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+        consumer.assign([T0, T1])
+        # The error is found, and due with the next poll.
+        await until(lambda: all(state.has_data for state in consumer._assignment.states.values()))
+        assert len(await consumer.poll(10_000)) == 10
+        assert consumer._assignment.states[T0].error is not None
+        assert await consumer.getmany(T1, timeout_ms=0) == {}
+        for partitions in ([T0], []):
+            with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
+                await consumer.getmany(*partitions, timeout_ms=10_000)
 
 
 async def test_a_new_assignment_keeps_the_positions_of_those_that_stay(cluster: FakeCluster) -> None:

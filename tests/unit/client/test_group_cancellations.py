@@ -115,12 +115,23 @@ class Life(RebalanceListener):
             self.world.truth.seen[record.partition].add(record.offset)
 
     async def step(self) -> None:
-        act = self.rng.choices(("poll", "getone", "commit", "nowait", "reopen"), (50, 20, 20, 10, 2))[0]
+        acts = ("poll", "getmany", "getone", "commit", "nowait", "reopen")
+        act = self.rng.choices(acts, (30, 20, 20, 20, 10, 2))[0]
         if act == "poll":
             records = await self.cut_short(
                 self.consumer.poll(self.rng.choice((0, 5, 30)), self.rng.choice((1, 7, None)))
             )
             self.take(records or [])
+        elif act == "getmany":
+            owned = sorted(self.consumer.assignment())
+            chosen = self.rng.sample(owned, self.rng.randrange(len(owned) + 1))
+            lists = await self.cut_short(
+                self.consumer.getmany(*chosen, timeout_ms=5, max_records=self.rng.choice((1, 7, None)))
+            )
+            for tp, records in (lists or {}).items():
+                if any(record.tp != tp for record in records) or (chosen and tp not in chosen):
+                    self.world.truth.wrong.append(f"getmany of {chosen} returned {tp}: {records}")
+                self.take(records)
         elif act == "getone":
             record = await self.cut_short(asyncio.wait_for(self.consumer.getone(), 0.03))
             self.take([record] if record is not None else [])
