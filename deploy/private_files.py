@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from barnabas.common.durability import force_to_disk
 from barnabas.deploy.process import DeployError, wait_until
 
 _FILE_MODE: Final = 0o600
@@ -62,7 +63,7 @@ def write_private(path: Path, text: str) -> None:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(descriptor)
+            force_to_disk(descriptor)
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.log.open_files import OPEN_FILES
+from barnabas.common.durability import force_to_disk
 from barnabas.common.time_histogram import TimeHistogram
 from barnabas.protocol.ids import TopicPartition
 
@@ -156,11 +157,11 @@ class FileSystem:
     def fsync(self, file: int | Path) -> None:
         """Force the bytes of a file, or the names in a folder, to disk, whichever descriptor wrote them."""
         if isinstance(file, int):
-            os.fsync(file)
+            force_to_disk(file)
             return
         descriptor = OPEN_FILES.opened(lambda: os.open(file, os.O_RDONLY))
         try:
-            os.fsync(descriptor)
+            force_to_disk(descriptor)
         finally:
             os.close(descriptor)
 
