@@ -31,6 +31,9 @@ SWITCH_INTERVAL_S: Final = 0.001
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 _HIGHEST_LIMIT: Final = 1 << 20
 """Of open files: the kernel's maximum (fs.nr_open), used if the hard limit is "unlimited"."""
+_OPEN_MAX: Final = 10_240
+"""As above on macOS, where the hard limit is "unlimited" by default, and the kernel refuses more than this or
+than ``kern.maxfilesperproc``."""
 
 _LOG_FORMAT: Final = "%(asctime)s.%(msecs)03d %(levelname)-7s [%(threadName)s] %(message)s"
 _DATE_FORMAT: Final = "%Y-%m-%d %H:%M:%S"
@@ -117,7 +120,13 @@ def raise_descriptor_limit() -> int:
         logger.info("open files: at most %d, which is the hard limit", soft)
         return soft
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+        except (OSError, ValueError):
+            if hard != resource.RLIM_INFINITY or soft >= _OPEN_MAX:
+                raise
+            highest = _OPEN_MAX
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
     except (OSError, ValueError) as error:
         logger.warning(
             "open files: at most %d; the limit could not be raised to %d: %s", soft, highest, error

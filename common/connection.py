@@ -10,6 +10,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from barnabas.protocol.errors import ConnectionClosed, MalformedFrame, TlsHandshakeFailed
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _WRITE_HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _SILENT_HOST_MS: Final = 1_500
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 1), ("TCP_KEEPALIVE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -65,10 +66,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
         sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._ends_with_silent_host:
-            end_with_silent_host(sock)
+        # macOS refuses the options of a connection that its peer has closed already.
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._ends_with_silent_host:
+                end_with_silent_host(sock)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.get_buffer()

@@ -40,7 +40,10 @@ _CONNECT_TIMEOUT_S: Final = 1.0
 _LAST_ADDRESS_TIMEOUT_S: Final = 0.2
 """Only the operating system has to answer; a broker is declared dead only after two such silences."""
 
-_NO_ROUTE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENONET})
+_NO_ROUTE: Final = frozenset(
+    getattr(errno, name, errno.EHOSTUNREACH)  # macOS does not have ENONET
+    for name in ("EHOSTUNREACH", "ENETUNREACH", "EHOSTDOWN", "ENONET")
+)
 
 Address = tuple[Any, ...]
 """As `socket.getpeername` returns it."""

@@ -346,7 +346,9 @@ class _End(asyncio.Protocol):
         if not self.transport.is_closing():
             # Otherwise it would be closed in order.
             connection = self.transport.get_extra_info("socket")
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            # macOS refuses the options of a connection that its peer has closed already.
+            with suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
 

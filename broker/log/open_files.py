@@ -16,7 +16,7 @@ import os
 import resource
 import threading
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -27,8 +27,18 @@ _MOST: Final = 16_384
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
-preadv = os.preadv
-"""A module attribute, so that a test can simulate a disk that cannot be read."""
+
+def _read_and_copy(
+    number: int, buffers: Sequence[memoryview | bytearray], position: int, flags: int = 0
+) -> int:
+    """As `os.preadv` with one buffer, and without flags."""
+    data = os.pread(number, len(buffers[0]), position)
+    memoryview(buffers[0])[: len(data)] = data
+    return len(data)
+
+
+preadv = getattr(os, "preadv", _read_and_copy)
+"""A module attribute, so that a test can simulate a disk that cannot be read. macOS before 11 has none."""
 
 
 class NotCached(Exception):

@@ -24,6 +24,7 @@ import errno
 import logging
 import mmap
 import os
+import sys
 import threading
 import weakref
 from contextlib import suppress
@@ -52,6 +53,8 @@ _LONGEST_READ_BYTES: Final = 128 * 1024
 """A kernel without preemption does not give the core to another thread until the call returns."""
 HOT_TAIL_BYTES: Final = 16 * 1024 * 1024
 """The size of the tail that is read through a mapping."""
+_MAPS: Final = sys.platform != "darwin"
+"""On macOS, CPython forces the file to disk before each mapping, with the interpreter lock held."""
 _MAPPINGS_LOCK: Final = threading.Lock()
 """Guards the lists of mappings; held briefly when a file is mapped again."""
 
@@ -115,7 +118,7 @@ class SegmentFile:
 
     def is_hot(self, position: int) -> bool:
         """Whether the bytes from `position` are read through `mapping`."""
-        return position >= self._hot_from and position >= self.size - HOT_TAIL_BYTES
+        return _MAPS and position >= self._hot_from and position >= self.size - HOT_TAIL_BYTES
 
     def is_held_beyond_size(self) -> bool:
         """Whether a reader may hold pages that a truncation has emptied and no write has filled again.
@@ -204,7 +207,8 @@ class SegmentFile:
     def will_need(self, position: int, length: int) -> None:
         """Ask the kernel to read ahead, without waiting. Errors are ignored."""
         descriptor = self._descriptor
-        if descriptor is not None and length > 0:
+        # macOS has no such call.
+        if descriptor is not None and length > 0 and hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 os.posix_fadvise(descriptor.number, position, length, os.POSIX_FADV_WILLNEED)
 
@@ -407,13 +411,16 @@ class SegmentFile:
 def _has_only_zeros(descriptor: int, position: int) -> bool:
     size = os.fstat(descriptor).st_size
     while position < size:
-        try:
-            position = os.lseek(descriptor, position, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return True
-            raise
-        hole = os.lseek(descriptor, position, os.SEEK_HOLE)
+        hole = size
+        # APFS may report data that was written lately as a hole.
+        if sys.platform != "darwin":
+            try:
+                position = os.lseek(descriptor, position, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return True
+                raise
+            hole = os.lseek(descriptor, position, os.SEEK_HOLE)
         while position < hole:
             data = os.pread(descriptor, min(len(_ZEROS), hole - position), position)
             if not data or data != _ZEROS[: len(data)]:

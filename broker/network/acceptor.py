@@ -13,13 +13,13 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import os
 import resource
 import selectors
 import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from barnabas.broker.base.clocks import monotonic_ms
@@ -33,6 +33,7 @@ _above_rate = LimitedLog(logger, logging.WARNING)
 
 _PAUSE_S: Final = 0.1
 _RESERVE: Final = 128
+_MOST_WAKES: Final = 4_096
 _UNLIMITED: Final = 2**31 - 1
 _MOST_DELAYED: Final = 1_000
 """Connections above the rate of their address that wait to be closed; further ones are closed at once, and so
@@ -173,7 +174,10 @@ class Acceptor:
         self._closed = LimitedLogByKey(logger, logging.INFO)
         self._protected_listener = protected_listener
         self._hand_over = hand_over
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # A byte to the second socket wakes the thread. An eventfd would be one descriptor, but only on Linux.
+        self._woken, self._waking = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waking.setblocking(False)
         self._stopping = False
         self._changes: deque[tuple[frozenset[str], tuple[tuple[str, socket.socket], ...]]] = deque()
         self._thread = make_thread("acceptor", self._run, on_fatal)
@@ -184,7 +188,7 @@ class Acceptor:
     def stop(self, timeout_s: float) -> bool:
         """Close the listeners and wait for the end; returns whether it came."""
         self._stopping = True
-        os.eventfd_write(self._wake_fd, 1)
+        self._wake()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -197,7 +201,12 @@ class Acceptor:
         """Close some listeners, and own others, soon. Any thread."""
         self._protected_listener = protected_listener
         self._changes.append((frozenset(removed), tuple(added)))
-        os.eventfd_write(self._wake_fd, 1)
+        self._wake()
+
+    def _wake(self) -> None:
+        # A full buffer wakes the thread too; after its end nothing needs to.
+        with suppress(OSError):
+            self._waking.send(b"w")
 
     def _run(self) -> None:
         try:
@@ -207,17 +216,18 @@ class Acceptor:
                 listening.close()
             for _, _, sock in self._delayed:
                 sock.close()
-            os.close(self._wake_fd)
+            self._woken.close()
+            self._waking.close()
 
     def _accept_until_stopped(self) -> None:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._wake_fd, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
             for name, listening in self._listeners:
                 _listen(selector, name, listening)
             while True:
                 for key, _ in selector.select(self._catch_up(selector)):
-                    if key.fd == self._wake_fd:
-                        os.eventfd_read(self._wake_fd)
+                    if key.fileobj is self._woken:
+                        self._woken.recv(_MOST_WAKES)
                         if self._stopping:
                             return
                         self._apply_changes(selector)
@@ -225,7 +235,7 @@ class Acceptor:
                         break
                     if isinstance(key.fileobj, socket.socket) and not self._accept(key.fileobj, key.data):
                         with selectors.DefaultSelector() as pause:
-                            pause.register(self._wake_fd, selectors.EVENT_READ)
+                            pause.register(self._woken, selectors.EVENT_READ)
                             pause.select(_PAUSE_S)
                     if key.fileobj in self._paused:
                         selector.unregister(key.fileobj)

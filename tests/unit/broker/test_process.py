@@ -127,6 +127,23 @@ def test_the_soft_limit_becomes_the_hard_one(
     assert said in caplog.text
 
 
+def test_macos_raises_an_unlimited_hard_limit_to_open_max_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(256, resource.RLIM_INFINITY)]
+
+    def change(kind: int, wanted: tuple[int, int]) -> None:
+        if wanted[0] > 10_240:
+            raise ValueError("current limit exceeds maximum limit")
+        limits.append(wanted)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", change)
+    assert raise_descriptor_limit() == 10_240
+    assert limits[-1] == (10_240, resource.RLIM_INFINITY)
+    # The user has set more than that already.
+    limits.append((20_000, resource.RLIM_INFINITY))
+    assert raise_descriptor_limit() == 20_000
+
+
 def test_a_limit_that_cannot_be_raised_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,12 +2,13 @@
 
 import errno
 import os
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from barnabas.broker.log.open_files import Descriptor, OpenFiles
+from barnabas.broker.log.open_files import Descriptor, OpenFiles, _read_and_copy
 from barnabas.broker.log.segment_file import SegmentFile
 
 
@@ -96,6 +97,28 @@ def test_a_descriptor_is_closed_when_its_last_user_is_done(tmp_path: Path) -> No
     del user
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)
+
+
+def test_a_system_without_preadv_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.broker.log.open_files.preadv", _read_and_copy)
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    buffer = bytearray(b"........")
+    read = Descriptor(os.open(path, os.O_RDONLY)).read_into
+    assert (read(buffer, 3, may_wait=True), buffer) == (4, b"tent....")
+    assert read(buffer, 7, may_wait=True) == 0
+
+
+def test_the_file_systems_map_of_holes_is_not_trusted_on_macos(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(300_000) + b"x" + bytes(10))
+    file = SegmentFile(path, 10)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(os, "lseek", lambda number, position, whence: position + 1_000_000)
+    assert not file.is_unused_from(10)
+    assert file.is_unused_from(300_001)
 
 
 def test_readers_of_evicted_files_read_their_own_bytes(tmp_path: Path) -> None:
