@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from barnabas.client.producer.batch import RecordFuture, RecordMetadata
     from barnabas.client.producer.producer import Producer
     from barnabas.client.producer.transactions import PreparedTransaction
+    from barnabas.common.fault_rules import FaultRule
     from barnabas.common.security.acl import (
         AclBinding,
         AclEntry,
@@ -46,6 +47,7 @@ __all__ = [
     "Consumer",
     "ConsumerConfig",
     "ConsumerRecord",
+    "FaultRule",
     "GroupMetadata",
     "NewPartitions",
     "NewTopic",
@@ -81,6 +83,7 @@ _HOMES = {
     "barnabas.client.producer.batch": ("RecordFuture", "RecordMetadata"),
     "barnabas.client.producer.producer": ("Producer",),
     "barnabas.client.producer.transactions": ("PreparedTransaction",),
+    "barnabas.common.fault_rules": ("FaultRule",),
     "barnabas.common.security.acl": (
         "AclBinding",
         "AclEntry",

@@ -36,6 +36,8 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "controlled.shutdown.retry.backoff.ms": "200",
     # The first member of a trial group need not wait for others.
     "group.initial.rebalance.delay.ms": "0",
+    # A trial cluster serves tests of programs.
+    "fault.injection.enable": "true",
 }
 """Settings of a local cluster that differ from Kafka's defaults; ``--set`` overrides them."""
 

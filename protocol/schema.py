@@ -95,6 +95,8 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     DESCRIBE_REPLICAS = 240
     PREPARE_TXN = 241
+    ALTER_FAULT_RULES = 242
+    DESCRIBE_FAULT_RULES = 243
 
 
 class WireType(Enum):

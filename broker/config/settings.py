@@ -227,6 +227,12 @@ class BrokerConfig(SecuritySettings):
         Boolean(), True, "Whether a request for an unknown topic may create it."
     )
     delete_topic_enable: bool = setting(Boolean(), True, "Whether topics can be deleted.")
+    fault_injection_enable: bool = setting(
+        Boolean(),
+        False,
+        "Whether fault rules may be added, which make requests fail for tests of programs. Local clusters "
+        "set it.",
+    )
     min_insync_replicas_strict: bool = setting(
         Boolean(),
         True,

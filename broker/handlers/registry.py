@@ -13,6 +13,7 @@ from barnabas.broker.handlers import (
     configs,
     controller_requests,
     describe_transactions,
+    fault_rules,
     fetch,
     find_coordinator,
     groups,
@@ -115,6 +116,8 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.DESCRIBE_CLUSTER: Handler(metadata.handle_describe_cluster),
     ApiKey.DESCRIBE_PRODUCERS: Handler(describe_transactions.handle_describe_producers),
     ApiKey.DESCRIBE_REPLICAS: Handler(replicas.handle_describe_replicas),
+    ApiKey.ALTER_FAULT_RULES: Handler(fault_rules.handle_alter),
+    ApiKey.DESCRIBE_FAULT_RULES: Handler(fault_rules.handle_describe),
     ApiKey.LEADER_AND_ISR: Handler(inter_broker.handle_leader_and_isr, Lane.CONTROL, inter_broker_only=True),
     ApiKey.STOP_REPLICA: Handler(inter_broker.handle_stop_replica, Lane.CONTROL, inter_broker_only=True),
     ApiKey.UPDATE_METADATA: Handler(

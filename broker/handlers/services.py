@@ -20,6 +20,7 @@ from barnabas.broker.coordinators.groups.coordinator import GroupCoordinator
 from barnabas.broker.coordinators.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.coordinators.transactions.verification import TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation
+from barnabas.broker.handlers.fault_table import FaultTable
 from barnabas.broker.replication.fence import RequestOrder
 from barnabas.broker.replication.log_dir_moves import LogDirMoves
 from barnabas.broker.replication.replica_manager import ReplicaManager
@@ -124,3 +125,4 @@ class Services:
     """Changes the ACLs that the authorizer has; None without one."""
     request_order: RequestOrder = field(default_factory=RequestOrder)
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
+    faults: FaultTable = field(default_factory=FaultTable)

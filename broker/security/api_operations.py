@@ -110,6 +110,9 @@ API_OPERATIONS: Final[Mapping[ApiKey, Questions]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (_cluster(_DESCRIBE),),
     # Not in Kafka: as DescribeLogDirs, which shows the same replicas.
     ApiKey.DESCRIBE_REPLICAS: (_cluster(_DESCRIBE),),
+    # Not in Kafka: a rule may hit the requests of everybody.
+    ApiKey.ALTER_FAULT_RULES: (_cluster(_ALTER),),
+    ApiKey.DESCRIBE_FAULT_RULES: (_cluster(_DESCRIBE),),
     # ---- topics
     ApiKey.CREATE_TOPICS: (_each(_CREATE, _TOPIC, "topics", _CREATE), _asked(_DESCRIBE_CONFIGS, _TOPIC)),
     ApiKey.CREATE_PARTITIONS: (_each(_ALTER, _TOPIC, "topics"),),

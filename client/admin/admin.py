@@ -16,6 +16,7 @@ from typing import NamedTuple
 from barnabas.client.admin.acls import AclAdmin
 from barnabas.client.admin.base import error_of
 from barnabas.client.admin.configs import Append, ConfigChange, ConfigEntry, ConfigResource, Subtract
+from barnabas.client.admin.fault_rules import FaultCounts, FaultRuleAdmin, FaultRules, FaultRuleState
 from barnabas.client.admin.groups import (
     GroupAdmin,
     GroupDescription,
@@ -23,7 +24,7 @@ from barnabas.client.admin.groups import (
     MemberDescription,
     SurveyedGroup,
 )
-from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas, LogDirAdmin, TopicPartitionReplica
+from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas, TopicPartitionReplica
 from barnabas.client.admin.peek import BatchSize, LogBatch, LogPiece, PeekAdmin
 from barnabas.client.admin.placement import PartitionReassignment, PlacementAdmin
 from barnabas.client.admin.quotas import QuotaAdmin
@@ -60,6 +61,9 @@ __all__ = [
     "ConfigResource",
     "CreatedTopic",
     "ElectionType",
+    "FaultCounts",
+    "FaultRuleState",
+    "FaultRules",
     "FeatureDescription",
     "FeatureLevels",
     "GroupDescription",
@@ -110,7 +114,7 @@ class FeatureDescription(NamedTuple):
 
 
 class Admin(
-    TransactionAdmin, GroupAdmin, PlacementAdmin, LogDirAdmin, PeekAdmin, AclAdmin, UserAdmin, QuotaAdmin
+    TransactionAdmin, GroupAdmin, PlacementAdmin, FaultRuleAdmin, PeekAdmin, AclAdmin, UserAdmin, QuotaAdmin
 ):
     """Settings as in `AdminConfig`, by name, or as one ``config``; names replace those of the config."""
 

@@ -60,3 +60,6 @@ class Admin(BlockingClient[_Admin]):
     alter_user_scram_credentials = hop(_Admin.alter_user_scram_credentials)
     describe_client_quotas = hop(_Admin.describe_client_quotas)
     alter_client_quotas = hop(_Admin.alter_client_quotas)
+    add_fault_rules = hop(_Admin.add_fault_rules)
+    remove_fault_rules = hop(_Admin.remove_fault_rules)
+    describe_fault_rules = hop(_Admin.describe_fault_rules)

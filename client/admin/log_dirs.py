@@ -15,7 +15,7 @@ from barnabas.client.arguments import check_mapping, several
 from barnabas.client.ask import check_alive
 from barnabas.client.cluster import Cluster
 from barnabas.client.metadata import Node
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error, raise_for
+from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages import replicas as wire
 from barnabas.protocol.partition_entries import entries, numbers_in_topics
@@ -199,10 +199,9 @@ class LogDirAdmin(AdminBase):
         async def ask(node: Node) -> tuple[Node, R | BarnabasError]:
             try:
                 response: Any = await cluster.request(node.node_id, request)
-                raise_for(response.error_code, f"broker {node.node_id}")
             except BarnabasError as error:
                 return node, error
-            return node, response
+            return node, error_of(response, f"broker {node.node_id}") or response
 
         return await asyncio.gather(*map(ask, nodes))
 

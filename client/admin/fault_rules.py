@@ -1,0 +1,125 @@
+"""The rules of faults that brokers inject into requests, for tests of programs: add, show, remove.
+
+Rules live in the memory of each broker, which needs ``fault.injection.enable``. A client whose requests must
+not be hit has the client id `FAULTS_CLIENT_ID`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from barnabas.client.admin.log_dirs import LogDirAdmin
+from barnabas.client.arguments import several
+from barnabas.client.metadata import Node
+from barnabas.common.fault_rules import FaultRule, from_wire, to_wire
+from barnabas.protocol.errors import BarnabasError, ConnectionRefused
+from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.messages import fault_rules as wire
+
+
+class FaultCounts(NamedTuple):
+    """How many requests met the conditions of a rule on one broker, and how many of these it hit."""
+
+    matches: int
+    hits: int
+
+
+class FaultRuleState(NamedTuple):
+    """A rule, and its counts on each broker that has it."""
+
+    rule: FaultRule
+    brokers: Mapping[BrokerId, FaultCounts]
+
+    @property
+    def matches(self) -> int:
+        """How many requests met the rule's conditions, on all its brokers."""
+        return sum(counts.matches for counts in self.brokers.values())
+
+    @property
+    def hits(self) -> int:
+        """How many requests the rule has hit, on all its brokers."""
+        return sum(counts.hits for counts in self.brokers.values())
+
+
+class FaultRules(NamedTuple):
+    """The rules of several brokers, in the order in which a broker tries them.
+
+    ``disabled`` are the brokers whose ``fault.injection.enable`` is false; ``errors`` of those that did not
+    answer.
+    """
+
+    rules: list[FaultRuleState]
+    disabled: list[BrokerId]
+    errors: Mapping[BrokerId, BarnabasError]
+
+
+class FaultRuleAdmin(LogDirAdmin):
+    async def add_fault_rules(
+        self, *rules: FaultRule, brokers: Collection[int] | int | None = None
+    ) -> list[str]:
+        """Add rules to these brokers, or to all live ones, behind those that they have; returns the names.
+
+        A broker that has an equal rule keeps it, with its counts. Raises a broker's error, as
+        POLICY_VIOLATION without ``fault.injection.enable``; then no broker has the new rules.
+        """
+        added = [to_wire(rule) for rule in several("rules", rules, FaultRule)]
+        names = [entry.name for entry in added]
+        answers = await self._alter(wire.AlterFaultRulesRequest(added=added), brokers)
+        if errors := _errors(answers):
+            # All of those that answered: a broker with another rule of that name has not changed anything.
+            took = [node.node_id for node, answer in answers if not isinstance(answer, BarnabasError)]
+            if took:
+                await self._alter(wire.AlterFaultRulesRequest(removed=names), took)
+            raise errors[0]
+        return names
+
+    async def remove_fault_rules(
+        self, *names: str, brokers: Collection[int] | int | None = None
+    ) -> list[str]:
+        """Remove the rules of these names, or all rules, from these brokers or all live ones.
+
+        Returns the names of the rules that there were. Connections that a rule has stalled are closed, and
+        delayed requests go on.
+        """
+        removed = several("names", names, str) or None
+        answers = await self._alter(wire.AlterFaultRulesRequest(removed=removed), brokers)
+        if errors := _errors(answers):
+            raise errors[0]
+        found: dict[str, None] = {}
+        for _, answer in answers:
+            found |= dict.fromkeys(getattr(answer, "removed", ()))
+        return list(found)
+
+    async def describe_fault_rules(self, brokers: Collection[int] | int | None = None) -> FaultRules:
+        """The rules of these brokers, or of all live ones, with their counts."""
+        ids = None if brokers is None else several("brokers", brokers, int)
+        counts: dict[FaultRule, dict[BrokerId, FaultCounts]] = {}
+        disabled, errors = [], {}
+        for node, answer in await self._ask_live(wire.DescribeFaultRulesRequest(), ids):
+            if isinstance(answer, BarnabasError):
+                errors[node.node_id] = answer
+                continue
+            if not answer.is_enabled:
+                disabled.append(node.node_id)
+            for state in answer.rules:
+                of_rule = counts.setdefault(from_wire(state.rule), {})
+                of_rule[node.node_id] = FaultCounts(state.matches, state.hits)
+        states = [FaultRuleState(rule, of_rule) for rule, of_rule in counts.items()]
+        return FaultRules(states, disabled, errors)
+
+    async def _alter(
+        self, request: wire.AlterFaultRulesRequest, brokers: Collection[int] | int | None
+    ) -> list[tuple[Node, wire.AlterFaultRulesResponse | BarnabasError]]:
+        ids = None if brokers is None else several("brokers", brokers, int)
+        return await self._ask_live(request, ids)
+
+
+def _errors(answers: Iterable[tuple[Node, Any]]) -> list[BarnabasError]:
+    """The errors of brokers; rules of a broker whose process has ended are gone, and it gets none.
+
+    If no process listens, that is an error, too.
+    """
+    errors = [answer for _, answer in answers if isinstance(answer, BarnabasError)]
+    others = [error for error in errors if not isinstance(error, ConnectionRefused)]
+    return others or (errors if len(errors) == len(list(answers)) else [])
