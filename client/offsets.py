@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from barnabas.client.arguments import check_mapping
 from barnabas.client.ask import ask_leaders, results_of
 from barnabas.client.cluster import Cluster
-from barnabas.client.consumer.partition_state import ConsumerRecord
+from barnabas.client.consumer.partition_state import AnyRecord, ConsumerRecord
 from barnabas.client.isolation import IsolationLevel
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import BarnabasError
@@ -53,7 +53,7 @@ Partition = TopicPartition | tuple[str, int]
 OffsetToCommit = int | OffsetAndMetadata | tuple[int, str]
 # Two mappings, because the keys of a Mapping are invariant to type checkers.
 OffsetsToCommit = Mapping[TopicPartition, OffsetToCommit] | Mapping[tuple[str, int], OffsetToCommit]
-OffsetsOrRecords = OffsetsToCommit | ConsumerRecord | Iterable[ConsumerRecord]
+OffsetsOrRecords = OffsetsToCommit | AnyRecord | Iterable[AnyRecord]
 """Offsets, each the next to read, or the records that are processed."""
 OffsetSpecs = Mapping[TopicPartition, OffsetSpec] | Mapping[tuple[str, int], OffsetSpec]
 Timestamps = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]

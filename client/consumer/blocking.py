@@ -89,6 +89,20 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
             self._assignment.held_back.clear()
         self._call_back()
 
+    def stop(self) -> None:
+        """End the work after the record or the list in hand; `close` then commits what was handed out.
+
+        For another thread or a signal handler, so it takes no lock: ``signal(SIGTERM, lambda *_: c.stop())``.
+        An iteration ends; a poll that waits, or else the next one, returns nothing, and later ones raise
+        ClientClosed: see `is_stopped`. Everything else goes on, such as `commit`.
+        """
+        self._client.stop()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._client.is_stopped
+
     subscription = hop_plain(_Consumer.subscription)
     group_metadata = hop_plain(_Consumer.group_metadata)
     assignment = hop_plain(_Consumer.assignment)
@@ -147,7 +161,7 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
         self._call_back()
         if self._assignment.held_back and (partitions or self._client._rebalance_is_due()):
             self._give_back()
-        if self._assignment.held_back:
+        if self._assignment.held_back and not self.is_stopped:
             records = list(islice(self._assignment.held_back, limit))
             # First, so that an interrupt between the two loses no record.
             self._in_hand.firsts = first_offsets(records)
@@ -177,7 +191,7 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
             raise
 
     def __iter__(self) -> Self:
-        """Records one by one, until `close`."""
+        """Records one by one, until `stop` or `close`."""
         if self._thread.closed_reason is not None:
             raise ClientClosed(self._thread.closed_reason)
         return self
@@ -189,13 +203,16 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
             if assignment.held_back and self._client._rebalance_is_due():
                 self._in_hand.clear()
                 self._give_back()
-            while not assignment.held_back:
+            while not (assignment.held_back or self.is_stopped):
                 assignment.held_back.extend(self.poll(POLL_MS))
                 self._in_hand.clear()
         except ClientClosed:
             if self._is_closing:
                 raise StopIteration from None
             raise
+        if self.is_stopped:
+            self._in_hand.clear()
+            raise StopIteration
         # First, so that an interrupt between the two does not lose the record.
         self._in_hand.record = assignment.held_back[0]
         return assignment.held_back.popleft()
@@ -208,7 +225,7 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
         try:
             return self.__next__()
         except StopIteration:
-            raise ClientClosed("the consumer is closed") from None
+            raise ClientClosed(f"the consumer {'was stopped' if self.is_stopped else 'is closed'}") from None
 
     def commit(self, offsets: OffsetsOrRecords | None = None, *, timeout_ms: int | None = None) -> None:
         self._thread.call(lambda: self._client.commit(offsets, timeout_ms=timeout_ms))

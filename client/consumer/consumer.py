@@ -19,7 +19,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Generic, Self, Unpack
 
 from barnabas.client.arguments import check_callable, check_limit, check_number, limit_ms
@@ -68,6 +70,16 @@ CLOSE_TIMEOUT_MS: Final = 30_000
 POLL_MS: Final = 1_000
 
 
+class Stopping:
+    """The outcome of `Consumer.stop`: closes the consumer if it is awaited, and need not be."""
+
+    def __init__(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._close = close
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._close().__await__()
+
+
 class Consumer(Client, Generic[K_co, V_co]):
     """Settings as in `ConsumerConfig`, by name, or as one ``config``; names replace those of the config."""
 
@@ -77,6 +89,10 @@ class Consumer(Client, Generic[K_co, V_co]):
         self._group: GroupSession | None = None
         self._closes = asyncio.Lock()
         self._is_closing = False
+        self.is_stopped = False
+        """Whether `stop` was called."""
+        self._has_returned_stop = False
+        """Whether a poll returned because of `stop`; a loop that goes on must not spin."""
         self._assignment = Assignment(self.config, self._can_go_on)
         self._arrived = asyncio.Event()
 
@@ -125,6 +141,20 @@ class Consumer(Client, Generic[K_co, V_co]):
                 self._cluster.close()
                 self._fetcher = None
                 self._arrived.set()
+
+    def stop(self) -> Stopping:
+        """End the work after the record or the list in hand; `close` then commits what was handed out.
+
+        Plain, for a signal handler or another thread: ``loop.add_signal_handler(SIGTERM, consumer.stop)``. An
+        iteration ends; a poll that waits, or else the next one, returns nothing, and later ones raise
+        ClientClosed: see `is_stopped`. Everything else goes on, such as `commit`. Awaiting it also closes.
+        """
+        self.is_stopped = True
+        if self._loop is not None:
+            # The loop may end meanwhile.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._arrived.set)
+        return Stopping(partial(self._close_after, handled_error()))
 
     def _may_create(self, topic: str) -> bool:
         is_wanted = self._group is None or self._group.wants_created(topic)
@@ -320,14 +350,22 @@ class Consumer(Client, Generic[K_co, V_co]):
         self._assignment.in_hand.clear()
         # Let the fetches run even if the caller polls without ever waiting.
         await asyncio.sleep(0)
-        while True:
-            if self._group is not None:
-                await self._keep_up(self._group)
-            self._parts()
-            if (records := self._assignment.collect(limit, only=only)) or self._assignment.has_passed:
-                return records
-            if not await self._wait_in_poll(deadline):
-                return []
+        try:
+            while not self.is_stopped:
+                if self._group is not None:
+                    await self._keep_up(self._group)
+                self._parts()
+                if (records := self._assignment.collect(limit, only=only)) or self._assignment.has_passed:
+                    return records
+                if not await self._wait_in_poll(deadline):
+                    return []
+        except ClientClosed:
+            if not self.is_stopped:
+                raise
+        if self._has_returned_stop:
+            raise ClientClosed("the consumer was stopped")
+        self._has_returned_stop = True
+        return []
 
     async def getone(self, *partitions: Partition) -> ConsumerRecord[K_co, V_co]:
         """The next record of these partitions or of all, waiting as long as it takes. Raises as `poll`."""
@@ -338,17 +376,17 @@ class Consumer(Client, Generic[K_co, V_co]):
         try:
             return await self.__anext__()
         except StopAsyncIteration:
-            raise ClientClosed("the consumer is closed") from None
+            raise ClientClosed(f"the consumer {'was stopped' if self.is_stopped else 'is closed'}") from None
 
     def __aiter__(self) -> Self:
-        """Records one by one, until `close`."""
+        """Records one by one, until `stop` or `close`."""
         self._parts()
         return self
 
     async def __anext__(self) -> ConsumerRecord[K_co, V_co]:
         assignment = self._assignment
         try:
-            while True:
+            while not self.is_stopped:
                 if (group := self._group) is not None:
                     present = time.monotonic()
                     group.member.polled(present)
@@ -367,6 +405,8 @@ class Consumer(Client, Generic[K_co, V_co]):
                 self._parts()
                 if not assignment.take_current():
                     await self._wait_in_poll(_NEVER)
+            assignment.in_hand.clear()
+            raise StopAsyncIteration
         except ClientClosed:
             if self._is_closing:
                 raise StopAsyncIteration from None
@@ -386,6 +426,8 @@ class Consumer(Client, Generic[K_co, V_co]):
         Raises AuthenticationFailed if a broker refuses this client.
         """
         self._parts()[1].check_refused()
+        if self.is_stopped:
+            return True
         group = self._group
         if group is None:
             return await self._wait_until(deadline)

@@ -1,6 +1,7 @@
 """The blocking consumer in a group, against a fake coordinator on a thread of its own."""
 
 import importlib.util
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from barnabas.client import blocking
 from barnabas.client.consumer.consumer import RebalanceListener
-from barnabas.client.errors import LocalError
+from barnabas.client.errors import ClientClosed, LocalError
 from barnabas.protocol.ids import TopicPartition
 from tests.support.coordinator import Coordinator
 from tests.support.waiting import DEADLINE_S, wait_for
@@ -101,6 +102,52 @@ def test_a_member_that_leaves_commits_the_records_that_were_handed_out(group: Gr
         getattr(consumer, way)()
     assert group.committed() == 5
     assert group.coordinator.group("g").members == []
+
+
+@pytest.mark.parametrize("stops_at", [4, 29])
+def test_a_stopped_member_finishes_its_record_commits_and_leaves(group: Group, stops_at: int) -> None:
+    """By a thread, while it works on a record, or at the last one while it waits for more."""
+    group.fill(0, 30)
+    seen: list[int] = []
+    with group.consumer(auto_commit_interval_ms=600_000) as consumer:
+        consumer.subscribe("t")
+
+        def stop() -> None:
+            if stops_at == 29:
+                wait_for(lambda: len(seen) == 30 and consumer._client._arrived._waiters, "a waiting poll")
+            consumer.stop()
+
+        stopper = threading.Thread(target=stop)
+        for record in consumer:
+            if record.offset == stops_at:
+                stopper.start()
+                if stops_at < 29:
+                    stopper.join()
+            seen.append(record.offset)
+        assert list(consumer) == []
+        assert consumer.is_stopped
+        if stops_at < 29:
+            assert consumer.poll() == []
+        with pytest.raises(ClientClosed, match="stopped"):
+            consumer.poll()
+        with pytest.raises(ClientClosed, match="stopped"):
+            consumer.getone()
+    assert seen == list(range(stops_at + 1))
+    assert (group.committed(), group.coordinator.group("g").members) == (stops_at + 1, [])
+
+
+def test_a_signal_handler_may_stop_whatever_its_thread_does(group: Group) -> None:
+    with group.consumer() as consumer:
+        consumer.subscribe("t")
+        before = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop())
+        try:
+            # As between two lines of a call.
+            with consumer._thread._handing_over:
+                signal.raise_signal(signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert list(consumer) == []
+    consumer.stop()
 
 
 @pytest.mark.filterwarnings("ignore:unclosed barnabas.client.blocking.Consumer:ResourceWarning")

@@ -418,6 +418,51 @@ async def test_closing_ends_an_iteration_and_refuses_a_new_one(
             await consumer.getone()
 
 
+async def test_stopping_ends_waiting_calls_with_nothing(cluster: FakeCluster) -> None:
+    async with reading(cluster) as consumer:
+        calls = (consumer.poll(60_000), consumer.getmany(T0, timeout_ms=60_000))
+        for call, nothing in zip(calls, ([], {}), strict=True):
+            consumer.is_stopped = consumer._has_returned_stop = False
+            waiting = asyncio.create_task(call)
+            await until(lambda: cluster.requests(ApiKey.FETCH))
+            await asyncio.to_thread(consumer.stop)
+            assert await waiting == nothing
+            assert consumer.is_stopped
+        fill(cluster.partition("t"), 0, 10)
+        # A loop that does not look at `is_stopped` must not spin.
+        for later in (consumer.poll(), consumer.getmany(), consumer.getone(), consumer.getone(T0)):
+            with pytest.raises(ClientClosed, match="stopped"):
+                await later
+        assert await consumer.position(T0) == 0
+
+
+async def test_a_poll_that_finds_the_consumer_stopped_returns_nothing_once(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 10)
+    async with reading(cluster) as consumer:
+        await until(lambda: consumer._assignment.states[T0].has_data)
+        consumer.stop()
+        assert await consumer.poll() == []
+        with pytest.raises(ClientClosed, match="stopped"):
+            await consumer.poll()
+
+
+async def test_awaiting_the_stop_closes_too_and_ends_calls_of_other_tasks(cluster: FakeCluster) -> None:
+    async with reading(cluster) as consumer:
+        polling = asyncio.create_task(consumer.poll(60_000))
+        await until(lambda: cluster.requests(ApiKey.FETCH))
+        async with asyncio.timeout(DEADLINE_S):
+            await consumer.stop()
+            assert await polling == []
+        with pytest.raises(ClientClosed, match="closed"):
+            consumer.assign([T0])
+        await consumer.stop()
+    consumer = Consumer(bootstrap_servers=cluster.bootstrap)
+    consumer.stop()
+    async with consumer:
+        consumer.assign([T0])
+        assert [record async for record in consumer] == []
+
+
 async def test_closing_ends_a_waiting_poll_and_later_calls(cluster: FakeCluster) -> None:
     consumer = Consumer(bootstrap_servers=cluster.bootstrap)
     with pytest.raises(ClientClosed, match="not started"):

@@ -1,6 +1,7 @@
 """The offsets that members of a group commit and start at, and their proof of membership for transactions."""
 
 import asyncio
+import signal
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from barnabas.protocol.messages.offsets import OffsetCommitResponse
 from barnabas.protocol.messages.partitions import PartitionResult, TopicResult
 from barnabas.protocol.schema import ApiKey
 from tests.support.coordinator import Coordinator
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 
 from .test_consumer import fill, read, values
 from .test_group import P, consumer_of, member_of, poll_until, subscriber_of
@@ -115,6 +116,31 @@ async def test_the_user_commits_records(coordinator: Coordinator) -> None:
         assert group.offsets["t", 1] == (records[-1].next_offset, "", 0)
         await consumer.commit([])
         assert len(group.offsets) == 2
+
+
+@pytest.mark.parametrize("stops_at", [4, 29])
+async def test_a_stopped_member_finishes_its_record_commits_and_leaves(
+    coordinator: Coordinator, stops_at: int
+) -> None:
+    """At the last record the signal comes while the iteration waits for more."""
+    fill(coordinator.cluster.partition("t"), 0, 30)
+    loop = asyncio.get_running_loop()
+    seen = []
+    async with subscriber_of(coordinator, auto_commit_interval_ms=600_000) as consumer:
+        loop.add_signal_handler(signal.SIGUSR1, consumer.stop)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                async for record in consumer:
+                    if record.offset == stops_at:
+                        loop.call_later(0, signal.raise_signal, signal.SIGUSR1)
+                        if stops_at < 29:
+                            await until(lambda: consumer.is_stopped)
+                    seen.append(record.offset)
+        finally:
+            loop.remove_signal_handler(signal.SIGUSR1)
+    assert seen == list(range(stops_at + 1))
+    group = coordinator.group("g")
+    assert (group.offsets["t", 0][0], group.members) == (stops_at + 1, [])
 
 
 async def test_an_automatic_commit_never_covers_records_that_were_not_handed_out(

@@ -16,12 +16,14 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 from typing import assert_type
 from barnabas.client import AdminConfig, ConsumerConfig, ProducerConfig
-from barnabas.client import OffsetAndMetadata, RecordMetadata, TopicPartition
+from barnabas.client import ConsumerRecord, OffsetAndMetadata, RecordMetadata, TopicPartition
 from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.client.metadata import PartitionInfo, TopicInfo
 from barnabas.protocol.ids import Endpoint, Offset
 
-def use(admin: Admin, consumer: Consumer, producer: Producer, tp: TopicPartition) -> None:
+def use(
+    admin: Admin, consumer: Consumer, typed: Consumer[str, int], producer: Producer, tp: TopicPartition
+) -> None:
     assert_type(admin.list_topics(include_internal=True), list[str])
     assert_type(admin.describe_topics("t"), dict[str, TopicInfo])
     assert_type(consumer.assignment(), set[TopicPartition])
@@ -36,6 +38,8 @@ def use(admin: Admin, consumer: Consumer, producer: Producer, tp: TopicPartition
     consumer.commit({tp: 5})
     consumer.commit(consumer.getone())
     consumer.commit_nowait(consumer.poll())
+    consumer.commit(typed.poll())
+    assert_type(typed.getmany(tp), dict[TopicPartition, list[ConsumerRecord[str, int]]])
     producer.send_offsets_to_transaction(consumer.poll(), "g")
     assert_type(consumer.getone().next_offset, Offset)
     consumer.commit_nowait({("t", 0): OffsetAndMetadata(5)})
