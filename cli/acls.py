@@ -1,45 +1,32 @@
 """`barnabas acls grant|revoke|list`: the rights of users, in fewer words than Kafka's own tool needs.
 
-A resource is written ``topic:orders``, or ``topic:orders*`` for all names with this beginning; ``topic:*``
-are all topics. ``cluster`` has no name.
+`common/security/rights.py` says how they are written.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from barnabas.cli.action import Row, actions, answer, arg, flag, repeated, show
 from barnabas.cli.arguments import on_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.client.admin.admin import Admin
-from barnabas.common.security.acl import (
-    ANY_HOST,
-    CLUSTER_NAME,
-    SUPPORTED_OPERATIONS,
-    AclBinding,
-    AclEntry,
-    AclFilter,
-    Operation,
-    PatternType,
-    Permission,
-    ResourcePattern,
-    ResourceType,
+from barnabas.common.security.acl import ANY_HOST, AclBinding, AclFilter, PatternType, Permission
+from barnabas.common.security.principal import USER, WILDCARD
+from barnabas.common.security.rights import (
+    OPERATIONS,
+    RESOURCES_HELP,
+    bindings_of,
+    operations_of,
+    principal_of,
+    resource_of,
+    resource_text,
+    word_of,
 )
-from barnabas.common.security.principal import USER, WILDCARD, Principal
-from barnabas.common.suggestions import suggestion
 from barnabas.common.texts import count
-
-
-def _word(member: Operation | ResourceType | Permission) -> str:
-    return member.name.lower().replace("_", "-")
-
-
-_TYPES: Final = {_word(kind): kind for kind in SUPPORTED_OPERATIONS}
-_OPERATIONS: Final = {_word(operation): operation for operation in Operation if operation > Operation.ANY}
-"""By the words of the command."""
-_RESOURCES_HELP: Final = "TYPE:NAME, or TYPE:PREFIX*, or cluster; the types are " + ", ".join(_TYPES)
 
 _EXAMPLES: Final = (
     "examples: `barnabas acls grant alice read,write topic:orders 'group:g*'`, "
@@ -48,76 +35,16 @@ _EXAMPLES: Final = (
 )
 
 
-def principal_of(text: str) -> Principal:
-    """A user by name, or ``User:name``; raises CommandError (usage)."""
-    if text.startswith(f"{USER}:"):
-        text = text.removeprefix(f"{USER}:")
-    if not text:
-        raise CommandError("expected the name of a user", USAGE)
-    return Principal.user(text)
+@contextmanager
+def _as_usage() -> Iterator[None]:
+    """A right that means nothing is a wrong usage of the command."""
+    try:
+        yield
+    except ValueError as error:
+        raise CommandError(str(error), USAGE) from None
 
 
-def operations_of(text: str) -> list[Operation]:
-    """``read,write``; raises CommandError (usage)."""
-    chosen = []
-    for word in text.lower().split(","):
-        name = word.strip().replace("_", "-")
-        if name not in _OPERATIONS:
-            raise CommandError(f"operation {word!r}{suggestion(name, _OPERATIONS)}", USAGE)
-        chosen.append(_OPERATIONS[name])
-    return list(dict.fromkeys(chosen))
-
-
-def resource_of(text: str) -> ResourcePattern:
-    """``topic:orders``, ``group:g*``, ``cluster``; raises CommandError (usage)."""
-    word, _, name = text.partition(":")
-    kind = _TYPES.get(word.lower().replace("_", "-"))
-    if kind is None:
-        hint = suggestion(word, _TYPES)
-        raise CommandError(f"{text!r}: expected {_RESOURCES_HELP}{hint}", USAGE)
-    if kind is ResourceType.CLUSTER and name in ("", CLUSTER_NAME):
-        return ResourcePattern(kind, CLUSTER_NAME)
-    if kind is ResourceType.CLUSTER or not name:
-        raise CommandError(f"{text!r}: expected {'cluster' if name else f'{word}:NAME'}", USAGE)
-    if name.endswith(WILDCARD) and name != WILDCARD:
-        return ResourcePattern(kind, name.removesuffix(WILDCARD), PatternType.PREFIXED)
-    return ResourcePattern(kind, name)
-
-
-def resource_text(resource: ResourcePattern) -> str:
-    """As `resource_of` reads it."""
-    if resource.type is ResourceType.CLUSTER:
-        return _word(resource.type)
-    is_prefix = resource.pattern is PatternType.PREFIXED
-    return f"{_word(resource.type)}:{resource.name}{WILDCARD if is_prefix else ''}"
-
-
-def bindings_of(
-    principal: Principal,
-    operations: Sequence[Operation],
-    resources: Sequence[ResourcePattern],
-    hosts: Iterable[str] = (ANY_HOST,),
-    permission: Permission = Permission.ALLOW,
-) -> list[AclBinding]:
-    """Each operation on each resource that has it. Raises CommandError (usage) if none has the operation."""
-    bindings = []
-    for operation in operations:
-        fitting = [
-            resource
-            for resource in resources
-            if operation is Operation.ALL or operation in SUPPORTED_OPERATIONS[resource.type]
-        ]
-        if not fitting:
-            named = ", ".join(map(resource_text, resources))
-            raise CommandError(f"there is no operation {_word(operation)} on {named}", USAGE)
-        bindings += [
-            AclBinding(resource, AclEntry(principal, host, operation, permission))
-            for resource in fitting
-            for host in hosts
-        ]
-    return bindings
-
-
+@_as_usage()
 def _check(options: argparse.Namespace) -> None:
     """Set `options.bindings`."""
     options.bindings = bindings_of(
@@ -129,6 +56,7 @@ def _check(options: argparse.Namespace) -> None:
     )
 
 
+@_as_usage()
 def _check_revoke(options: argparse.Namespace) -> None:
     """Set `options.filters`."""
     principal = str(principal_of(options.user))
@@ -169,6 +97,7 @@ async def _revoke(options: argparse.Namespace, admin: Admin) -> None:
     answer(options, rows, f"{count(len(rows), 'ACL')} removed", *(f"  {_line(row)}" for row in rows))
 
 
+@_as_usage()
 def _check_list(options: argparse.Namespace) -> None:
     principal = str(principal_of(options.user)) if options.user else None
     chosen = [resource_of(text) for text in options.resources]
@@ -207,10 +136,10 @@ def _row(binding: AclBinding) -> Row:
     resource, entry = binding
     return {
         "principal": str(entry.principal),
-        "permission": _word(entry.permission),
-        "operation": _word(entry.operation),
+        "permission": word_of(entry.permission),
+        "operation": word_of(entry.operation),
         "resource": resource_text(resource),
-        "resource_type": _word(resource.type),
+        "resource_type": word_of(resource.type),
         "resource_name": resource.name,
         "pattern_type": resource.pattern.name.lower(),
         "host": entry.host,
@@ -231,8 +160,8 @@ add_arguments = actions(
         "let a user do something, or with --deny forbid it",
         _grant,
         _USER,
-        arg("operations", "OPERATION,…", ", ".join(_OPERATIONS)),
-        arg("resources", "RESOURCE", _RESOURCES_HELP, nargs="+"),
+        arg("operations", "OPERATION,…", ", ".join(OPERATIONS)),
+        arg("resources", "RESOURCE", RESOURCES_HELP, nargs="+"),
         _HOSTS,
         flag("--deny", "a denial, which beats every permission"),
         check=_check,

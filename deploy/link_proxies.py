@@ -49,7 +49,7 @@ class LinkProxies:
         self._folder = folder
         self._proxies = proxies
         self._rules: dict[tuple[RuleKind, str, str], Rule] = {}
-        """By kind, source and target; a refusal has all sources."""
+        """By their keys."""
         self._servers: dict[str, asyncio.Server] = {}
         self._reserved: list[socket.socket] = []
         self._connections: set[_Connection] = set()
@@ -107,6 +107,9 @@ class LinkProxies:
         if request.mended is not None:
             ends = set(request.mended)
             await self._mend(lambda rule: not ends or {rule.source, rule.target} == ends)
+        if request.removed:
+            removed = {rule.key for rule in request.removed} - {rule.key for rule in request.added}
+            await self._mend(lambda rule: rule.key in removed)
         for rule in request.added:
             self._check_end(rule.target)
             if rule.kind is RuleKind.REFUSE:
@@ -123,7 +126,7 @@ class LinkProxies:
             raise ValueError(f"{name!r} is no end of a link; expected {', '.join([*self._proxies, CLIENT])}")
 
     def _add(self, rule: Rule) -> None:
-        self._rules[rule.kind, rule.source, rule.target] = rule
+        self._rules[rule.key] = rule
         match rule.kind:
             case RuleKind.REJECT:
                 self._build_wall(rule.source)
@@ -136,7 +139,7 @@ class LinkProxies:
     async def _mend(self, is_meant: Callable[[Rule], bool]) -> None:
         mended = [rule for rule in self._rules.values() if is_meant(rule)]
         for rule in mended:
-            del self._rules[rule.kind, rule.source, rule.target]
+            del self._rules[rule.key]
         for rule in mended:
             if rule.kind is RuleKind.REJECT:
                 self._build_wall(rule.source)

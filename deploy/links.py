@@ -76,6 +76,11 @@ class Rule(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     jitter_ms: _Milliseconds = 0.0
     error: int = errno.ECONNREFUSED
 
+    @property
+    def key(self) -> tuple[RuleKind, str, str]:
+        """At most one rule of a key holds at a time; a refusal has all sources."""
+        return self.kind, self.source, self.target
+
 
 def named(end: str) -> str:
     """A server or end of a link, in a sentence."""
@@ -94,9 +99,12 @@ def broken_text(rule: Rule) -> str:
 
 
 class Request(Struct, kw_only=True, forbid_unknown_fields=True):
-    """First `mended`: the rules between two ends, or, without names, all. Then `added`, then `reset`."""
+    """First `mended`: the rules between two ends, or, without names, all. Then `removed`: the rules of the
+    same kind, source and target. Then `added`, then `reset`.
+    """
 
     mended: tuple[str, ...] | None = None
+    removed: list[Rule] = []
     added: list[Rule] = []
     reset: str | None = None
 
@@ -157,8 +165,12 @@ class Links:
         """Make the link between two ends work again, both ways."""
         self._ask(Request(mended=(str(one), str(other))))
 
+    def change(self, removed: Sequence[Rule] = (), added: Sequence[Rule] = ()) -> None:
+        """Remove rules and add others at once; no byte passes in between."""
+        self._ask(Request(removed=list(removed), added=list(added)))
+
     def _add(self, *rules: Rule) -> None:
-        self._ask(Request(added=list(rules)))
+        self.change(added=rules)
 
     def _ask(self, request: Request) -> list[Rule]:
         try:

@@ -224,13 +224,23 @@ class RunningCluster:
         for process in alive:
             process.kill()
 
-    def wait_ready(self, timeout_s: float = START_TIMEOUT_S, *, must_run: Collection[int] = ()) -> None:
-        """Wait until all brokers that run (and are not paused) see each other and a controller.
+    def wait_ready(
+        self,
+        timeout_s: float = START_TIMEOUT_S,
+        *,
+        must_run: Collection[int] = (),
+        excused: Collection[int] = (),
+    ) -> None:
+        """Wait until all brokers that run (and are not paused or `excused`) see each other and a controller.
 
         Raises DeployError if that takes too long, if one of them ends meanwhile, or if one in `must_run` has
         ended already.
         """
-        waited_for = [broker for broker in self.brokers if broker.state == "running" or broker.id in must_run]
+        waited_for = [
+            broker
+            for broker in self.brokers
+            if broker.id in must_run or (broker.state == "running" and broker.id not in excused)
+        ]
 
         def check() -> None:
             for broker in waited_for:
@@ -303,11 +313,15 @@ class RunningCluster:
     def restart_zookeeper(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Stop ZooKeeper if it still runs, start it with its data, and wait for the brokers that run."""
         self.own_zookeeper.stop()
+        self.start_zookeeper(timeout_s)
+        if not self.has_broken_links():
+            self.wait_ready(timeout_s)
+
+    def start_zookeeper(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start ZooKeeper, which is down, with its data, and wait until it serves; not for the brokers."""
         self.own_zookeeper.launch()
         self.write_record()
         self.own_zookeeper.wait_ready(timeout_s)
-        if not self.has_broken_links():
-            self.wait_ready(timeout_s)
 
     # -- links ---------------------------------------------------------------------------------------------
 

@@ -1,7 +1,23 @@
 """Barnabas: a replicated commit log with Kafka's rules, in Python.
 
 The public API is small on purpose; everything else is reached through its package, for example
-``from barnabas.client import Producer``.
+``from barnabas.client import Producer``. `local_cluster` makes a cluster of this program.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from barnabas.deploy.scripted_cluster import local_cluster as local_cluster
+
 __version__ = "0.4.0"
+
+
+def __getattr__(name: str) -> Any:
+    # Looked up when it is first used, so that importing the package costs nothing.
+    if name == "local_cluster":
+        from barnabas.deploy.scripted_cluster import local_cluster
+
+        return local_cluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,84 +11,48 @@ import re
 import uuid
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from barnabas.deploy.state import SecurityConfiguration
-    from pytest_barnabas.cluster import Cluster
+    from barnabas.deploy.cluster_options import ClusterOptions
+    from barnabas.deploy.scripted_cluster import Cluster
 
 _LOG_BYTES: Final = 16 * 1024
 _MARKERS: Final = {
-    "barnabas": ("brokers", "settings", "security"),
+    "barnabas": ("brokers", "settings", "security", "links"),
     "barnabas_topic": ("partitions", "replication_factor", "configs"),
 }
 """The arguments of each marker."""
-_MAPPINGS: Final = ("settings", "configs")
-_SECURITY: Final = ("off", "tls", "plain", "plain+tls", "scram", "scram+tls")
-_EXPECTED_NUMBER: Final = "expected a whole number, 1 or more"
-_EXPECTED_SECURITY: Final = f"expected one of {', '.join(_SECURITY)}"
 MakeUser = Callable[..., str]
 _CLUSTERS: Final = pytest.StashKey[list["Cluster"]]()
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of a cluster."""
+def _options(config: pytest.Config, given: Mapping[str, Any]) -> ClusterOptions:
+    """The ini options, overridden by those of a marker.
 
-    brokers: int
-    settings: tuple[tuple[str, str], ...]
-    security: str = "off"
+    Raises UsageError for a wrong ini option, ValueError for settings that a broker would refuse.
+    """
+    from barnabas.deploy.cluster_options import EXPECTED_NUMBER, ClusterOptions, option_problem
 
-    @classmethod
-    def of(
-        cls,
-        config: pytest.Config,
-        brokers: int | None = None,
-        settings: Mapping[str, Any] | None = None,
-        security: str | None = None,
-    ) -> Options:
-        """The ini options, overridden by those of a marker. Raises UsageError for a wrong ini option."""
-        chosen: dict[str, str] = {}
-        for line in config.getini("barnabas_settings"):
-            name, equals, value = line.partition("=")
-            if not equals:
-                raise pytest.UsageError(f"barnabas_settings: expected NAME=VALUE, got {line!r}")
-            chosen[name.strip()] = value.strip()
-        chosen |= {name: str(value) for name, value in (settings or {}).items()}
-        if brokers is None:
-            text = config.getini("barnabas_brokers").strip()
-            brokers = int(text) if text.isdecimal() else 0
-            if brokers < 1:
-                raise pytest.UsageError(f"barnabas_brokers = {text}: {_EXPECTED_NUMBER}")
-        if security is None:
-            security = _in_order(config.getini("barnabas_security"))
-            if security not in _SECURITY:
-                raise pytest.UsageError(f"barnabas_security = {security}: {_EXPECTED_SECURITY}")
-        return cls(brokers, tuple(sorted(chosen.items())), _in_order(security))
-
-    @property
-    def configuration(self) -> SecurityConfiguration | None:
-        """The parts that are switched on. Users have the rights that they are given and no others."""
-        from barnabas.deploy.state import SecurityConfiguration
-
-        if self.security == "off":
-            return None
-        words = self.security.split("+")
-        mechanism = {"plain": "PLAIN", "scram": "SCRAM-SHA-256"}.get(words[0])
-        return SecurityConfiguration(tls="tls" in words, mechanism=mechanism, acl=mechanism is not None)
-
-    def __str__(self) -> str:
-        named = [f"brokers={self.brokers}", *(f"{name}={value}" for name, value in self.settings)]
-        return ",".join(named if self.security == "off" else [*named, self.security])
-
-
-def _in_order(security: str) -> str:
-    """The words of a security in one order: ``tls+scram`` is ``scram+tls``."""
-    return "+".join(sorted(word.strip() for word in security.split("+")))
+    settings: dict[str, Any] = {}
+    for line in config.getini("barnabas_settings"):
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise pytest.UsageError(f"barnabas_settings: expected NAME=VALUE, got {line!r}")
+        settings[name.strip()] = value.strip()
+    text = config.getini("barnabas_brokers").strip()
+    if not text.isdecimal() or int(text) < 1:
+        raise pytest.UsageError(f"barnabas_brokers = {text}: {EXPECTED_NUMBER}")
+    security = config.getini("barnabas_security")
+    if (problem := option_problem("security", security)) is not None:
+        raise pytest.UsageError(f"barnabas_security = {security}: {problem}")
+    chosen = {"brokers": int(text), "security": security, "links": config.getini("barnabas_links")}
+    chosen |= {name: value for name, value in given.items() if value is not None}
+    chosen["settings"] = settings | dict(given.get("settings") or {})
+    return ClusterOptions.of(**chosen)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -96,15 +60,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "barnabas_settings", "settings of its brokers, NAME=VALUE in each line", type="linelist", default=[]
     )
-    parser.addini("barnabas_security", f"how clients connect: {', '.join(_SECURITY)}", default="off")
+    parser.addini(
+        "barnabas_security",
+        "how clients connect: off, tls, plain, plain+tls, scram or scram+tls",
+        default="off",
+    )
+    parser.addini("barnabas_links", "whether links can fail", type="bool", default=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_CLUSTERS] = []
     config.addinivalue_line(
         "markers",
-        "barnabas(brokers=None, settings=None, security=None): run with a cluster that has these brokers, "
-        "settings and security",
+        "barnabas(brokers=None, settings=None, security=None, links=None): run with a cluster that has these "
+        "options",
     )
     config.addinivalue_line(
         "markers",
@@ -117,7 +86,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     given = {name: _arguments(metafunc.definition, name) for name in _MARKERS}
     if given["barnabas"] is not None:
-        options = Options.of(metafunc.config, **given["barnabas"])
+        try:
+            options = _options(metafunc.config, given["barnabas"])
+        except ValueError as error:
+            where = f"{metafunc.definition.nodeid}: @pytest.mark.barnabas"
+            raise pytest.Collector.CollectError(f"{where}: {error}") from None
         metafunc.parametrize("barnabas_cluster", [options], indirect=True, scope="session", ids=str)
 
 
@@ -134,6 +107,7 @@ def _arguments(test: pytest.Item, name: str) -> Mapping[str, Any] | None:
 
 def _wrong_argument(marker: pytest.Mark) -> str | None:
     from barnabas.common.suggestions import suggestion
+    from barnabas.deploy.cluster_options import EXPECTED_NUMBER, option_problem
 
     names = _MARKERS[marker.name]
     for value in marker.args:
@@ -141,14 +115,16 @@ def _wrong_argument(marker: pytest.Mark) -> str | None:
     for name, value in marker.kwargs.items():
         if name not in names:
             return f"{name}={value!r}: unknown{suggestion(name, names)}"
-        if name in _MAPPINGS:
-            if value is not None and not isinstance(value, Mapping):
-                return f"{name}={value!r}: expected a mapping"
-        elif name == "security":
-            if value is not None and (not isinstance(value, str) or _in_order(value) not in _SECURITY):
-                return f"{name}={value!r}: {_EXPECTED_SECURITY}"
-        elif value is not None and (type(value) is not int or value < 1):
-            return f"{name}={value!r}: {_EXPECTED_NUMBER}"
+        if value is None:
+            continue
+        if name == "configs":
+            problem = None if isinstance(value, Mapping) else "expected a mapping"
+        elif marker.name == "barnabas":
+            problem = option_problem(name, value)
+        else:
+            problem = None if type(value) is int and value >= 1 else EXPECTED_NUMBER
+        if problem is not None:
+            return f"{name}={value!r}: {problem}"
     return None
 
 
@@ -170,32 +146,20 @@ def barnabas_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """A running cluster of three brokers (ini: ``barnabas_brokers``, ``barnabas_settings``,
-    ``barnabas_security``).
+    ``barnabas_security``, ``barnabas_links``).
     """
     # Imported here: most runs of pytest in this environment need no cluster.
-    from barnabas.deploy.local import LocalCluster
-    from pytest_barnabas.cluster import Cluster
+    from barnabas.deploy.scripted_cluster import Cluster
 
-    options: Options = getattr(request, "param", None) or Options.of(request.config)
-    local = LocalCluster(
-        tmp_path_factory.mktemp("barnabas"),
-        brokers=options.brokers,
-        settings=dict(options.settings),
-        security=options.configuration,
-    )
-    clusters = request.config.stash[_CLUSTERS]
     try:
-        local.start()
-        cluster = Cluster(local)
+        options = getattr(request, "param", None) or _options(request.config, {})
+    except ValueError as error:
+        raise pytest.UsageError(f"barnabas_settings: {error}") from None
+    clusters = request.config.stash[_CLUSTERS]
+    with Cluster(options, tmp_path_factory.mktemp("barnabas")) as cluster:
         clusters.append(cluster)
-        try:
-            yield cluster
-        finally:
-            clusters.remove(cluster)
-            cluster.close()
-    finally:
-        local.kill_all()
-        local.close()
+        yield cluster
+        clusters.remove(cluster)
 
 
 @pytest.fixture

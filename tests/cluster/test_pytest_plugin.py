@@ -240,7 +240,8 @@ def test_a_wrong_argument_of_a_marker_is_named_before_a_cluster_starts(
 ) -> None:
     said_of = {
         "barnabas(borkers=1)": "borkers=1: unknown; did you mean brokers?",
-        "barnabas(1)": "1 has no name; expected one of brokers, settings, security",
+        "barnabas(1)": "1 has no name; expected one of brokers, settings, security, links",
+        "barnabas(links='no')": "links='no': expected True or False",
         "barnabas(brokers=0)": "brokers=0: expected a whole number, 1 or more",
         "barnabas(brokers='1')": "brokers='1': expected a whole number, 1 or more",
         "barnabas(settings=['a=1'])": "settings=['a=1']: expected a mapping",

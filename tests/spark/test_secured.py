@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from barnabas.cli.acls import bindings_of, operations_of, resource_of
 from barnabas.client.admin.admin import NewTopic
 from barnabas.client.blocking import Admin
 from barnabas.common.security.principal import Principal
+from barnabas.common.security.rights import bindings_of, operations_of, resource_of
 from barnabas.deploy.client_settings import client_settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.state import SecurityConfiguration

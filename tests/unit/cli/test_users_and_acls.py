@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import pytest
 
-from barnabas.cli import acls
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from barnabas.cli.main import build_parser
 from barnabas.client import ClientQuotaEntity, ScramDeletion, ScramUpsertion
+from barnabas.common.security import rights
 from barnabas.common.security.acl import AclBinding, AclFilter
 from barnabas.common.security.scram import ScramMechanism
 from barnabas.deploy.security import ClusterSecurity
@@ -208,7 +208,7 @@ def test_revoking_needs_either_all_or_names(run: Run) -> None:
 
 def test_the_text_of_a_resource_is_read_back() -> None:
     for text in ("topic:a:b", "topic:*", "group:g*", "cluster", "transactional-id:x", "user:alice"):
-        assert acls.resource_text(acls.resource_of(text)) == text
+        assert rights.resource_text(rights.resource_of(text)) == text
 
 
 # -- users -------------------------------------------------------------------------------------------------

@@ -1,0 +1,252 @@
+"""The faults that a program holds over its local cluster, each for as long as a block.
+
+Faults overlap in any way, also several of one server: it is as those that still hold want it, and the end of
+one undoes only what no other one holds. The end then waits until the cluster is whole, but for nothing that
+a fault which still holds prevents. A broker that has ended by itself is started again, with a warning.
+
+Any thread; calls block and are bounded, `async with` waits in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection
+from typing import Final, Self, TypeVar
+
+from barnabas.client.blocking import Admin
+from barnabas.deploy.faults import Aim, has_full_disk, inject
+from barnabas.deploy.links import CLIENT, Rule, RuleKind
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.server import title_of
+from barnabas.deploy.state import ZOOKEEPER
+from barnabas.deploy.zookeeper import ZooKeeper
+from barnabas.protocol.errors import BarnabasError
+
+T = TypeVar("T")
+
+WHOLE_TIMEOUT_S: Final = 60.0
+_START_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.02
+_DOWN: Final = frozenset({"kill", "stop"})
+"""The faults of `deploy/faults.py` during which a server does not run."""
+_PAUSE: Final = "pause"
+_FULL_DISK: Final = "fill-disk"
+_AS_GOOD_AS_CUT_MS: Final = 1000.0
+"""With such a delay, requests between brokers come too late for a cluster to become whole."""
+
+
+async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
+    """The outcome of a call in a thread. A caller who is cancelled waits for its end, and for `undo`."""
+    work = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        if undo is not None and work.exception() is None:
+            await asyncio.to_thread(undo)
+        raise
+
+
+class Fault:
+    """A fault that holds within a block of `with` or `async with`."""
+
+    def __init__(self, held: HeldFaults) -> None:
+        self._held = held
+
+    def __enter__(self) -> Self:
+        self._held.begin(self)
+        return self
+
+    def __exit__(self, *outcome: object) -> None:
+        self._held.end(self)
+
+    async def __aenter__(self) -> Self:
+        await in_thread(lambda: self._held.begin(self), undo=lambda: self._held.end(self))
+        return self
+
+    async def __aexit__(self, *outcome: object) -> None:
+        await in_thread(lambda: self._held.end(self))
+
+
+class ServerFault(Fault):
+    def __init__(self, held: HeldFaults, name: str, server: str) -> None:
+        """`name`: of an entry in `deploy/faults.py`; `server`: the id of a broker, or ``zookeeper``."""
+        super().__init__(held)
+        self.name = name
+        self.server = server
+
+
+class LinkFault(Fault):
+    def __init__(self, held: HeldFaults, *rules: Rule) -> None:
+        super().__init__(held)
+        self.rules = rules
+
+
+class HeldFaults:
+    def __init__(self, cluster: LocalCluster, admin: Admin) -> None:
+        """`admin` reaches the brokers past their proxies."""
+        self._cluster = cluster
+        self._admin = admin
+        self._lock = threading.RLock()
+        """Held while servers and links change; not while the cluster becomes whole."""
+        self._held: list[Fault] = []
+        """In the order of their beginnings."""
+        self._taken_down: set[str] = set()
+        """The servers that a fault has ended, or may have ended."""
+
+    def begin(self, fault: Fault) -> None:
+        """Raises DeployError for a server that does not run; a fault that cannot begin leaves nothing."""
+        with self._lock:
+            was_down = self._is_held_down(fault)
+            self._held.append(fault)
+            try:
+                if isinstance(fault, ServerFault) and not was_down:
+                    self._inject(fault)
+                elif isinstance(fault, LinkFault):
+                    self._cluster.links.change(added=fault.rules)
+            except BaseException:
+                self._held.remove(fault)
+                self._settle(fault)
+                raise
+
+    def end(self, fault: Fault) -> None:
+        """Raises TimeoutError, and DeployError for a server that does not start."""
+        with self._lock:
+            self._held.remove(fault)
+            self._settle(fault)
+        self.wait_until_whole(WHOLE_TIMEOUT_S, self._hindered)
+
+    def wait_until_whole(self, timeout_s: float, excused: Callable[[], Collection[int]] = tuple) -> None:
+        """Wait until all brokers run that are not `excused`, and their replicas are in each ISR."""
+        deadline = time.monotonic() + timeout_s
+        if len(excused()) == len(self._cluster.broker_ids):
+            return
+        must_run = set(self._cluster.broker_ids) - set(excused())
+        self._cluster.wait_ready(timeout_s, must_run=must_run, excused=excused())
+        while (gap := self._gap(excused())) is not None:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"the cluster is not whole after {timeout_s:g} s: {gap}")
+            time.sleep(_POLL_S)
+
+    # -- what holds ----------------------------------------------------------------------------------------
+
+    def _names(self, server: str) -> set[str]:
+        """The faults of a server that hold."""
+        return {
+            fault.name for fault in self._held if isinstance(fault, ServerFault) and fault.server == server
+        }
+
+    def _is_held_down(self, fault: Fault) -> bool:
+        return isinstance(fault, ServerFault) and bool(self._names(fault.server) & _DOWN)
+
+    def _rules(self) -> dict[tuple[RuleKind, str, str], Rule]:
+        """The rules of links that hold; of equal ones that of the last fault."""
+        return {
+            rule.key: rule for fault in self._held if isinstance(fault, LinkFault) for rule in fault.rules
+        }
+
+    def _hindered(self) -> set[int]:
+        """The brokers that a fault keeps from being a whole part of the cluster."""
+        with self._lock:
+            unreachable = self._unreachable()
+            return {id for id in self._cluster.broker_ids if id in unreachable or self._names(str(id))}
+
+    def _unreachable(self) -> set[int]:
+        """The brokers that do not reach all others and ZooKeeper, though they may run."""
+        brokers = self._cluster.broker_ids
+        if self._names(ZOOKEEPER):
+            return set(brokers)
+        ends = {
+            end
+            for rule in self._rules().values()
+            if CLIENT not in (rule.source, rule.target)
+            and (rule.kind is not RuleKind.DELAY or rule.delay_ms >= _AS_GOOD_AS_CUT_MS)
+            for end in (rule.source, rule.target)
+        }
+        return {id for id in brokers if str(id) in ends}
+
+    # -- changes -------------------------------------------------------------------------------------------
+
+    def _inject(self, fault: ServerFault) -> None:
+        if fault.name != _PAUSE:
+            self._taken_down.add(fault.server)
+        inject(self._cluster, fault.name, Aim(target=fault.server))
+
+    def _settle(self, ended: Fault) -> None:
+        """Make servers and links what the faults that hold want, after the end of one."""
+        if isinstance(ended, LinkFault):
+            rules = self._rules()
+            others = [rules[rule.key] for rule in ended.rules if rule.key in rules]
+            self._cluster.links.change(removed=ended.rules, added=others)
+        zookeeper = self._cluster.zookeeper
+        if isinstance(zookeeper, ZooKeeper) and not zookeeper.is_alive and not self._names(ZOOKEEPER):
+            self._warn_of(ZOOKEEPER)
+            self._taken_down.discard(ZOOKEEPER)
+            self._cluster.start_zookeeper(_START_TIMEOUT_S)
+        started = [id for id in self._cluster.broker_ids if self._is_started(id, ended)]
+        unreachable = self._unreachable()
+        if reachable := [id for id in started if id not in unreachable]:
+            self._cluster.wait_ready(_START_TIMEOUT_S, must_run=reachable, excused=self._hindered())
+        for broker_id in self._cluster.broker_ids:
+            self._settle_running(broker_id, is_new=broker_id in started)
+
+    def _is_started(self, broker_id: int, ended: Fault) -> bool:
+        """Start a broker that is to run and does not, or that has room again."""
+        server, names = self._cluster.broker(broker_id), self._names(str(broker_id))
+        is_ended = isinstance(ended, ServerFault) and ended.server == str(broker_id)
+        if names & _DOWN or (_FULL_DISK in names and not is_ended):
+            return False
+        if server.is_alive:
+            if _FULL_DISK in names or not has_full_disk(self._cluster, broker_id):
+                return False
+            # A log dir that is offline stays so until the broker starts again; a new process has no limit.
+            self._cluster.stop_broker(broker_id)
+        else:
+            self._warn_of(str(broker_id))
+        self._taken_down.discard(str(broker_id))
+        if self._names(ZOOKEEPER):
+            # It ends if it waits for ZooKeeper for too long.
+            self._taken_down.add(str(broker_id))
+        self._cluster.launch_broker(broker_id)
+        return True
+
+    def _settle_running(self, broker_id: int, *, is_new: bool) -> None:
+        broker, names = self._cluster.broker(broker_id), self._names(str(broker_id))
+        if not broker.is_alive:
+            return
+        if is_new and _FULL_DISK in names:
+            inject(self._cluster, _FULL_DISK, Aim(target=str(broker_id)))
+        if _PAUSE in names:
+            broker.pause()
+        elif broker.state == "paused":
+            broker.resume()
+
+    def _warn_of(self, server: str) -> None:
+        """Warn that a server which is about to be started has ended by itself."""
+        if server in self._taken_down:
+            return
+        process = self._cluster.server(server).process
+        code = None if process is None else process.exit_code
+        text = f"{title_of(server)} had ended by itself (exit code {code}); it is started again"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    # -- wholeness -----------------------------------------------------------------------------------------
+
+    def _gap(self, faulty: Collection[int]) -> str | None:
+        """The first reason why the cluster is not whole without the faulty brokers; None if it is."""
+        try:
+            topics = self._admin.describe_topics()
+        except BarnabasError as error:
+            return f"no metadata: {error}"
+        for name, topic in topics.items():
+            for number, partition in enumerate(topic.partitions):
+                if faulty and set(partition.isr) <= set(faulty):
+                    # It waits for these brokers: no other one may lead it.
+                    continue
+                missing = set(partition.replicas) - set(partition.isr) - set(faulty)
+                if missing or partition.leader < 0:
+                    return f"{name}-{number}: leader {partition.leader}, not in sync: {sorted(missing)}"
+        return None

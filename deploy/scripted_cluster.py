@@ -1,0 +1,445 @@
+"""A cluster of real brokers for programs: tests, scripts and notebooks; `barnabas.local_cluster` makes it.
+
+Guarantees. No process of it survives the program, however that ends. Each fault is a context manager, for
+`with` and `async with`; at its end the cluster is whole again but for faults that still hold
+(`held_faults.py`). Wrong arguments raise at once, naming the argument, its value and what was expected.
+
+Any thread; calls block and are bounded. `Cluster.aio` has the same calls for a running event loop.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar
+
+import barnabas.client as asynchronous
+from barnabas.client import NewTopic
+from barnabas.client.admin.admin import Admin as _AsyncAdmin
+from barnabas.client.admin.users import ScramDeletion, ScramUpsertion
+from barnabas.client.blocking import Admin, Consumer, Producer
+from barnabas.client.cluster import Cluster as _ClientView
+from barnabas.client.loop_thread import BlockingClient
+from barnabas.client.metadata import MetadataCache
+from barnabas.common.security.acl import AclFilter
+from barnabas.common.security.principal import Principal
+from barnabas.common.security.rights import bindings_of_right
+from barnabas.common.suggestions import suggestion
+from barnabas.deploy.client_settings import ClientAccess, client_settings
+from barnabas.deploy.cluster_options import ClusterOptions
+from barnabas.deploy.faults import DELAY_MS
+from barnabas.deploy.health import wait_for_acls, wait_ready
+from barnabas.deploy.held_faults import WHOLE_TIMEOUT_S, Fault, HeldFaults, LinkFault, ServerFault, in_thread
+from barnabas.deploy.links import Rule, RuleKind
+from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import DeployError
+from barnabas.deploy.security import ADMIN, make_password
+from barnabas.deploy.state import ZOOKEEPER
+from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
+from barnabas.protocol.ids import BrokerId, Endpoint
+from barnabas.protocol.messages.metadata import MetadataResponse
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LEADER_TIMEOUT_S: Final = 30.0
+_USER_TIMEOUT_S: Final = 30.0
+_UNKNOWN_TIMEOUT_S: Final = 1.0
+_POLL_S: Final = 0.02
+_MOST_DELAY_MS: Final = 3_600_000
+_CLIENT_ID: Final = "barnabas-faults"
+"""No protocol fault hits this client."""
+
+
+class Cluster:
+    """A cluster for `with`, `async with`, or `start` and `close`; until then it has no processes."""
+
+    def __init__(self, options: ClusterOptions, directory: Path | str | None = None, *, keeps: bool = False):
+        """`directory`: None for a temporary one; `keeps`: whether brokers end by a controlled shutdown."""
+        self._options = options
+        self._directory = directory
+        self._keeps = keeps
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._running: LocalCluster | None = None
+        self._admin: Admin
+        self._faults: HeldFaults
+
+    def start(self) -> Self:
+        """Start the brokers and ZooKeeper. Raises DeployError; nothing of the cluster runs then."""
+        if self._running is not None:
+            raise DeployError("the cluster runs already")
+        options, directory = self._options, self._directory
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="barnabas-", ignore_cleanup_errors=True)
+            directory = self._temporary.name
+        try:
+            self._running = LocalCluster(
+                directory,
+                brokers=options.brokers,
+                settings=dict(options.settings),
+                security=options.configuration,
+                links=options.links,
+            )
+            self._running.check_settings()
+            self._running.start()
+            self._admin = _DirectAdmin(self._running)
+            self._faults = HeldFaults(self._running, self._admin)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End all processes, and remove the temporary directory. Idempotent."""
+        if self._running is not None:
+            self._admin.close()
+            self._end()
+
+    def _end(self) -> None:
+        running, self._running = self._running, None
+        try:
+            if running is not None:
+                try:
+                    if self._keeps:
+                        running.stop()
+                finally:
+                    running.kill_all()
+                    running.close()
+        finally:
+            if self._temporary is not None:
+                self._temporary.cleanup()
+                self._temporary = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await in_thread(self.start, undo=self.close)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await in_thread(self.close)
+
+    @property
+    def _local(self) -> LocalCluster:
+        if self._running is None:
+            raise DeployError("the cluster does not run: use it in a `with` block, or call start() first")
+        return self._running
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port,host:port,…`` of all brokers."""
+        local = self._local
+        proxies = [local.link_server.proxy_of(id) for id in local.broker_ids] if local.has_links else []
+        return ",".join(map(str, proxies)) if proxies else local.bootstrap
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return self._local.broker_ids
+
+    @property
+    def log_files(self) -> dict[int, str]:
+        """Broker id → the path of its log."""
+        return {int(broker.id): str(broker.server_log) for broker in self._local.brokers}
+
+    def client_settings(self, kind: str, user: str = ADMIN) -> dict[str, Any]:
+        """The settings with which a client of this kind connects, by default as the super user admin.
+
+        Kinds: ``confluent``, ``kafka-python``, ``aiokafka``, ``java``, ``spark`` and ``barnabas``. Without
+        ``barnabas_security`` it has the bootstrap servers alone. Raises ValueError, and DeployError for an
+        unknown user.
+        """
+        security = self._local.security
+        if security is None:
+            return client_settings(kind, ClientAccess(bootstrap=self.bootstrap_servers))
+        return client_settings(kind, security.access(self.bootstrap_servers, user))
+
+    @property
+    def aio(self) -> AioCluster:
+        """The same calls for a running event loop, as coroutines, and clients of asyncio."""
+        return AioCluster(self)
+
+    def producer(self, *, user: str = ADMIN, **settings: Any) -> Producer:
+        """A producer of `barnabas.client.blocking`; `settings` are those of the client."""
+        return Producer(**self.client_settings("barnabas", user), **settings)
+
+    def consumer(self, *, user: str = ADMIN, **settings: Any) -> Consumer:
+        """A consumer, by default from the earliest record on and in a group of its own."""
+        return Consumer(**self.consumer_settings(user, settings))
+
+    def admin(self, *, user: str = ADMIN, **settings: Any) -> Admin:
+        return Admin(**self.client_settings("barnabas", user), **settings)
+
+    def consumer_settings(self, user: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        own = {"group_id": f"group-{uuid.uuid4().hex[:8]}", "auto_offset_reset": "earliest"}
+        return self.client_settings("barnabas", user) | own | dict(given)
+
+    def create_user(self, name: str, *rights: str) -> None:
+        """Create a user with these rights, each ``OPERATION,… RESOURCE…`` as `barnabas acls grant` has them.
+
+        Returns once every broker knows the user. Raises ValueError for rights that mean nothing, ApiError,
+        and RuntimeError for a cluster whose users cannot be made while it runs.
+        """
+        security = self._local.security
+        mechanism = None if security is None else security.scram_mechanism
+        if security is None or mechanism is None:
+            raise RuntimeError("users of tests need barnabas_security = scram or scram+tls")
+        bindings = {binding for right in rights for binding in bindings_of_right(name, right)}
+        password, bootstrap = make_password(), self.bootstrap_servers
+        self._admin.alter_user_scram_credentials(ScramUpsertion(name, password, mechanism))
+        security.keep_user(name, password, bootstrap)
+        if bindings:
+            self._admin.create_acls(bindings)
+        endpoints = {
+            broker.id: broker.endpoint for broker in self._local.brokers if broker.state == "running"
+        }
+        principal, admin = str(Principal.user(name)), security.channel_security(bootstrap)
+        wait_for_acls(endpoints, principal, len(bindings), _USER_TIMEOUT_S, admin)
+        wait_ready(endpoints, _USER_TIMEOUT_S, security=security.channel_security(bootstrap, name))
+
+    def delete_user(self, name: str) -> None:
+        """Delete a user and its rights. Raises ApiError."""
+        security = self._local.security
+        mechanism = None if security is None else security.scram_mechanism
+        if security is None or mechanism is None or name not in security.users:
+            return
+        self._admin.delete_acls(AclFilter(principal=str(Principal.user(name))))
+        self._admin.alter_user_scram_credentials(ScramDeletion(name, mechanism))
+        security.forget_user(name)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 3,
+        replication_factor: int | None = None,
+        configs: Mapping[str, object] | None = None,
+    ) -> None:
+        """Create a topic, replicated to three brokers or to as many as there are. Raises ApiError."""
+        replicas = min(3, len(self.broker_ids)) if replication_factor is None else replication_factor
+        if not isinstance(configs, Mapping | None):
+            raise TypeError(f"configs={configs!r}: expected a mapping")
+        texts = {setting: str(value) for setting, value in (configs or {}).items()}
+        self._admin.create_topics(NewTopic(name, partitions, replicas, texts))
+
+    def delete_topic(self, name: str) -> None:
+        """Raises ApiError, for example if there is no such topic."""
+        self._admin.delete_topics(name)
+
+    def leader_of(self, topic: str, partition: int = 0) -> int:
+        """The leader of a partition, as soon as it has one. Raises TimeoutError after 30 s.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, after a second, for one that does not exist: a broker may learn of
+        a new one later than the client that created it.
+        """
+        if not isinstance(topic, str):
+            raise TypeError(f"topic {topic!r}: expected a str")
+        if type(partition) is not int or partition < 0:
+            raise ValueError(f"partition {partition!r}: expected a whole number, 0 or more")
+
+        def leader() -> int:
+            info = self._admin.describe_topics(topic)[topic]
+            if partition >= len(info.partitions):
+                text = f"topic {topic!r} has {len(info.partitions)} partitions, there is no {partition}"
+                raise UnknownTopicOrPartitionError(text)
+            return info.partitions[partition].leader
+
+        return self._broker(leader, f"{topic}-{partition} has no leader")
+
+    def controller(self) -> int:
+        """The broker that is the controller. Raises TimeoutError after 30 s without one."""
+        return self._broker(lambda: self._admin.describe_cluster().controller_id, "there is no controller")
+
+    def killed(self, broker_id: int) -> Fault:
+        """Kill a broker (SIGKILL); at the end of the block start it again."""
+        return self._server_fault("kill", broker_id)
+
+    def stopped(self, broker_id: int) -> Fault:
+        """Shut a broker down, as a rolling restart does; at the end of the block start it again."""
+        return self._server_fault("stop", broker_id)
+
+    def paused(self, broker_id: int) -> Fault:
+        """Pause a broker (SIGSTOP): it keeps its connections and answers nothing. Resume it at the end."""
+        return self._server_fault("pause", broker_id)
+
+    def disk_full(self, broker_id: int) -> Fault:
+        """Let a broker's writes to its files fail, as on a full disk; at the end it starts with room."""
+        return self._server_fault("fill-disk", broker_id)
+
+    def zookeeper_down(self) -> Fault:
+        """Kill ZooKeeper; at the end of the block start it again, with its data.
+
+        Raises DeployError if another program runs it.
+        """
+        self._local.own_zookeeper  # noqa: B018 - it raises
+        return ServerFault(self._faults, "kill", ZOOKEEPER)
+
+    def cut(self, source: int | str, target: int | str) -> Fault:
+        """Hold back all bytes from the source to the target until the end of the block: one way.
+
+        Ends of links are broker ids, ``"zookeeper"`` and ``"client"``, which stands for all clients.
+        """
+        return self._link_fault(RuleKind.CUT, self._ends(source=source, target=target))
+
+    def severed(self, one: int | str, other: int | str) -> Fault:
+        """Hold back all bytes between two ends, both ways."""
+        ends = self._ends(one=one, other=other)
+        return self._link_fault(RuleKind.CUT, ends, ends[::-1])
+
+    def slow(self, source: int | str, target: int | str, *, delay_ms: float = DELAY_MS) -> Fault:
+        """Let all bytes from the source to the target take so long."""
+        if not isinstance(delay_ms, int | float) or not 0 < delay_ms <= _MOST_DELAY_MS:
+            raise ValueError(f"delay_ms={delay_ms!r}: expected milliseconds, up to {_MOST_DELAY_MS}")
+        return self._link_fault(RuleKind.DELAY, self._ends(source=source, target=target), delay_ms=delay_ms)
+
+    def wait_until_whole(self, timeout_s: float = WHOLE_TIMEOUT_S) -> None:
+        """Wait until all brokers run and every replica is in its ISR.
+
+        Raises TimeoutError naming the first replica that is not, DeployError for a broker that does not run.
+        """
+        self._local  # noqa: B018 - it raises
+        self._faults.wait_until_whole(timeout_s)
+
+    def _server_fault(self, name: str, broker_id: int) -> Fault:
+        # A wrong id is an error here, and not within the block.
+        self._local.broker(broker_id)
+        return ServerFault(self._faults, name, str(broker_id))
+
+    def _link_fault(self, kind: RuleKind, *links: tuple[str, str], delay_ms: float = 0.0) -> Fault:
+        rules = (Rule(kind=kind, source=a, target=b, delay_ms=delay_ms) for a, b in links)
+        return LinkFault(self._faults, *rules)
+
+    def _ends(self, **given: int | str) -> tuple[str, str]:
+        """The two ends of a link. Raises ValueError for one that does not exist."""
+        if not self._local.has_links:
+            raise DeployError(
+                "the cluster was started without links that can fail: `barnabas_links = true` in the ini "
+                "file of pytest, `links=True` of the marker or of local_cluster"
+            )
+        ends = self._local.link_server.ends
+        for name, end in given.items():
+            if isinstance(end, bool) or not isinstance(end, int | str) or str(end) not in ends:
+                listed = ", ".join(end if not end.isdecimal() else f"broker {end}" for end in ends)
+                raise ValueError(f"{name}={end!r}: expected one of {listed}")
+        one, other = map(str, given.values())
+        if one == other:
+            raise ValueError(f"a link has two ends, not {one!r} twice")
+        return one, other
+
+    def _broker(self, look: Callable[[], int], complaint: str) -> int:
+        start = time.monotonic()
+        while True:
+            try:
+                broker_id, last = look(), complaint
+            except BarnabasError as error:
+                is_unknown = isinstance(error, UnknownTopicOrPartitionError)
+                if is_unknown and time.monotonic() >= start + _UNKNOWN_TIMEOUT_S:
+                    raise
+                broker_id, last = -1, f"{complaint}: {error}"
+            if broker_id >= 0:
+                return broker_id
+            if time.monotonic() >= start + _LEADER_TIMEOUT_S:
+                raise TimeoutError(last)
+            time.sleep(_POLL_S)
+
+
+def _awaitable(call: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The call as one that a thread makes."""
+
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await in_thread(lambda: call(*args, **kwargs))
+
+    return run
+
+
+class AioCluster:
+    """The calls of a `Cluster` for a running event loop: each waits in a thread; clients are of asyncio."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.create_topic = _awaitable(cluster.create_topic)
+        self.delete_topic = _awaitable(cluster.delete_topic)
+        self.create_user = _awaitable(cluster.create_user)
+        self.delete_user = _awaitable(cluster.delete_user)
+        self.leader_of = _awaitable(cluster.leader_of)
+        self.controller = _awaitable(cluster.controller)
+        self.wait_until_whole = _awaitable(cluster.wait_until_whole)
+
+    def producer(self, *, user: str = ADMIN, **settings: Any) -> asynchronous.Producer:
+        """For ``async with``; `settings` are those of the client."""
+        return asynchronous.Producer(**self._cluster.client_settings("barnabas", user), **settings)
+
+    def consumer(self, *, user: str = ADMIN, **settings: Any) -> asynchronous.Consumer:
+        """As `Cluster.consumer`."""
+        return asynchronous.Consumer(**self._cluster.consumer_settings(user, settings))
+
+    def admin(self, *, user: str = ADMIN, **settings: Any) -> asynchronous.Admin:
+        return asynchronous.Admin(**self._cluster.client_settings("barnabas", user), **settings)
+
+
+class _DirectCache(MetadataCache):
+    """Leads past the proxies, so that no broken link and no rule for clients hinders it."""
+
+    def __init__(self, endpoints: Mapping[BrokerId, Endpoint]) -> None:
+        super().__init__()
+        self._endpoints = endpoints
+
+    def update(self, response: MetadataResponse) -> None:
+        super().update(response)
+        self.nodes = {
+            id: node._replace(endpoint=self._endpoints.get(id, node.endpoint))
+            for id, node in self.nodes.items()
+        }
+
+
+class _AsyncDirectAdmin(_AsyncAdmin):
+    def __init__(self, local: LocalCluster) -> None:
+        super().__init__(**local.client_settings(), client_id=_CLIENT_ID)
+        self._endpoints = {broker.id: broker.endpoint for broker in local.brokers}
+
+    def _make_cluster(self) -> _ClientView:
+        view = super()._make_cluster()
+        view.cache = _DirectCache(self._endpoints)
+        return view
+
+
+class _DirectAdmin(Admin):
+    def __init__(self, local: LocalCluster) -> None:
+        BlockingClient.__init__(self, _AsyncDirectAdmin(local))
+
+
+def local_cluster(
+    brokers: int = 3,
+    settings: Mapping[str, Any] | None = None,
+    security: str = "off",
+    links: bool = True,
+    directory: Path | str | None = None,
+    **unknown: NoReturn,
+) -> Cluster:
+    """A cluster of this program, for `with`, `async with`, or `start` and `close`.
+
+    `settings`: of all brokers, in Kafka's names. `security`: ``off``, ``tls``, ``plain``, ``plain+tls``,
+    ``scram`` or ``scram+tls``. `links`: whether proxies stand before the brokers, so that links can fail.
+    Data is in a temporary directory, or stays in `directory` for the next start in it.
+
+    Raises ValueError and TypeError for wrong arguments at once; the start raises DeployError.
+    """
+    value: object
+    for name, value in unknown.items():
+        names = ("brokers", "settings", "security", "links", "directory")
+        raise TypeError(f"{name}={value!r}: unknown{suggestion(name, names)}")
+    if not isinstance(directory, str | Path | None):
+        raise TypeError(f"directory={directory!r}: expected a path")
+    options = ClusterOptions.of(brokers, settings, security, links)
+    return Cluster(options, directory, keeps=directory is not None)
