@@ -209,7 +209,7 @@ async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_MAX_CHUNKS)
     is_over = threading.Event()
-    read: Any = source.read1 if isinstance(source, io.BufferedReader) else source.read
+    read: Any = source.raw.read if isinstance(source, io.BufferedReader) else source.read
 
     def feed() -> None:
         # Once the command has ended, the source is closed (ValueError) or the loop (RuntimeError).

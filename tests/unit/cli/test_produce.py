@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import threading
 
 import pytest
 
@@ -79,6 +80,28 @@ async def test_lines_come_before_the_source_ends() -> None:
         sink.close()
         with pytest.raises(StopAsyncIteration):
             await anext(lines)
+
+
+async def test_reading_leaves_the_lock_of_the_source_free() -> None:
+    """The interpreter takes that of stdin when it ends, and aborts if the reading thread has it."""
+
+    class Raw(io.RawIOBase):
+        is_free = False
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: object) -> int:
+            closing = threading.Thread(target=source.close, daemon=True)
+            closing.start()
+            closing.join(timeout=5)
+            self.is_free = not closing.is_alive()
+            return 0
+
+    raw = Raw()
+    source = io.BufferedReader(raw)
+    assert [lines async for lines in read_lines(source)] == []
+    assert raw.is_free
 
 
 async def test_a_line_too_large_is_reported_with_the_number_of_acknowledged_ones(
