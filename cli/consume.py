@@ -35,21 +35,17 @@ from barnabas.cli.arguments import (
 )
 from barnabas.cli.cluster_view import silence_explained
 from barnabas.cli.exit_codes import OK, TERMINATED, USAGE, CommandError
+from barnabas.cli.record_lines import DEFAULT_KEY_SEPARATOR, OUTPUT_FORMATS, Formatter, make_formatter
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.client.metadata import TopicInfo
-from barnabas.client.record_texts import json_line, record_line
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.ids import NO_TOPIC_ID, Offset, TopicPartition
 
 _POLL_MS: Final = 1_000
 _COMMIT_MS: Final = 1_000
 _MAX_POLL_RECORDS: Final = 5_000
-_FORMATS: Final = ("value", "key-value", "full", "json")
-
-Formatter = Callable[[ConsumerRecord], bytes]
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -76,17 +72,6 @@ def parse_start(where: str) -> str | int | datetime:
             USAGE,
         ) from None
     return start if start.tzinfo is not None else start.replace(tzinfo=UTC)
-
-
-def make_formatter(name: str, key_separator: str) -> Formatter:
-    """From a record to the bytes of its line, without the line's end."""
-    separator = key_separator.encode()
-    return {
-        "value": lambda record: b"" if record.value is None else bytes(record.value),
-        "key-value": lambda record: (record.key or b"") + separator + (record.value or b""),
-        "full": lambda record: f"{record.topic}-{record.partition}  {record_line(record)}".encode(),
-        "json": json_line,
-    }[name]
 
 
 class _Progress:
@@ -217,7 +202,7 @@ async def _print_records(
             end = left.get(TopicPartition(record.topic, record.partition))
             # Records written after the start are not printed.
             if ends is None or (end is not None and record.offset < end):
-                out.write(format_record(record) + b"\n")
+                out.write(format_record(record))
                 progress.shown += 1
         if ends is None or time.monotonic() - last_output > 0.5:
             out.flush()
@@ -244,11 +229,11 @@ add_arguments = command(
     arg("--max", "N", "stop after N records", type=number(0, LONG_MAX)),
     flag("--skip-damaged", "go on after a batch that cannot be decoded, and name it"),
     flag("--follow", "wait for more records at the end, until Ctrl-C"),
-    arg("--format", help="default: value", choices=_FORMATS, default="value"),
+    arg("--format", help="default: value", choices=OUTPUT_FORMATS, default="value"),
     lambda parser: parser.add_argument(
         "--json", action="store_const", const="json", dest="format", help="as --format json"
     ),
-    arg("--key-separator", "TEXT", "between key and value (default: a tab)", default="\t"),
+    arg("--key-separator", "TEXT", "between key and value (default: a tab)", default=DEFAULT_KEY_SEPARATOR),
     settings_option(
         "consumer",
         group_id="--group",

@@ -1,5 +1,9 @@
 """`barnabas produce TOPIC`: each line of stdin or of a file becomes a record.
 
+With ``--json`` the lines are those of `barnabas consume --json`, and the summary is JSON too; ``--format``
+and ``--key-separator`` choose other lines. A partition that a JSON line names is used, so that a copy has its
+records where the original has them.
+
 Exit code 0 means that every line was acknowledged as ``--acks`` demands. The first failed record ends the
 command, which then prints the number of acknowledged lines. While nothing is acknowledged for some seconds,
 the problems of the cluster are printed that may be the reason. With ``--transactional-id`` all lines are one
@@ -21,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from barnabas.cli.action import arg, command
+from barnabas.cli.action import arg, command, flag, one_of, repeated
 from barnabas.cli.arguments import (
     STDIN,
     check_partition,
@@ -38,11 +42,19 @@ from barnabas.cli.arguments import (
 from barnabas.cli.cluster_view import silence_explained
 from barnabas.cli.exit_codes import NOT_FOUND, OK, CommandError, exit_code_of
 from barnabas.cli.output import errors_alone, print_json
+from barnabas.cli.record_lines import (
+    INPUT_FORMATS,
+    RecordReader,
+    header_of,
+    input_format,
+    make_reader,
+    timestamp_of,
+)
 from barnabas.client.config import ProducerConfig
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
-from barnabas.common.texts import count
+from barnabas.common.texts import count, iso_time
 from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
 
 _CHUNK_BYTES: Final = 256 * 1024
@@ -51,6 +63,7 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 
 def _run(options: argparse.Namespace) -> int:
+    input_format(options)
     bootstrap = chosen_bootstrap(options)
     if options.file == STDIN:
         return run_async(_produce(options, bootstrap, sys.stdin.buffer))
@@ -61,7 +74,8 @@ def _run(options: argparse.Namespace) -> int:
 class _Tally:
     """The outcomes of the records so far; filled by the producer's callbacks on the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_json: bool) -> None:
+        self.is_json = is_json
         self.sent = 0
         self.acknowledged = 0
         self.failed = 0
@@ -69,6 +83,7 @@ class _Tally:
         self.is_opening = True
         """Until the topic and the producer are there; then only records are waited for."""
         self.first_error: BarnabasError | None = None
+        self.output_error: OSError | None = None
 
     def delivered(self, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
         if error is None:
@@ -78,6 +93,21 @@ class _Tally:
             if self.first_error is None:
                 self.first_error = error
 
+    def show_place(self, metadata: RecordMetadata | None, error: BarnabasError | None) -> None:
+        """As `delivered`, and prints the place of the record: once stdout fails, no more."""
+        self.delivered(metadata, error)
+        if metadata is None or self.output_error is not None:
+            return
+        try:
+            if self.is_json:
+                print_json(metadata._asdict())
+            else:
+                place = f"{metadata.topic}-{metadata.partition}  {metadata.offset}"
+                print(f"{place}  {iso_time(metadata.timestamp_ms)}")
+            sys.stdout.flush()
+        except OSError as error:
+            self.output_error = error
+
     def progress(self) -> int | None:
         """The number of acknowledged records while an answer is waited for."""
         is_waiting = self.is_opening or self.sent > self.acknowledged + self.failed
@@ -85,7 +115,7 @@ class _Tally:
 
 
 async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO) -> int:
-    tally = _Tally()
+    tally = _Tally(is_json=options.json)
     # The failures of records are reported once, not for each batch.
     with errors_alone("barnabas.client.producer.sender"):
         async with silence_explained(options, bootstrap, "acknowledged", tally.progress):
@@ -104,14 +134,17 @@ async def _write(options: argparse.Namespace, bootstrap: str, source: BinaryIO, 
     topic = await _existing_topic(options, bootstrap, settings)
     if options.partition is not None:
         check_partition(topic, options.partition)
+    read = make_reader(options, topic)
     started = time.monotonic()
     async with Producer(bootstrap_servers=bootstrap, **settings) as producer:
         tally.is_opening = False
         if options.transactional_id is None:
-            await _send_lines(options, source, producer, tally)
+            await _send_lines(options, source, read, producer, tally)
             await producer.flush()
         else:
-            await _send_in_transaction(options, source, producer, tally)
+            await _send_in_transaction(options, source, read, producer, tally)
+    if tally.output_error is not None:
+        raise tally.output_error
     return _report(options, tally, time.monotonic() - started)
 
 
@@ -125,12 +158,12 @@ async def _existing_topic(options: argparse.Namespace, bootstrap: str, settings:
 
 
 async def _send_in_transaction(
-    options: argparse.Namespace, source: BinaryIO, producer: Producer, tally: _Tally
+    options: argparse.Namespace, source: BinaryIO, read: RecordReader, producer: Producer, tally: _Tally
 ) -> None:
     """Raises CommandError for an invalid line, after the abort."""
     try:
         async with producer.transaction():
-            await _send_lines(options, source, producer, tally)
+            await _send_lines(options, source, read, producer, tally)
     except CommandError:
         raise
     except BarnabasError as error:
@@ -139,40 +172,47 @@ async def _send_in_transaction(
 
 
 async def _send_lines(
-    options: argparse.Namespace, source: BinaryIO, producer: Producer, tally: _Tally
+    options: argparse.Namespace, source: BinaryIO, read: RecordReader, producer: Producer, tally: _Tally
 ) -> None:
-    separator = options.key_separator.encode() if options.key_separator is not None else None
-    topic, partition, delivered = options.topic, options.partition, tally.delivered
+    delivered = tally.show_place if options.show_offsets else tally.delivered
+    topic = options.topic
     async for lines in read_lines(source):
-        for line in lines:
-            key: bytes | None = None
-            value = line
-            if separator is not None:
-                key, separator_found, value = line.partition(separator)
-                if not separator_found:
-                    raise await _invalid_line(options, producer, tally)
-            try:
-                await producer.send(topic, value, key, partition=partition, on_delivery=delivered)
-            except BarnabasError as error:
-                if options.transactional_id is not None:
-                    raise
-                # The lines before it are still under way, and are counted.
-                tally.first_error = tally.first_error or error
-                return
-            tally.sent += 1
-            tally.bytes += len(line)
+        try:
+            for line, (value, key, partition, headers, timestamp_ms) in zip(lines, read(lines), strict=True):
+                await producer.send(
+                    topic,
+                    value,
+                    key,
+                    partition=partition,
+                    headers=headers or None,
+                    timestamp_ms=timestamp_ms,
+                    on_delivery=delivered,
+                )
+                tally.sent += 1
+                tally.bytes += len(line)
+        except BarnabasError as error:
+            if options.transactional_id is not None:
+                raise
+            # The lines before it are still under way, and are counted.
+            tally.first_error = tally.first_error or error
+        except ValueError as error:
+            raise await _invalid_line(options, producer, tally, error) from None
         if tally.first_error is not None:
             return
 
 
-async def _invalid_line(options: argparse.Namespace, producer: Producer, tally: _Tally) -> CommandError:
+async def _invalid_line(
+    options: argparse.Namespace, producer: Producer, tally: _Tally, problem: ValueError
+) -> CommandError:
     """The error for the next line, with the fate of those before it."""
     fate = "nothing was written"
     if options.transactional_id is None and tally.sent:
         await producer.flush()
         fate = f"acknowledged before it: {tally.acknowledged:,} of {tally.sent:,}"
-    text = f"line {tally.sent + 1} has no key separator {options.key_separator!r}"
-    return CommandError(f"{text}; {fate}")
+    # `--json` once meant the summary alone.
+    is_implied = tally.sent == 0 and options.format is None and input_format(options) == "json"
+    hint = "; --format value writes plain lines" if is_implied else ""
+    return CommandError(f"line {tally.sent + 1}: {problem}{hint}; {fate}")
 
 
 def _report(options: argparse.Namespace, tally: _Tally, seconds: float) -> int:
@@ -247,8 +287,32 @@ add_arguments = command(
     _run,
     arg("topic"),
     arg("file", "FILE", "default: stdin (also -)", nargs="?", type=Path, default=STDIN),
-    arg("--key-separator", "TEXT", "between key and value; every line needs one", type=not_empty),
-    arg("--partition", "P", "write to this partition alone", type=number(0)),
+    arg(
+        "--format",
+        help="of the lines; json is that of `barnabas consume --json` (default: value; with --key-separator "
+        "key-value, with --json json)",
+        choices=INPUT_FORMATS,
+    ),
+    arg(
+        "--key-separator",
+        "TEXT",
+        "between key and value; every line needs one (default: a tab)",
+        type=not_empty,
+    ),
+    arg("-k --key", "TEXT", "the key of records that have none", type=not_empty),
+    repeated("-H --header", "NAME=VALUE", "a header of every record, after its own", type=header_of),
+    flag("-Z --null-value", "write an empty value as null, which is a tombstone"),
+    arg(
+        "--timestamp",
+        "TIME",
+        "of records that have none, as 2013-01-31T12:00:00Z or in ms (default: now)",
+        type=timestamp_of,
+    ),
+    one_of(
+        arg("--partition", "P", "write to this partition alone", type=number(0)),
+        flag("--ignore-partition", "place JSON records by their keys, not in the partitions that they name"),
+    ),
+    flag("--show-offsets", "print partition, offset and time of each record when it is acknowledged"),
     arg("--acks", choices=("0", "1", "all"), default="all"),
     arg(
         "--transactional-id",
@@ -263,5 +327,5 @@ add_arguments = command(
         compression_type="--compression",
         transactional_id="--transactional-id",
     ),
-    *cluster_options("print a summary as one JSON object"),
+    *cluster_options("read records as JSON lines, and print the summary as one"),
 )

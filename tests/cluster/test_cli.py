@@ -148,7 +148,7 @@ def test_errors_name_the_mistake_and_have_their_exit_codes(barnabas: Barnabas, t
         assert done.returncode == code, words
     missing = barnabas("produce", topic, "--key-separator", ":", stdin="a:b\nno separator\n", check=False)
     assert missing.returncode == exit_codes.FAILED
-    assert "line 2 has no key separator ':'; acknowledged before it: 1 of 1" in missing.stderr
+    assert "line 2: no key separator ':'; acknowledged before it: 1 of 1" in missing.stderr
     assert (
         barnabas("topics", "create", topic, "--if-not-exists").stdout.strip()
         == f"topic {topic} exists already"

@@ -9,9 +9,10 @@ import threading
 import pytest
 
 from barnabas.cli import perf
-from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, CommandError
-from barnabas.cli.main import build_parser
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
+from barnabas.cli.main import build_parser, main
 from barnabas.cli.produce import MAX_LINE_BYTES, _produce, read_lines
+from barnabas.client.consumer.consumer import Consumer
 from barnabas.protocol.errors import ApiError, ErrorCode
 from barnabas.protocol.messages.topics import CreatableTopicResult, CreateTopicsResponse
 from barnabas.protocol.schema import ApiKey
@@ -107,7 +108,17 @@ async def test_reading_leaves_the_lock_of_the_source_free() -> None:
 async def test_a_line_too_large_is_reported_with_the_number_of_acknowledged_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ["produce", "t", "--json", "--set", "max.request.size=1000", "--set", "batch.size=100"]
+    words = [
+        "produce",
+        "t",
+        "--json",
+        "--format",
+        "value",
+        "--set",
+        "max.request.size=1000",
+        "--set",
+        "batch.size=100",
+    ]
     async with FakeCluster() as cluster:
         cluster.add_topic("t")
         source = io.BytesIO(b"one\ntwo\n" + b"x" * 5_000 + b"\nfour\n")
@@ -191,7 +202,112 @@ async def test_a_failed_record_and_an_invalid_line_abort_the_transaction(
         limits = ["--set", "max.request.size=1000", "--set", "batch.size=100"]
         assert await _write_in_transaction(cluster, b"one\n" + b"x" * 5_000 + b"\n", *limits) == FAILED
         assert "0 of 1 records acknowledged, then: MESSAGE_TOO_LARGE" in capsys.readouterr().err
-        with pytest.raises(CommandError, match="line 2 has no key separator"):
+        with pytest.raises(CommandError, match="line 2: no key separator"):
             await _write_in_transaction(cluster, b"k:one\ntwo\n", "--key-separator", ":")
         assert transactions.of("x").committed == []
         assert transactions.wrong == []
+
+
+async def _written(data: bytes, *words: str) -> tuple[int, list[tuple[object, ...]]]:
+    """The exit code; partition, key, value, headers and time of each record in a topic of 2 partitions."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t", partitions=2)
+        options = build_parser("produce").parse_args(["produce", "t", *words])
+        code = await _produce(options, cluster.bootstrap, io.BytesIO(data))
+        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0), ("t", 1)])
+            ends = await consumer.end_offsets([("t", 0), ("t", 1)])
+            records = [await consumer.getone() for _ in range(sum(ends.values()))]
+    records.sort(key=lambda record: (record.partition, record.offset))
+    return code, [(r.partition, r.key, r.value, r.headers, r.timestamp_ms) for r in records]
+
+
+async def test_json_lines_keep_their_partition_headers_time_and_nulls() -> None:
+    lines = (
+        b'{"topic": "s", "partition": 1, "offset": 9, "timestamp_ms": 7, "key": "", "value": null, '
+        b'"headers": [{"name": "a", "value": "1"}, {"name": "a", "value_base64": "gA=="}]}\n'
+        b'{"partition": 0, "key_base64": "gA==", "value": ""}\n'
+    )
+    code, records = await _written(lines, "--json", "--timestamp", "5")
+    assert code == OK
+    assert records == [
+        (0, b"\x80", b"", (), 5),
+        (1, b"", None, (("a", b"1"), ("a", b"\x80")), 7),
+    ]
+
+
+async def test_options_give_records_what_their_lines_lack() -> None:
+    own = b'{"partition": 1, "key": "own", "value": "", "headers": {"a": "1"}}\n{"value": "x"}\n'
+    given = [
+        "-k",
+        "k",
+        "-H",
+        "h=1",
+        "-H",
+        "h=",
+        "-Z",
+        "--timestamp",
+        "1970-01-01T00:00:01Z",
+        "--partition",
+        "0",
+    ]
+    pairs = (("h", b"1"), ("h", b""))
+    assert (await _written(own, "--format", "json", *given))[1] == [
+        (0, b"own", None, (("a", b"1"), *pairs), 1000),
+        (0, b"k", b"x", pairs, 1000),
+    ]
+    assert (await _written(b"\nx\n", *given))[1] == [
+        (0, b"k", None, pairs, 1000),
+        (0, b"k", b"x", pairs, 1000),
+    ]
+    assert (await _written(b"a\t\n", "--format", "key-value", *given[2:]))[1] == [
+        (0, b"a", None, pairs, 1000)
+    ]
+
+
+async def test_a_partition_that_the_topic_lacks_is_an_error_or_ignored() -> None:
+    lines = b'{"partition": 1, "value": "a"}\n{"partition": 2, "key": "k", "value": "b"}\n'
+    said = r"line 2: topic t has no partition 2, only 0 to 1; --ignore-partition .* before it: 1 of 1"
+    with pytest.raises(CommandError, match=said):
+        await _written(lines, "--json")
+    assert len((await _written(lines, "--json", "--ignore-partition"))[1]) == 2
+
+
+async def test_plain_lines_as_json_are_refused_with_the_option_that_writes_them() -> None:
+    with pytest.raises(CommandError, match="; --format value writes plain lines; nothing was written"):
+        await _written(b"hello\n", "--json")
+    with pytest.raises(CommandError, match=r"line 1: 'hello': expected a JSON object [^;]*; nothing"):
+        await _written(b"hello\n", "--format", "json")
+
+
+async def test_the_place_of_each_record_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    await _written(b"a\nb\n", "--partition", "1", "--show-offsets", "--timestamp", "5")
+    assert capsys.readouterr().out.splitlines() == [f"t-1  {n}  1970-01-01T00:00:00.005Z" for n in (0, 1)]
+    await _written(b'{"value": 1, "timestamp_ms": 5}\n', "--json", "--partition", "1", "--show-offsets")
+    place, summary = map(json.loads, capsys.readouterr().out.splitlines())
+    assert place == {"topic": "t", "partition": 1, "offset": 0, "timestamp_ms": 5}
+    assert summary["acknowledged"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--key-separator", ":", "--format", "value"],
+            "--key-separator: expected --format key-value, not value",
+        ),
+        (["--key-separator", ":", "--key", "k"], "--key: every line has a key of its own"),
+        (["--ignore-partition"], "--ignore-partition: expected --format json, not value"),
+    ],
+)
+def test_options_that_do_not_fit_are_wrong_usage(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["produce", "t", "-b", "127.0.0.1:1", *words]) == USAGE
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["-H", "name"], ["-H", "=v"], ["-H", "\udcff=v"], ["--timestamp", "soon"]])
+def test_a_malformed_header_or_time_is_wrong_usage(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser("produce").parse_args(["produce", "t", *words])
