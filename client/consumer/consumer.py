@@ -25,47 +25,35 @@ from functools import partial
 from typing import Any, Final, Generic, Self, Unpack
 
 from barnabas.client.arguments import check_callable, check_limit, check_number, limit_ms
-from barnabas.client.client import Client, handled_error, ms_after
+from barnabas.client.client import handled_error, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
-from barnabas.client.consumer.assignment import Assignment, by_partition
+from barnabas.client.consumer.assignment import by_partition
 from barnabas.client.consumer.fetcher import Fetcher
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.group_session import GroupSession
-from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionState, Reset, consumer_metrics
+from barnabas.client.consumer.partition_state import ConsumerRecord, consumer_metrics
+from barnabas.client.consumer.positions import NEVER, Positions
 from barnabas.client.consumer.subscription import RebalanceListener, select
 from barnabas.client.errors import (
     ClientClosed,
     CommitFailed,
-    InvalidConfiguration,
-    NotAssigned,
     SubscriptionConflict,
 )
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.offsets import (
-    EARLIEST,
-    LATEST,
     GroupMetadata,
-    ListedOffset,
     OffsetAndMetadata,
     OffsetsOrRecords,
-    OffsetSpec,
     Partition,
-    Timestamps,
-    check_offset,
-    checked_specs,
-    list_offsets,
     offsets_after,
-    partition_of,
     partitions_in,
 )
 from barnabas.client.serialization import K_co, V_co
-from barnabas.protocol.errors import RequestTimedOutLocally
-from barnabas.protocol.ids import Offset, TopicId, TopicPartition
+from barnabas.protocol.ids import TopicId, TopicPartition
 
 __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener"]
 
-_NEVER: Final = float("inf")
 CLOSE_TIMEOUT_MS: Final = 30_000
 POLL_MS: Final = 1_000
 
@@ -80,21 +68,17 @@ class Stopping:
         return self._close().__await__()
 
 
-class Consumer(Client, Generic[K_co, V_co]):
+class Consumer(Positions, Generic[K_co, V_co]):
     """Settings as in `ConsumerConfig`, by name, or as one ``config``; names replace those of the config."""
 
     def __init__(self, config: ConsumerConfig | None = None, **settings: Unpack[ConsumerSettings]) -> None:
-        self.config = ConsumerConfig.given(config, settings)
-        self._fetcher: Fetcher | None = None
-        self._group: GroupSession | None = None
+        super().__init__(ConsumerConfig.given(config, settings))
         self._closes = asyncio.Lock()
         self._is_closing = False
         self.is_stopped = False
         """Whether `stop` was called."""
         self._has_returned_stop = False
         """Whether a poll returned because of `stop`; a loop that goes on must not spin."""
-        self._assignment = Assignment(self.config, self._can_go_on)
-        self._arrived = asyncio.Event()
 
     def _make_cluster(self) -> Cluster:
         return Cluster(self.config, may_create=self._may_create)
@@ -222,12 +206,6 @@ class Consumer(Client, Generic[K_co, V_co]):
         selection = self._group.selection if self._group is not None else None
         return set() if selection is None else set(selection.topics)
 
-    def _grouped(self, what: str) -> GroupSession:
-        self._parts()
-        if self._group is None:
-            raise InvalidConfiguration(f"group_id={self.config.group_id!r}: {what} needs one")
-        return self._group
-
     def group_metadata(self) -> GroupMetadata:
         """The membership with which `Producer.send_offsets_to_transaction` fences offsets (KIP-447).
 
@@ -243,73 +221,6 @@ class Consumer(Client, Generic[K_co, V_co]):
         return GroupMetadata(
             str(self.config.group_id), identity.generation_id, identity.member_id, member.group_instance_id
         )
-
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read now."""
-        return set(self._assignment.states)
-
-    def seek(self, partition: Partition, offset: int) -> None:
-        """Continue from an offset; records fetched ahead are dropped. Raises NotAssigned and ValueError."""
-        check_offset(offset)
-        self._assignment.seek(self._state(partition), offset, None)
-
-    def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Continue from the first offset of the log, in these partitions or in all."""
-        for state in self._states(partitions or self._assignment.states):
-            self._assignment.seek(state, None, Reset.EARLIEST)
-
-    def seek_to_end(self, *partitions: Partition) -> None:
-        """Continue from the end (see `end_offsets`), in these partitions or in all."""
-        for state in self._states(partitions or self._assignment.states):
-            self._assignment.seek(state, None, Reset.LATEST)
-
-    def pause(self, *partitions: Partition) -> None:
-        """Return no records of these partitions from `poll` until `resume`; they keep their positions."""
-        for state in self._states(partitions):
-            self._assignment.pause(state)
-
-    def resume(self, *partitions: Partition) -> None:
-        """Undo `pause`. Raises NotAssigned."""
-        for state in self._states(partitions):
-            state.is_paused = False
-        self._can_go_on()
-
-    def paused(self) -> set[TopicPartition]:
-        """The paused partitions."""
-        return {tp for tp, state in self._assignment.states.items() if state.is_paused}
-
-    async def position(self, partition: Partition, *, timeout_ms: int | None = None) -> Offset:
-        """The offset of the next record. Waits while the broker must be asked for it.
-
-        Raises NotAssigned, RequestTimedOutLocally and the partition's own error.
-        """
-        state = self._state(partition)
-        if (held_back := self._assignment.first_held_back(state.tp)) is not None:
-            return Offset(held_back)
-        timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
-        deadline = time.monotonic() + timeout_ms / 1000
-        while state.position is None:
-            if state.error is not None:
-                raise state.error.again()
-            if not await self._wait_until(deadline):
-                raise RequestTimedOutLocally(f"the position of {state.tp} was not found in {timeout_ms} ms")
-        return Offset(state.position)
-
-    def high_watermark(self, partition: Partition) -> Offset | None:
-        """The high watermark of the last fetch; None before the first."""
-        high_watermark = self._state(partition).high_watermark
-        return Offset(high_watermark) if high_watermark >= 0 else None
-
-    def lag(self, partition: Partition) -> int | None:
-        """The distance of the position to the end that the last fetch reported; None before the first fetch.
-
-        The end is the high watermark, with read_committed the last stable offset.
-        """
-        state = self._state(partition)
-        if state.end_offset < 0 or state.position is None:
-            return None
-        held_back = self._assignment.first_held_back(state.tp)
-        return max(0, state.end_offset - (state.position if held_back is None else held_back))
 
     # Records
 
@@ -344,7 +255,7 @@ class Consumer(Client, Generic[K_co, V_co]):
         self, timeout_ms: int | None, max_records: int | None, partitions: Iterable[Partition] = ()
     ) -> list[ConsumerRecord[K_co, V_co]]:
         """Without partitions of all, without a time-out as long as it takes."""
-        deadline = _NEVER if timeout_ms is None else time.monotonic() + timeout_ms / 1000
+        deadline = NEVER if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         limit = self._record_limit(max_records)
         only = {state.tp for state in self._states(partitions)}
         self._assignment.in_hand.clear()
@@ -404,7 +315,7 @@ class Consumer(Client, Generic[K_co, V_co]):
                 await asyncio.sleep(0)
                 self._parts()
                 if not assignment.take_current():
-                    await self._wait_in_poll(_NEVER)
+                    await self._wait_in_poll(NEVER)
             assignment.in_hand.clear()
             raise StopAsyncIteration
         except ClientClosed:
@@ -442,20 +353,6 @@ class Consumer(Client, Generic[K_co, V_co]):
             await self._wait_until(min(deadline, group.upkeep_due_at))
         finally:
             member.poll_ends(time.monotonic())
-        return True
-
-    async def _wait_until(self, deadline: float) -> bool:
-        """Wait for any change; False if the deadline has passed. Raises ClientClosed after `close`."""
-        self._parts()
-        if deadline <= time.monotonic():
-            return False
-        self._arrived.clear()
-        try:
-            async with asyncio.timeout(None if deadline == _NEVER else deadline - time.monotonic()):
-                await self._arrived.wait()
-        except TimeoutError:
-            return False
-        self._parts()
         return True
 
     # Offsets of the group
@@ -508,7 +405,7 @@ class Consumer(Client, Generic[K_co, V_co]):
         timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
         return await group.offsets.fetch(partitions_in(partitions), timeout_ms)
 
-    # Metrics and offsets of partitions
+    # Metrics and topics
 
     def metrics(self) -> dict[str, int]:
         """``records-lag-max`` and ``records-lead-min``, after the first fetch."""
@@ -523,25 +420,6 @@ class Consumer(Client, Generic[K_co, V_co]):
         """The id of the topic that is read under this name now; all zeros if it is not known."""
         return self._parts()[0].cache.topic_id(topic)
 
-    async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
-        """The first offset that each partition still has."""
-        offsets = await self._list(dict.fromkeys(partitions_in(partitions), EARLIEST))
-        return {tp: listed.offset for tp, listed in offsets.items()}
-
-    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
-        """The high watermark of each partition, with read_committed the last stable offset."""
-        offsets = await self._list(dict.fromkeys(partitions_in(partitions), LATEST))
-        return {tp: listed.offset for tp, listed in offsets.items()}
-
-    async def offsets_for_times(self, timestamps_ms: Timestamps) -> dict[TopicPartition, ListedOffset | None]:
-        """The first record at or after each time; None if no record is that recent."""
-        offsets = await self._list(checked_specs("timestamps_ms", timestamps_ms))
-        return {tp: listed if listed.offset >= 0 else None for tp, listed in offsets.items()}
-
-    async def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
-        cluster = self._parts()[0]
-        return await list_offsets(cluster, specs, self.config.default_api_timeout_ms, self.config.isolation)
-
     # Inside
 
     def _record_limit(self, max_records: int | None) -> int:
@@ -550,35 +428,9 @@ class Consumer(Client, Generic[K_co, V_co]):
         check_number("max_records", max_records, 1)
         return max_records
 
-    def _can_go_on(self) -> None:
-        """Some partitions can be fetched, or have an error for the next poll."""
-        self._arrived.set()
-        if self._fetcher is not None:
-            self._fetcher.wake()
-
     def _rebalance_is_due(self) -> bool:
         """Whether the group needs a poll. The facade calls this, which counts as a poll, for each record."""
         if self._group is None:
             return False
         self._group.member.polled(time.monotonic())
-        return self._group.upkeep_due_at == -_NEVER
-
-    def _state(self, partition: Partition) -> PartitionState:
-        self._parts()
-        tp = partition_of(partition)
-        state = self._assignment.states.get(tp)
-        if state is None:
-            raise NotAssigned(f"{tp} is not assigned to this consumer")
-        return state
-
-    def _states(self, partitions: Iterable[Partition]) -> list[PartitionState]:
-        """All of them, so that nothing is changed if one is not assigned."""
-        self._parts()
-        return [self._state(tp) for tp in partitions]
-
-    def _parts(self) -> tuple[Cluster, Fetcher]:
-        if self._cluster is None or self._fetcher is None:
-            state = "not started; use `async with Consumer(…)`" if self._cluster is None else "closed"
-            raise ClientClosed(f"the consumer is {state}")
-        self._check_loop()
-        return self._cluster, self._fetcher
+        return self._group.upkeep_due_at == -NEVER
