@@ -30,7 +30,7 @@ from barnabas.deploy.private_files import write_private
 from barnabas.ui.access import Address, make_token
 from barnabas.ui.app import bind, serve
 from barnabas.ui.avro import load_schemas
-from barnabas.ui.context import Context, with_wire
+from barnabas.ui.context import Context
 from barnabas.ui.message_formats import Decode
 
 
@@ -60,14 +60,13 @@ async def _serve(
             print("\n".join(result.values()))
         sys.stdout.flush()
 
-    connection = await with_wire(settings | {"bootstrap_servers": bootstrap, **VIEW_TIMEOUTS})
-    config = AdminConfig.of(connection)
+    config = AdminConfig.of(settings | {"bootstrap_servers": bootstrap, **VIEW_TIMEOUTS})
     async with Admin(config) as admin, Admin(config) as watcher:
         context = Context(
             admin=admin,
             watcher=watcher,
             bootstrap=bootstrap,
-            settings=settings | {"wire": connection["wire"]} if "wire" in connection else settings,
+            settings=settings,
             cluster=local_cluster(options, bootstrap),
             dir_words=dir_words(options),
             is_read_only=options.read_only,

@@ -16,17 +16,18 @@ import logging
 import random
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
+from barnabas.client.first_answer import HedgeDelay, first_answer
 from barnabas.client.metadata import Leader, MetadataCache, TopicInfo
+from barnabas.client.wire_choice import WireChoice
 from barnabas.common.backoff import Retries
 from barnabas.common.channel import Answer, Channel
-from barnabas.common.dialects import NO_FEATURES
+from barnabas.common.dialects import NO_FEATURES, Wire
 from barnabas.protocol.codec_msgpack import check_values
 from barnabas.protocol.errors import (
     AuthenticationFailed,
@@ -43,7 +44,6 @@ from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.schema import ApiKey, RequestOf
 
-K = TypeVar("K")
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 
@@ -56,10 +56,6 @@ GROUP_LANE: Final = "group"
 _BUILT_BY_US: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 """Requests that have no value that a user passed in unchecked; they are frequent, too."""
 
-MAX_HEDGE_S: Final = 5.0
-_HEDGE_FACTOR: Final = 2.0
-_HEDGE_MEMORY: Final = 0.9
-"""The factor by which each further answer shrinks the slowest time."""
 _LEAST_HEDGE_S: Final = 0.3
 _LEAST_NODE_HEDGE_S: Final = 0.5
 _WATCH_INTERVAL_S: Final = 0.5
@@ -98,7 +94,8 @@ class Cluster:
         self._pool = BufferPool()
         self._security = config.make_security()
         self._channels: dict[tuple[BrokerId, str], Channel] = {}
-        self._control: dict[Endpoint, Channel] = {}
+        self._control: dict[tuple[Endpoint, Wire], Channel] = {}
+        self._wires = WireChoice(config.wire, self._control_channel)
         self._silent_rounds: dict[Channel, int] = {}
         self._stale_endpoint: Endpoint | None = None
         self._listeners: list[Callable[[], None]] = []
@@ -254,7 +251,9 @@ class Cluster:
             return channel
         if channel is not None:
             channel.close(f"broker {node_id} moved to {node.endpoint}")
-        channel = self._channels[node_id, lane] = self._make_channel(node.endpoint)
+        channel = self._channels[node_id, lane] = self._make_channel(
+            node.endpoint, self._wires.chosen or Wire.NATIVE
+        )
         return channel
 
     async def request(self, node_id: BrokerId, message: RequestOf[R], **options: Unpack[RequestOptions]) -> R:
@@ -287,6 +286,11 @@ class Cluster:
         except (ConnectionClosed, RequestTimedOutLocally):
             self.node_failed(node_id)
             raise
+
+    @property
+    def is_kafka(self) -> bool:
+        """Whether the client speaks Kafka's protocol; False until it knows. A started client knows."""
+        return self._wires.chosen is Wire.KAFKA
 
     def finalized_level(self, feature: str) -> int:
         """The level that brokers have finalized, by the newest answer to ApiVersions; 0 if none has it.
@@ -412,7 +416,7 @@ class Cluster:
         self.cache.update(response)
         if self.cache.is_stale:
             # A broker without ZooKeeper answers from stale metadata, so others are asked next time.
-            self._stale_endpoint = next(iter(self._control), None)
+            self._stale_endpoint = next((endpoint for endpoint, _ in self._control), None)
         self._drop_vanished_nodes()
 
     async def _ask_about(self, names: Iterable[str], *, creates: bool) -> MetadataResponse:
@@ -454,7 +458,7 @@ class Cluster:
         check_values(message)
         upcoming = deque(self._candidates())
         # An idle connection may have been closed meanwhile, which does not mean that its broker is dead.
-        worth_asking_twice = {endpoint for endpoint, channel in self._control.items() if channel.is_connected}
+        worth_asking_twice = set(self._connected())
         reasons: dict[Endpoint, BarnabasError] = {}
 
         def failed(endpoint: Endpoint, error: BarnabasError) -> None:
@@ -466,7 +470,7 @@ class Cluster:
         try:
             endpoint, answer = await first_answer(
                 upcoming,
-                lambda endpoint: self._control_channel(endpoint).request(message),
+                lambda endpoint: self._wires.ask(endpoint, message),
                 self._hedge,
                 failed,
             )
@@ -486,23 +490,26 @@ class Cluster:
 
         A broker that answered with stale metadata comes last.
         """
-        connected = [endpoint for endpoint, channel in self._control.items() if channel.is_connected]
         known = [node.endpoint for node in self.cache.nodes.values()]
         random.shuffle(known)
         bootstrap = list(self.config.endpoints)
         random.shuffle(bootstrap)
-        candidates = dict.fromkeys([*connected, *known, *bootstrap])
+        candidates = dict.fromkeys([*self._connected(), *known, *bootstrap])
         return sorted(candidates, key=lambda endpoint: endpoint == self._stale_endpoint)
 
-    def _control_channel(self, endpoint: Endpoint) -> Channel:
-        channel = self._control.get(endpoint)
+    def _connected(self) -> list[Endpoint]:
+        """The brokers with a connection for metadata."""
+        return [endpoint for (endpoint, _), channel in self._control.items() if channel.is_connected]
+
+    def _control_channel(self, endpoint: Endpoint, wire: Wire) -> Channel:
+        channel = self._control.get((endpoint, wire))
         if channel is None or channel.is_closed:
-            channel = self._control[endpoint] = self._make_channel(endpoint)
+            channel = self._control[endpoint, wire] = self._make_channel(endpoint, wire)
         return channel
 
     def _keep_only(self, endpoint: Endpoint) -> None:
         """Close the other control connections: one is enough, and these failed or were too slow."""
-        for other in [other for other in self._control if other != endpoint]:
+        for other in [other for other in self._control if other != (endpoint, self._wires.chosen)]:
             self._control.pop(other).close("another broker answers metadata requests")
 
     def _drop_vanished_nodes(self) -> None:
@@ -528,7 +535,7 @@ class Cluster:
             self.request_refresh()
         self._watch_timer = asyncio.get_running_loop().call_later(_WATCH_INTERVAL_S, self._watch)
 
-    def _make_channel(self, endpoint: Endpoint) -> Channel:
+    def _make_channel(self, endpoint: Endpoint, wire: Wire) -> Channel:
         self._check_open()
         config = self.config
         return Channel(
@@ -541,71 +548,10 @@ class Cluster:
             connections_max_idle_ms=config.connections_max_idle_ms,
             max_frame_bytes=config.receive_message_max_bytes,
             pool=self._pool,
-            wire=config.wire,
+            wire=wire,
             security=self._security,
         )
 
     def _check_open(self) -> None:
         if self.is_closed:
             raise ClientClosed("the client is closed")
-
-
-@dataclass
-class HedgeDelay:
-    """The time to wait for a broker before the next is asked too: twice the slowest recent answer time.
-
-    It is between ``least_s``, the delay that a hung broker adds, and `MAX_HEDGE_S`. A fixed delay would
-    multiply the load of a slow cluster, because every request would go to all brokers.
-    """
-
-    _least_s: float
-    _slowest_s: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return min(MAX_HEDGE_S, max(self._least_s, self._slowest_s * _HEDGE_FACTOR))
-
-    def answered(self, elapsed_s: float) -> None:
-        """Record an answer and its time."""
-        self._slowest_s = max(elapsed_s, self._slowest_s * _HEDGE_MEMORY)
-
-
-async def first_answer(
-    upcoming: deque[K],
-    ask: Callable[[K], Coroutine[Any, Any, R]],
-    hedge: HedgeDelay,
-    failed: Callable[[K, BarnabasError], None] = lambda candidate, error: None,
-) -> tuple[K, R]:
-    """Ask one candidate after another; returns the first that answers, with its answer.
-
-    ``failed`` is called for each BarnabasError and may append to ``upcoming``; if all fail, the last one is
-    raised. Raises any other error of ``ask`` at once. Open requests are cancelled at the end, also if the
-    caller is cancelled.
-    """
-    last_error: BarnabasError = ConnectionClosed("no broker is known to be alive")
-    open_requests: dict[asyncio.Task[R], tuple[K, float]] = {}
-    try:
-        while upcoming or open_requests:
-            if upcoming:
-                candidate = upcoming.popleft()
-                open_requests[asyncio.create_task(ask(candidate))] = candidate, time.monotonic()
-            done, _ = await asyncio.wait(
-                open_requests,
-                timeout=hedge.seconds if upcoming else None,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            # Answers first: a failure does not matter if another candidate has answered.
-            for task in sorted(done, key=lambda task: task.exception() is not None):
-                candidate, asked_at = open_requests.pop(task)
-                error = task.exception()
-                if error is None:
-                    hedge.answered(time.monotonic() - asked_at)
-                    return candidate, task.result()
-                if not isinstance(error, BarnabasError):
-                    raise error
-                last_error = error
-                failed(candidate, error)
-        raise last_error
-    finally:
-        for task in open_requests:
-            task.cancel()

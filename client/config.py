@@ -43,6 +43,8 @@ _MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 PARTITIONERS: Final = ("sticky", "murmur2", "round_robin", "random")
 ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 """The names; `producer.partitioners` and `consumer.assignors` have them with what they mean."""
+AUTO: Final = "auto"
+WIRES: Final = (AUTO, "native", "kafka")
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 BootstrapServers = str | Endpoint | Iterable[str | Endpoint]
@@ -113,7 +115,7 @@ class ClientConfig(SecurityConfig):
     )
     client_id: str = setting(Text(), "barnabas", "The name of the client in the brokers' logs.")
     wire: str = setting(
-        Choice("native", "kafka"), "native", "The protocol; kafka also works with Apache Kafka's brokers."
+        Choice(*WIRES), AUTO, "The protocol; auto is native, or kafka if the brokers are of other software."
     )
     request_timeout_ms: int = setting(_positive, 30_000, "How long to wait for the answer to a request.")
     connections_max_idle_ms: int = setting(_positive, 540_000, "Idle connections are closed after this time.")
@@ -285,8 +287,8 @@ class ProducerConfig(ClientConfig):
                 f"{conflict or 'enable_idempotence=False: expected True'} with "
                 f"transactional_id={self.transactional_id!r}"
             )
-        if self.keep_prepared and (self.transactional_id is None or self.wire != "native"):
-            raise InvalidConfiguration("keep_prepared=True: expected a transactional_id and wire='native'")
+        if self.keep_prepared and self.transactional_id is None:
+            raise InvalidConfiguration("keep_prepared=True: expected a transactional_id")
         if self.batch_size > self.buffer_memory:
             raise InvalidConfiguration(
                 f"batch_size={self.batch_size}: expected at most buffer_memory ({self.buffer_memory})"

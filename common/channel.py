@@ -37,6 +37,7 @@ from barnabas.common.opening import Gate, Opening, authenticate, negotiate
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity, Login
 from barnabas.protocol.errors import (
     AuthenticationFailed,
+    ClosedUnanswered,
     ConnectionClosed,
     ConnectionRefused,
     LocalError,
@@ -206,6 +207,11 @@ class Channel:
             if not attempt.cancelled() or _is_being_cancelled():
                 raise
             raise ConnectionClosed(f"the channel to {self.endpoint} was closed while connecting") from None
+
+    @property
+    def peer_is_ours(self) -> bool:
+        """Whether the peer speaks the native protocol, by its last answer to ApiVersions."""
+        return self._dialect.peer_is_ours
 
     @property
     def features(self) -> Features:
@@ -556,11 +562,12 @@ class Channel:
     def lost(self, connection: Connection, error: Exception | None) -> None:
         """The connection's last call: the peer closed it (no error), it broke, or it got malformed bytes."""
         if self._opening is not None and connection is self._opening.connection:
-            self._opening.lost(self._why(connection, error))
+            self._opening.lost(self._why(connection, error), self._kind(connection, error))
         if connection is not self._connection:
             return
         now = asyncio.get_running_loop().time()
-        reason = ConnectionClosed(f"connection to {self.endpoint}: {self._why(connection, error)}")
+        kind = self._kind(connection, error)
+        reason = kind(f"connection to {self.endpoint}: {self._why(connection, error)}")
         if not connection.has_answered:
             if isinstance(error, ssl.SSLError):
                 # A broker reads the certificate of a client after the client's side of the handshake.
@@ -575,11 +582,19 @@ class Channel:
     def _why(self, connection: Connection, error: Exception | None) -> str:
         """Why a connection ended, with the likely reason if the peer has never answered."""
         why = f"{type(error).__name__}: {error}" if error is not None else "closed by the peer"
-        is_answered = connection.has_answered or (self._opening is not None and self._opening.is_answered)
         others = _OTHER_PROTOCOLS.get(self._security.protocol)
-        if is_answered or others is None:
+        if self._is_answered(connection) or others is None:
             return why
         return f"{why}, before it answered: does the listener need security_protocol={others}?"
+
+    def _kind(self, connection: Connection, error: Exception | None) -> type[ConnectionClosed]:
+        is_closed_by_peer = error is None or isinstance(error, ConnectionError)
+        is_sudden = is_closed_by_peer and not self._is_answered(connection)
+        return ClosedUnanswered if is_sudden else ConnectionClosed
+
+    def _is_answered(self, connection: Connection) -> bool:
+        """Whether the peer has ever answered on this connection."""
+        return connection.has_answered or (self._opening is not None and self._opening.is_answered)
 
 
 def _retrieve_outcome(attempt: asyncio.Task[None]) -> None:

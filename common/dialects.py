@@ -42,6 +42,8 @@ class Dialect:
     """Encodes requests to frames and decodes frames to responses: in the native codec, without versions."""
 
     features = NO_FEATURES
+    peer_is_ours = True
+    """Whether the peer speaks the native protocol."""
 
     def version_of(self, message: RequestOf[Any], at_most: int | None = None) -> int:
         """The version to send a request in. Raises UNSUPPORTED_VERSION if the peer shares no version."""
@@ -66,8 +68,16 @@ class Dialect:
 class KafkaDialect(Dialect):
     """Kafka's protocol, in the highest common versions of ours and the peer's ``versions``."""
 
-    def __init__(self, endpoint: Endpoint, versions: Versions, features: Features = NO_FEATURES) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        versions: Versions,
+        features: Features = NO_FEATURES,
+        *,
+        peer_is_ours: bool = False,
+    ) -> None:
         self.features = features
+        self.peer_is_ours = peer_is_ours
         self._endpoint = endpoint
         self._versions = versions
 

@@ -35,6 +35,7 @@ from barnabas.protocol.messages.authentication import (
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
 )
+from barnabas.protocol.messages.features import NATIVE_PROTOCOL
 from barnabas.protocol.schema import ApiKey, Buffer, RequestOf
 
 SOFTWARE_NAME: Final = "barnabas"
@@ -100,9 +101,9 @@ class Opening:
             raise MalformedFrame(f"more came than the answer to {self._stage}")
         self._answer.set_result(frames[0].view)
 
-    def lost(self, reason: str) -> None:
+    def lost(self, reason: str, kind: type[ConnectionClosed]) -> None:
         """The connection has ended."""
-        self._ended = self._closed(reason)
+        self._ended = self._closed(reason, kind)
         if not self._answer.done():
             self._answer.set_exception(self._ended)
             # The waiting caller sees it; without one, as after a timeout, asyncio must not warn.
@@ -130,8 +131,8 @@ class Opening:
         if correlation_id != self._correlation_id:
             raise self._closed(f"correlation id {correlation_id} was not used")
 
-    def _closed(self, reason: str) -> ConnectionClosed:
-        return ConnectionClosed(f"{self.endpoint} at {self._stage}: {reason}")
+    def _closed(self, reason: str, kind: type[ConnectionClosed] = ConnectionClosed) -> ConnectionClosed:
+        return kind(f"{self.endpoint} at {self._stage}: {reason}")
 
 
 async def negotiate(opening: Opening) -> KafkaDialect:
@@ -153,7 +154,8 @@ async def negotiate(opening: Opening) -> KafkaDialect:
         raise ConnectionClosed(f"{opening.endpoint} did not send its versions: {error}")
     levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
     features = Features(response.finalized_features_epoch, levels)
-    return KafkaDialect(opening.endpoint, _ranges(response), features)
+    is_ours = any(feature.name == NATIVE_PROTOCOL for feature in response.supported_features)
+    return KafkaDialect(opening.endpoint, _ranges(response), features, peer_is_ours=is_ours)
 
 
 def _is_refusal(view: memoryview) -> bool:

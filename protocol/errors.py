@@ -57,6 +57,10 @@ class ConnectionRefused(ConnectionClosed):
     """No process listens there: the peer has ended or not started yet. The request was not carried out."""
 
 
+class ClosedUnanswered(ConnectionClosed):
+    """The peer closed the connection before any answer, as one does that speaks another protocol."""
+
+
 class AuthenticationFailed(ConnectionClosed):
     """TLS or SASL failed for a reason that another attempt with the same settings does not change.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from barnabas.client.config import AdminConfig, ClientConfig
+from barnabas.client.config import AUTO, WIRES, AdminConfig, ClientConfig
 from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.common.settings import (
     LONG_MAX,
@@ -80,7 +80,7 @@ class SourceOptions:
 
     bootstrap_servers: str = setting(Servers(), "", "Brokers to connect to first.", name=SERVERS)
     wire: str = setting(
-        Choice("native", "kafka"), "native", "The protocol; kafka also reads Apache Kafka's brokers."
+        Choice(*WIRES), AUTO, "The protocol; auto is native, or kafka if the brokers are of other software."
     )
     topics: tuple[str, ...] | None = setting(Topics(), None, "Topics by name.", name="subscribe")
     topic_pattern: str | None = setting(

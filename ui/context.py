@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,8 +15,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from barnabas.client.admin.admin import Admin
-from barnabas.client.config import AdminConfig
-from barnabas.client.errors import AuthenticationFailed, NoBrokerReachable
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.ui.message_formats import Decode
 
@@ -63,23 +60,7 @@ class Context:
     @property
     def is_kafka(self) -> bool:
         """Whether the page speaks Kafka's protocol, as with brokers of other software."""
-        return self.admin.config.wire == "kafka"
-
-
-async def with_wire(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of an admin client, with the protocol that its brokers speak: ``native`` or ``kafka``.
-
-    A broker of other software closes a native connection at the first byte, so this takes one exchange. While
-    no broker answers, it is the native one.
-    """
-    if "wire" in settings:
-        return settings
-    for wire in ("native", "kafka"):
-        chosen = {**settings, "wire": wire}
-        with suppress(NoBrokerReachable, AuthenticationFailed):
-            async with Admin(AdminConfig.of(chosen)):
-                return chosen
-    return settings
+        return self.admin.is_kafka
 
 
 def context_of(request: Request) -> Context:

@@ -2,7 +2,8 @@
 
 The answer also names the features: the levels that this broker supports, and those that the cluster uses. A
 client that names another broker or cluster gets REBOOTSTRAP_REQUIRED and connects to its bootstrap servers
-again (KIP-1242).
+again (KIP-1242). In Kafka's protocol it also says that the native one is spoken: a client that looks for the
+protocol of its brokers may have lost its native connection to a broker that was ending.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.messages import api_versions as wire
+from barnabas.protocol.messages.features import NATIVE_PROTOCOL
 from barnabas.protocol.schema import APIS, ApiKey
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _NAMES_ITS_SOFTWARE_FROM: Final = 3
 _LEVEL_0_FROM: Final = 4
 """Clients that speak an older version cannot read a feature whose lowest level is 0 (KAFKA-17011)."""
+_NATIVE: Final = wire.SupportedFeature(name=NATIVE_PROTOCOL, min_version=1, max_version=1)
 
 
 def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
@@ -46,7 +49,8 @@ def handler(served: Iterable[ApiKey]) -> Callable[[Services, ApiRequest], None]:
                 wire.SupportedFeature(name=name, min_version=levels.lowest, max_version=levels.highest)
                 for name, levels in services.features.supported.items()
                 if levels.lowest or request.is_since(_LEVEL_0_FROM)
-            ],
+            ]
+            + ([] if version is None else [_NATIVE]),
             finalized_features_epoch=finalized.epoch,
             finalized_features=[
                 wire.FinalizedFeature(name=name, max_version_level=level, min_version_level=level)

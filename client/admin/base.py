@@ -27,6 +27,11 @@ class AdminBase(Client):
     def _make_cluster(self) -> Cluster:
         return Cluster(self.config)
 
+    @property
+    def is_kafka(self) -> bool:
+        """Whether Kafka's protocol is spoken, as with brokers of other software; False before the start."""
+        return self._cluster is not None and self._cluster.is_kafka
+
     def _timeout(self, timeout_ms: int | None) -> int:
         return limit_ms(timeout_ms, self.config.default_api_timeout_ms)
 

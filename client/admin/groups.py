@@ -171,7 +171,7 @@ class GroupAdmin(AdminBase):
 
     def _missing(self, group_id: str) -> BarnabasError:
         # Apache Kafka answers so for a group of the protocol of KIP-848 too, which it lists.
-        kind = " of the classic group protocol" if self.config.wire == "kafka" else ""
+        kind = " of the classic group protocol" if self.is_kafka else ""
         return api_error(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}{kind}")
 
     async def delete_groups(self, group_ids: Iterable[str] | str, *, timeout_ms: int | None = None) -> None:

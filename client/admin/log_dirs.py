@@ -150,12 +150,12 @@ class LogDirAdmin(AdminBase):
         """The replicas of these brokers, or of all live ones: leader, ISR, high watermark, log end, size.
 
         All brokers are asked at once, so that one that does not answer costs one request time-out. Raises
-        BROKER_NOT_AVAILABLE for an id that no live broker has. With ``wire="kafka"`` there is no more than
+        BROKER_NOT_AVAILABLE for an id that no live broker has. In Kafka's protocol there is no more than
         `kafka_replicas` finds out: no followers, no failures.
         """
         chosen = None if topics is None else several("topics", topics, str)
         ids = None if brokers is None else several("brokers", brokers, int)
-        if self.config.wire == "kafka":
+        if self.is_kafka:
             return await self._describe_kafka_replicas(chosen, ids)
         described = []
         for node, answer in await self._ask_live(wire.DescribeReplicasRequest(topics=chosen), ids):

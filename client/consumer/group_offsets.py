@@ -29,7 +29,6 @@ from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import CommitFailed, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.client.reactions import Api, Reaction, reaction_to, severity
-from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import (
     BarnabasError,
     ErrorCode,
@@ -121,7 +120,7 @@ class CommittedOffsets:
     async def learn_of_former(self, timeout_ms: int) -> int:
         """Before the last commit, learn which topics were made again; returns the ms that this took."""
         began = time.monotonic()
-        if self._cluster.config.wire != Wire.NATIVE.value:
+        if self._cluster.is_kafka:
             await self._cluster.refresh_before(began + min(timeout_ms, _REFRESH_MS) / 1000)
         return int((time.monotonic() - began) * 1000)
 

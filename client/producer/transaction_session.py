@@ -41,8 +41,7 @@ from barnabas.client.producer.transactions import (
 )
 from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
 from barnabas.common.backoff import Backoff, Retries
-from barnabas.common.dialects import Wire
-from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages import transactions as wire
 from barnabas.protocol.messages.features import EPOCH_PER_TRANSACTION, TRANSACTION_VERSION
@@ -82,7 +81,15 @@ class TransactionSession:
         self._refuse_records()
 
     async def start(self) -> None:
-        """Get a producer id, which fences earlier producers with this transactional id."""
+        """Get a producer id, which fences earlier producers with this transactional id.
+
+        Raises InvalidConfiguration if the brokers cannot keep a prepared transaction.
+        """
+        if self._config.keep_prepared and self._cluster.is_kafka:
+            raise InvalidConfiguration(
+                "keep_prepared=True: expected brokers of Barnabas and the native protocol; Kafka's protocol "
+                "cannot keep a prepared transaction (KIP-939)"
+            )
         async with self._turn:
             await self._initialize(keep_prepared=self._config.keep_prepared)
 
@@ -420,7 +427,7 @@ class TransactionSession:
         return machine.prepared or PreparedTransaction(machine.transactional_id, *machine.known_identity())
 
     def _has_new_protocol(self) -> bool:
-        if self._config.wire == Wire.NATIVE.value:
+        if not self._cluster.is_kafka:
             return True
         return self._cluster.finalized_level(TRANSACTION_VERSION) >= EPOCH_PER_TRANSACTION
 

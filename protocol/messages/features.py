@@ -10,6 +10,8 @@ from barnabas.protocol import schema as s
 TRANSACTION_VERSION: Final = "transaction.version"
 EPOCH_PER_TRANSACTION: Final = 2
 """From this level on, producers have a new epoch for each transaction (KIP-890)."""
+NATIVE_PROTOCOL: Final = "barnabas.native"
+"""Only answers to ApiVersions in Kafka's protocol have it: they say that the broker speaks the native one."""
 
 
 class UpgradeType(IntEnum):

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from barnabas.client.config import ProducerConfig
+from barnabas.client.config import AUTO, WIRES, ProducerConfig
 from barnabas.client.producer.partitioners import MURMUR2, STICKY
 from barnabas.common.settings import Boolean, Choice, Optional, Text, setting
 from barnabas.protocol.errors import InvalidConfiguration
@@ -53,7 +53,7 @@ class SinkOptions:
 
     bootstrap_servers: str = setting(Servers(), "", "Brokers to connect to first.", name=SERVERS)
     wire: str = setting(
-        Choice("native", "kafka"), "native", "The protocol; kafka also writes to Apache Kafka's brokers."
+        Choice(*WIRES), AUTO, "The protocol; auto is native, or kafka if the brokers are of other software."
     )
     topic: str | None = setting(
         Optional(Text()), None, "The topic of all rows; the column topic is ignored then.", name="topic"
@@ -102,7 +102,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise InvalidConfiguration(
             f"kafka.partitioner={partitioner!r}: expected {STICKY} or {MURMUR2}, or a column partition"
         )
-    if parsed_options.transactional_id is not None and parsed_options.wire != "native":
+    if parsed_options.transactional_id is not None and parsed_options.wire == "kafka":
         raise InvalidConfiguration(
             f"{_TRANSACTIONAL_ID}={parsed_options.transactional_id!r} with wire={parsed_options.wire!r}: "
             "expected wire=native, because Apache Kafka's brokers cannot prepare a transaction yet (KIP-939)"

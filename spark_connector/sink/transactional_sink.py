@@ -94,6 +94,11 @@ class Connections:
         return self._max_timeout_ms
 
     async def _ask_limits(self) -> int:
+        if self._admin.is_kafka:
+            raise InvalidConfiguration(
+                "option 'kafka.transactional.id' needs brokers of Barnabas and the native protocol, because "
+                "Apache Kafka's brokers cannot prepare a transaction yet (KIP-939)"
+            )
         node = (await self._admin.describe_cluster()).nodes[0]
         broker = ConfigResource.broker(node.node_id)
         entries = (await self._admin.describe_configs([broker], [_TWO_PHASE, _MAX_TIMEOUT]))[broker]

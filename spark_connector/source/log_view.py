@@ -163,10 +163,6 @@ class LogView:
                 if isinstance(error, UnknownTopicOrPartitionError) or not error.retriable:
                     raise
                 if retries_left == 0 or time.monotonic() + pause_s > deadline:
-                    if options.wire == "native" and "closed by the peer" in str(error):
-                        # Brokers of Apache Kafka do that with a request that is not theirs.
-                        hint = "; if these are brokers of Apache Kafka, set the option wire to kafka"
-                        raise error.with_text(f"{error}{hint}") from error
                     raise
                 logger.warning("%s; asking again in %.1f s, at most %d times", error, pause_s, retries_left)
                 time.sleep(pause_s)

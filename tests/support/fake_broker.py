@@ -39,6 +39,7 @@ from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.errors import ErrorCode
 from barnabas.protocol.frames import BufferPool, Frame, FrameReceiver
 from barnabas.protocol.ids import NO_BROKER_EPOCH, BrokerId, Offset, TopicId, TopicPartition
+from barnabas.protocol.messages.api_versions import ApiVersionsResponse
 from barnabas.protocol.messages.inter_broker import (
     LEADER_DURING_DELETE,
     BrokerListener,
@@ -450,7 +451,9 @@ class FakeBroker:
         self.port = 0
         self.received: list[tuple[int, Any]] = []
         self.is_kafka = False
-        """It closes native connections, as brokers of other software do."""
+        """It closes native connections, as brokers of other software do, and says nothing of our protocol."""
+        self.is_silent = False
+        """With ``is_kafka``, it ignores native requests, and closes nothing."""
         self.versions: set[tuple[int, int]] = set()
         """The API and version of all requests of Kafka's protocol."""
         self.scripted: dict[int, list[Answer]] = {}
@@ -524,6 +527,10 @@ class FakeBroker:
         if (intercept := self.cluster.intercept.get(api)) is not None:
             answer = intercept(self, body)
             return await answer if inspect.isawaitable(answer) else answer
+        if self.is_kafka and api == ApiKey.API_VERSIONS:
+            answer = self.call(body)
+            keys = [version for version in answer.api_keys if version.max_version >= 0]
+            return ApiVersionsResponse(error_code=0, api_keys=keys)
         return None
 
 
@@ -564,6 +571,8 @@ class _Connection(asyncio.BufferedProtocol):
             view = memoryview(bytes(payload))
             is_native = codec_msgpack.is_native(view)
             if is_native and broker.is_kafka:
+                if broker.is_silent:
+                    continue
                 self.abort()
                 return
             head = (codec_msgpack if is_native else codec_kafka).decode_request(view)

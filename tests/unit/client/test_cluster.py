@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.cluster import MAX_HEDGE_S, Cluster, HedgeDelay, first_answer
+from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.errors import ClientClosed, ConnectionClosed, NoBrokerReachable
+from barnabas.client.first_answer import MAX_HEDGE_S, HedgeDelay, first_answer
 from barnabas.client.metadata import Leader, MetadataCache
 from barnabas.client.producer.producer import Producer
 from barnabas.protocol.errors import BarnabasError, ErrorCode, RebootstrapRequiredError

@@ -15,6 +15,7 @@ from barnabas.common.channel import Channel
 from barnabas.common.connection import Connection, open_connection
 from barnabas.common.dialects import Wire
 from barnabas.protocol.errors import (
+    ClosedUnanswered,
     ConnectionClosed,
     ConnectionRefused,
     MalformedFrame,
@@ -295,10 +296,20 @@ async def test_a_lost_connection_fails_everything_in_flight_at_once(
         server.peer.reset()
     errors = await outcomes(tasks)
     assert ("closed by the peer" in str(errors[0])) == is_orderly
-    assert {type(error) for error in errors} == {ConnectionClosed}
+    assert {type(error) for error in errors} == {ClosedUnanswered}
     assert channel.in_flight == 0
     assert not channel.is_connected
     assert len(reasons) == 1
+
+
+async def test_a_loss_after_an_answer_is_of_another_kind(server: Server, channel_to: MakeChannel) -> None:
+    channel = channel_to(server)
+    await channel.request(ASK)
+    server.answers = False
+    (task,) = asking(channel, 1)
+    await until(lambda: len(server.requests) == 2)
+    server.peer.reset()
+    assert [type(error) for error in await outcomes([task])] == [ConnectionClosed]
 
 
 async def test_callers_that_wait_for_a_slot_reconnect_after_a_loss(

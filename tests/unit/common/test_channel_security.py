@@ -27,6 +27,7 @@ from barnabas.common.security.scram import (
 )
 from barnabas.protocol.errors import (
     AuthenticationFailed,
+    ClosedUnanswered,
     ConnectionClosed,
     ErrorCode,
     InvalidConfiguration,
@@ -175,7 +176,7 @@ async def test_a_client_without_security_gets_a_hint(server: Server, channel_to:
 
 async def test_a_client_that_lacks_tls_alone_gets_a_hint(server: Server, channel_to: MakeChannel) -> None:
     server.hangs_up = True
-    with pytest.raises(ConnectionClosed, match=r"does the listener need security_protocol=SASL_SSL\?"):
+    with pytest.raises(ClosedUnanswered, match=r"does the listener need security_protocol=SASL_SSL\?"):
         await channel_to(server, security=plain()).request(ASK)
 
 

@@ -181,7 +181,7 @@ def test_sizes_have_sparks_units(text: str, size: int) -> None:
         ({"kafkaConsumer.pollTimeoutMs": "0"}, "pollTimeoutMs='0': expected a whole number, at least 1"),
         ({"fetchOffset.numRetries": "-1"}, "numRetries='-1': expected a whole number, at least 0"),
         ({"fetchOffset.retryIntervalMs": "1s"}, "retryIntervalMs='1s': expected a whole number"),
-        ({"wire": "tls"}, "wire='tls': expected one of native, kafka"),
+        ({"wire": "tls"}, "wire='tls': expected one of auto, native, kafka"),
         ({"kafka.group.id": " "}, "kafka.group.id=' ': expected a text that is not empty"),
         (
             {"startingTimestamp": "5", "endingOffsets": "earliest"},

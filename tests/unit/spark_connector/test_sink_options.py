@@ -102,7 +102,7 @@ def test_options_of_spark_and_of_the_source_have_no_effect(caplog: pytest.LogCap
     [
         ({"topik": "t"}, "option 'topik' is unknown to the barnabas sink; did you mean topic?"),
         ({"topic": " "}, "topic=' ': expected a text that is not empty"),
-        ({"wire": "tls"}, "wire='tls': expected one of native, kafka"),
+        ({"wire": "tls"}, "wire='tls': expected one of auto, native, kafka"),
         ({"kafka.wire": "kafka", "wire": "native"}, "'kafka.wire' is refused: use the option wire"),
         ({"bootstrap.servers": "c:3"}, "'bootstrap.servers' and 'kafka.bootstrap.servers' differ"),
         ({"kafka.bootstrap.servers": "nowhere"}, "bootstrap.servers='nowhere': expected host:port"),

@@ -23,6 +23,7 @@ class FakeAdmin:
     """Has broker 7 alone, with these settings."""
 
     two_phase = "true"
+    is_kafka = False
 
     def __init__(self, config: AdminConfig) -> None:
         self.config = config
@@ -59,6 +60,12 @@ def test_brokers_that_cannot_prepare_are_refused(monkeypatch: pytest.MonkeyPatch
         InvalidConfiguration, match=r"needs transaction\.two\.phase\.commit\.enable=true.* broker 7 has false"
     ):
         pickle.dumps(writer_of())
+
+
+def test_brokers_of_other_software_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeAdmin, "is_kafka", True)
+    with pytest.raises(InvalidConfiguration, match=r"needs brokers of Barnabas .*KIP-939"):
+        pickle.dumps(batch_writer())
 
 
 @pytest.mark.parametrize("writer_of", [batch_writer, stream_writer])

@@ -70,5 +70,6 @@ def test_api_versions_names_the_features(registered: Serving, version: int | Non
     assert (finalized, answer.finalized_features_epoch) == ([(NAME, 2, 2)], 0)
     supported = [(f.name, f.min_version, f.max_version) for f in answer.supported_features]
     # Older clients cannot read a lowest level of 0.
-    assert supported == ([] if version == 3 else [(NAME, 0, 2)])
+    levels = [] if version == 3 else [(NAME, 0, 2)]
+    assert supported == levels + ([] if version is None else [("barnabas.native", 1, 1)])
     assert versions(registered, 2).error_code == ErrorCode.NONE

@@ -147,7 +147,6 @@ async def test_a_producer_without_an_id_has_no_transactions(cluster: FakeCluster
         ({"enable_idempotence": False}, "enable_idempotence"),
         ({"max_in_flight_requests_per_connection": 6}, "max_in_flight"),
         ({"transaction_timeout_ms": 0}, "transaction_timeout_ms"),
-        ({"keep_prepared": True, "wire": "kafka"}, "keep_prepared"),
         ({"keep_prepared": True, "transactional_id": None}, "keep_prepared"),
         ({"transactional_id": ""}, "transactional_id"),
     ],

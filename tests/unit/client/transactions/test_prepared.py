@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from barnabas.client.errors import ApiError, ErrorCode, IllegalTransactionState, TransactionAbortable
+from barnabas.client.errors import (
+    ApiError,
+    ErrorCode,
+    IllegalTransactionState,
+    InvalidConfiguration,
+    TransactionAbortable,
+)
 from barnabas.client.producer.producer import Producer
 from barnabas.client.producer.transactions import PreparedTransaction
 from barnabas.protocol.schema import ApiKey
@@ -109,3 +115,9 @@ async def test_where_nothing_may_be_prepared_the_error_names_the_setting(
     transactions.fail(ApiKey.INIT_PRODUCER_ID, refused)
     with pytest.raises(ApiError, match=r"transaction\.two\.phase\.commit\.enable=true"):
         await Producer(**settings(pair), keep_prepared=True).start()
+
+
+async def test_kafkas_protocol_keeps_no_prepared_transaction(pair: FakeCluster) -> None:
+    producer = Producer(**settings(pair, wire="kafka", keep_prepared=True))
+    with pytest.raises(InvalidConfiguration, match=r"keep_prepared=True: expected brokers of .*KIP-939"):
+        await producer.start()
