@@ -227,8 +227,10 @@ class Cluster:
     async def _leader(self, tp: TopicPartition, timeout_ms: int) -> Leader:
         deadline = time.monotonic() + timeout_ms / 1000
         await self._topic(tp.topic, deadline, timeout_ms)
+        # The metadata may be from before the topic got the partition.
+        is_new = False
         while (leader := self.cache.leader_for(tp)) is None:
-            if (missing := self.cache.no_such_partition(tp)) is not None:
+            if is_new and (missing := self.cache.no_such_partition(tp)) is not None:
                 raise missing
             if time.monotonic() >= deadline:
                 raise api_error(
@@ -236,6 +238,7 @@ class Cluster:
                 )
             await self.refresh_before(deadline)
             await self._topic(tp.topic, deadline, timeout_ms)
+            is_new = True
         return leader
 
     # Requests

@@ -370,6 +370,17 @@ async def test_an_unknown_topic_is_logged_and_read_when_it_appears(caplog: pytes
             assert await read(consumer, 5) == values(0, 5)
 
 
+async def test_the_offsets_of_a_partition_that_the_metadata_is_too_old_to_have(cluster: FakeCluster) -> None:
+    async with reading(cluster) as consumer:
+        consumer.assign([T0])
+        assert await consumer.end_offsets([T0]) == {T0: 0}
+        cluster.grow_topic("t", 3)
+        fill(cluster.partition("t", 2), 0, 4)
+        assert await consumer.end_offsets([("t", 2)]) == {TopicPartition("t", 2): 4}
+        with pytest.raises(ApiError, match="has 3 partitions, there is no 3"):
+            await consumer.end_offsets([("t", 3)])
+
+
 @pytest.mark.parametrize("appears", [True, False])
 async def test_a_partition_that_does_not_exist_is_logged_and_then_an_error(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture, appears: bool
