@@ -1,0 +1,324 @@
+"""The pages in docs/coming-from: tables are programs, and both columns of a row must have the same effect.
+
+A table of three columns ("what to do", "there", "here") is two programs: the code of a column from top to
+bottom. They run at the same time, each with a topic and a group of its own, and are compared after every row:
+the records of the topic, its settings, the topics and the committed offsets (`Watch`), and the values that
+both cells assign to the same name (`plain`). A row that changes none of these, and makes no object that a
+later row needs, shows nothing and is a failure. A cell without code has no equivalent; then the other one is
+run alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from barnabas.client import ConfigResource, NewTopic, TopicPartition
+from barnabas.client.blocking import Admin, Consumer, Producer
+from tests.support.names import fresh_name
+
+SEEDED: Final = 5
+"""Records in partition 0 of each topic; partition 1 is empty. Their timestamps are a second apart."""
+FIRST_MS: Final = 1_700_000_000_000
+_RECENT_MS: Final = 3_600_000
+Names = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    task: str
+    there: str
+    here: str
+
+    @property
+    def both(self) -> bool:
+        return bool(self.there and self.here)
+
+
+@dataclass(frozen=True)
+class Table:
+    page: str
+    title: str
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.title}"
+
+
+def code_in(cell: str) -> str:
+    """The code spans of a cell, each a line."""
+    return "\n".join(re.findall(r"`([^`]+)`", cell)).replace("\\|", "|")
+
+
+def tables_of(page: str, text: str) -> Iterator[Table]:
+    """The tables of code; those with another number of columns are not programs."""
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        lines = [line[1:-1] for line in body.splitlines() if line.startswith("|")]
+        rows = [
+            [cell.strip() for cell in re.split(r"(?<!\\)\|(?=(?:[^`]*`[^`]*`)*[^`]*$)", line)]
+            for line in lines
+        ]
+        if rows and len(rows[0]) == 3:
+            yield Table(page, title, tuple(Row(row[0], *map(code_in, row[1:])) for row in rows[2:]))
+
+
+def imports_of(text: str) -> list[str]:
+    """The blocks of Python on a page: what both columns begin with, theirs first."""
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def assigned(code: str) -> set[str]:
+    tree = ast.parse(code)
+    return {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+# -- what a row has done -------------------------------------------------------------------------------------
+
+
+class Opaque:
+    """An object that has no plain value, such as a client."""
+
+
+@dataclass
+class Plain:
+    """Values of any library as tuples, numbers and bytes, without names that differ between the columns."""
+
+    names: Mapping[str, str]
+
+    def __call__(self, value: Any) -> Any:
+        match value:
+            case None | bool() | int() | float() | bytes():
+                return _old_time(value)
+            case str():
+                for name, general in self.names.items():
+                    value = value.replace(name, general)
+                return value
+            case BaseException():
+                return self._error(value)
+            case Mapping():
+                return {self(key): self(one) for key, one in value.items()}
+            case set() | frozenset():
+                return sorted(map(self, value), key=repr)
+        if (record := self._record(value)) is not None:
+            return record
+        if (place := self._place(value)) is not None:
+            return place
+        if isinstance(value, list | tuple):
+            return [self(one) for one in value]
+        return Opaque
+
+    def _error(self, error: BaseException) -> Any:
+        code = getattr(error, "error_code", getattr(error, "errno", None))
+        if error.args and callable(getattr(error.args[0], "code", None)):
+            code = error.args[0].code()
+        return ("error", Opaque if code is None else int(code))
+
+    def _record(self, value: Any) -> Any:
+        parts = [_get(value, name) for name in ("partition", "offset", "key", "value", "headers")]
+        if any(part is _MISSING for part in parts):
+            return None
+        partition, offset, key, data, headers = parts
+        pairs = sorted(headers.items() if isinstance(headers, Mapping) else headers or ())
+        stamp = _get(value, "timestamp_ms")
+        stamp = _get(value, "timestamp") if stamp is _MISSING else stamp
+        stamp = stamp[1] if isinstance(stamp, tuple) else stamp
+        return (
+            "record",
+            partition,
+            offset,
+            self(key),
+            self(data),
+            [tuple(one) for one in pairs],
+            _old_time(stamp),
+        )
+
+    def _place(self, value: Any) -> Any:
+        """A partition, an offset, or both: what theirs and ours name differently."""
+        partition, offset = (_get(value, name) for name in ("partition", "offset"))
+        if partition is _MISSING and offset is _MISSING:
+            return None
+        return tuple(number for number in (partition, offset) if isinstance(number, int))
+
+
+_MISSING: Final = object()
+
+
+def _has_opaque(value: Any) -> bool:
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    return value is Opaque or (isinstance(parts, list | tuple) and any(map(_has_opaque, parts)))
+
+
+def _get(value: Any, name: str) -> Any:
+    part = getattr(value, name, _MISSING)
+    return part() if inspect.ismethod(part) or inspect.isbuiltin(part) else part
+
+
+def _old_time(value: Any) -> Any:
+    """The time of now differs between two columns."""
+    is_now = isinstance(value, int) and abs(value - time.time() * 1000) < _RECENT_MS
+    return "now" if is_now else value
+
+
+class Watch:
+    """What can be seen of a program from outside: the topics with its prefix, their records, its group."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.topic, self.group = fresh_name("t"), fresh_name("g")
+        self.plain = Plain({self.topic: "topic", self.group: "group"})
+        self._admin = Admin(bootstrap_servers=bootstrap)
+        self._reader = Consumer(
+            bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
+        )
+        self._records: dict[int, list[Any]] = {}
+
+    def seed(self, bootstrap: str) -> None:
+        self._admin.create_topics(NewTopic(self.topic, 2, 1))
+        with Producer(bootstrap_servers=bootstrap) as producer:
+            for n in range(SEEDED):
+                producer.send(
+                    self.topic, b"v%d" % n, b"k%d" % n, partition=0, timestamp_ms=FIRST_MS + 1_000 * n
+                )
+
+    def close(self) -> None:
+        self._admin.close()
+        self._reader.close()
+
+    def state(self) -> Names:
+        topics = [name for name in self._admin.list_topics() if name.startswith(self.topic)]
+        counts = {name: len(one.partitions) for name, one in self._admin.describe_topics(topics).items()}
+        state: Names = {"topics": counts}
+        if self.topic in counts:
+            resource = ConfigResource.topic(self.topic)
+            entries = self._admin.describe_configs(resource)[resource]
+            state["settings"] = {
+                name: entry.value for name, entry in entries.items() if "TOPIC" in entry.source.name
+            }
+            state["records"] = self._read(counts[self.topic])
+        committed = self._admin.group_offsets(self.group)
+        state["committed"] = {tp.partition: one.offset for tp, one in committed.items() if one is not None}
+        return self.plain(state)
+
+    def _read(self, partitions: int) -> list[Any]:
+        tps = [TopicPartition(self.topic, number) for number in range(partitions)]
+        self._reader.assign(tps)
+        ends, starts = self._reader.end_offsets(tps), self._reader.beginning_offsets(tps)
+        while any(self._reader.position(tp) < end for tp, end in ends.items()):
+            for record in self._reader.poll(1_000):
+                self._records.setdefault(record.partition, []).append(record)
+        alive = [
+            record
+            for number in range(partitions)
+            for record in self._records.get(number, [])
+            if record.offset >= starts[tps[number]]
+        ]
+        # Partitioners spread records without a key differently.
+        return sorted(
+            (
+                self.plain(one if one.key is not None else one._replace(partition=-1, offset=-1))
+                for one in alive
+            ),
+            key=repr,
+        )
+
+
+# -- running -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """The state and the values of one column after a row."""
+
+    state: Names = field(default_factory=dict)
+    values: Names = field(default_factory=dict)
+    makes: bool = False
+    """Whether the row has made an object without a plain value."""
+
+
+def run_column(
+    table: Table, is_here: bool, beginning: str, bootstrap: str, given: Names
+) -> tuple[list[Outcome], str]:
+    """Run one column; the outcomes of its rows, and the error that ended it."""
+    watch = Watch(bootstrap)
+    names: Names = {"servers": bootstrap, "topic": watch.topic, "group": watch.group, **given}
+    outcomes = [Outcome()]
+    code = ""
+    with asyncio.Runner() as runner:
+        try:
+            watch.seed(bootstrap)
+            outcomes[0].state = watch.state()
+            exec(beginning, names)
+            for row in table.rows:
+                code = row.here if is_here else row.there
+                outcomes.append(_outcome(code, names, watch, runner, outcomes[-1].state))
+        except BaseException as error:  # noqa: BLE001  # whatever it is, the row is to be named
+            return outcomes, f"{code}\n{type(error).__name__}: {error}"
+        finally:
+            watch.close()
+            runner.run(_end_clients(names))
+    return outcomes, ""
+
+
+def _outcome(code: str, names: Names, watch: Watch, runner: asyncio.Runner, before: Names) -> Outcome:
+    if not code:
+        return Outcome(before)
+    runner.run(_execute(code, names))
+    values = {name: watch.plain(runner.run(_settle(names[name]))) for name in assigned(code) & names.keys()}
+    shown = {name: value for name, value in values.items() if not _has_opaque(value)}
+    return Outcome(watch.state(), shown, len(shown) < len(values))
+
+
+async def _execute(code: str, names: Names) -> None:
+    compiled = compile(code, code, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    async with asyncio.timeout(30):
+        if inspect.iscoroutine(result := eval(compiled, names)):
+            await result
+
+
+async def _end_clients(names: Names) -> None:
+    """The clients of a program that did not come to its end."""
+    for value in names.values():
+        end = getattr(value, "stop", getattr(value, "close", None))
+        if not isinstance(value, type) and callable(end):
+            with suppress(Exception):
+                async with asyncio.timeout(10):
+                    if inspect.isawaitable(ended := end()):
+                        await ended
+
+
+async def _settle(value: Any) -> Any:
+    """The result of a future."""
+    if inspect.isawaitable(value):
+        return await value
+    result = getattr(value, "result", None) or getattr(value, "get", None)
+    return result() if "Future" in type(value).__name__ and callable(result) else value
+
+
+def differences(table: Table, there: list[Outcome], here: list[Outcome]) -> Iterator[str]:
+    """The rows whose columns had different effects, or that show none."""
+    for row, before, theirs, ours in zip(table.rows, here, there[1:], here[1:], strict=False):
+        shown = [one for one, code in ((theirs, row.there), (ours, row.here)) if code]
+        if not shown:
+            yield f"{row.task}: no cell has code"
+        names = theirs.values.keys() & ours.values.keys() if row.both else shown[0].values.keys()
+        if row.both:
+            for what, left, right in (
+                ("state", theirs.state, ours.state),
+                *((name, theirs.values[name], ours.values[name]) for name in names),
+            ):
+                if left != right:
+                    yield f"{row.task}: {what}\n  there {left}\n  here  {right}"
+        elif not row.here:
+            continue
+        is_end = re.search(r"\.(stop|close)\(\)", row.here)
+        if ours.state == before.state and not names and not ours.makes and not is_end:
+            yield f"{row.task}: the row shows nothing"
