@@ -53,19 +53,22 @@ class RecordFuture:
         """Whether the outcome is known."""
         return self._future.done()
 
-    def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """The record's metadata. Raises the record's error, or TimeoutError if the outcome is unknown yet."""
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """The record's metadata. Raises the record's error, or TimeoutError if the outcome is unknown yet.
+
+        `timeout`: in seconds, named as in `concurrent.futures` and kafka-python.
+        """
         if self._future.done():
             return self._future.result()
-        return self._thread.call(lambda: self._wait(timeout_s))
+        return self._thread.call(lambda: self._wait(timeout))
 
     get = result
     """As kafka-python calls it."""
 
-    def exception(self, timeout_s: float | None = None) -> BarnabasError | None:
+    def exception(self, timeout: float | None = None) -> BarnabasError | None:
         """The record's error, None if it is written. Raises TimeoutError as `result`."""
         try:
-            self.result(timeout_s)
+            self.result(timeout)
         except BarnabasError as error:
             if self.done():
                 return error
@@ -213,7 +216,7 @@ class Producer(BlockingClient[_producer.Producer[K_contra, V_contra]], Generic[K
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """As `barnabas.client.Producer.transaction`; a KeyboardInterrupt in the block aborts too."""
-        session = self._client._transactions()
+        session = self._thread.call_plain(self._client._transactions)
         self.begin_transaction()
         try:
             yield

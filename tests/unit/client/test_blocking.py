@@ -93,7 +93,7 @@ def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> Non
         assert futures[999].done()
         assert [future.result().offset for future in futures] == list(range(1_000))
         assert producer.send_and_wait("t", b"x", partition=1).offset == 0
-        assert producer.send_batch("t", 1, build_batch([(None, b"y")])).result(10).offset == 1
+        assert producer.send_batch("t", 1, build_batch([(None, b"y")])).result(timeout=10).offset == 1
         assert len(producer.partitions_for("t")) == 2
         for key in (b"a", b"b", b"c", b"d"):
             assert producer.send_and_wait("keyed", b"", key).partition == partition_of_key(key, 6)

@@ -264,7 +264,7 @@ async def test_a_second_producer_fences_the_first(pair: FakeCluster, transaction
 async def test_the_blocking_producer_has_transactions_too(
     pair: FakeCluster, transactions: FakeTransactions
 ) -> None:
-    def fail(producer: blocking.Producer) -> None:
+    async def fail(producer: blocking.Producer) -> None:
         with producer.transaction():
             producer.send("t", b"2", partition=0)
             producer.flush()
@@ -276,7 +276,8 @@ async def test_the_blocking_producer_has_transactions_too(
                 producer.send("t", b"1", partition=0)
                 producer.send_offsets_to_transaction({T0: 7}, "g")
             with pytest.raises(KeyError):
-                fail(producer)
+                # The cells of a notebook run within an event loop.
+                asyncio.run(fail(producer))
             with pytest.raises(IllegalTransactionState):
                 producer.send("t", b"3", partition=0)
             producer.begin_transaction()
