@@ -203,13 +203,18 @@ class Watch:
             state["settings"] = {
                 name: entry.value for name, entry in entries.items() if "TOPIC" in entry.source.name
             }
-            state["records"] = self._read(counts[self.topic])
+            tps = [TopicPartition(self.topic, number) for number in range(counts[self.topic])]
+            state["records"] = self._read(tps)
+            # Aborted records and the ends of transactions too.
+            state["written"] = sum(
+                one.offset for one in self._admin.list_offsets(dict.fromkeys(tps, "latest")).values()
+            )
         committed = self._admin.group_offsets(self.group)
-        state["committed"] = {tp.partition: one.offset for tp, one in committed.items() if one is not None}
+        # 0 is the position of an empty partition, which some clients commit.
+        state["committed"] = {tp.partition: one.offset for tp, one in committed.items() if one and one.offset}
         return self.plain(state)
 
-    def _read(self, partitions: int) -> list[Any]:
-        tps = [TopicPartition(self.topic, number) for number in range(partitions)]
+    def _read(self, tps: list[TopicPartition]) -> list[Any]:
         self._reader.assign(tps)
         ends, starts = self._reader.end_offsets(tps), self._reader.beginning_offsets(tps)
         while any(self._reader.position(tp) < end for tp, end in ends.items()):
@@ -217,9 +222,9 @@ class Watch:
                 self._records.setdefault(record.partition, []).append(record)
         alive = [
             record
-            for number in range(partitions)
-            for record in self._records.get(number, [])
-            if record.offset >= starts[tps[number]]
+            for tp in tps
+            for record in self._records.get(tp.partition, [])
+            if record.offset >= starts[tp]
         ]
         # Partitioners spread records without a key differently.
         return sorted(
@@ -310,15 +315,10 @@ def differences(table: Table, there: list[Outcome], here: list[Outcome]) -> Iter
         if not shown:
             yield f"{row.task}: no cell has code"
         names = theirs.values.keys() & ours.values.keys() if row.both else shown[0].values.keys()
-        if row.both:
-            for what, left, right in (
-                ("state", theirs.state, ours.state),
-                *((name, theirs.values[name], ours.values[name]) for name in names),
-            ):
-                if left != right:
-                    yield f"{row.task}: {what}\n  there {left}\n  here  {right}"
-        elif not row.here:
-            continue
+        left, right = theirs.state | theirs.values, ours.state | ours.values
+        for what in [*ours.state, *names] if row.both else ():
+            if left.get(what) != right.get(what):
+                yield f"{row.task}: {what}\n  there {left.get(what)}\n  here  {right.get(what)}"
         is_end = re.search(r"\.(stop|close)\(\)", row.here)
-        if ours.state == before.state and not names and not ours.makes and not is_end:
+        if row.here and ours.state == before.state and not names and not ours.makes and not is_end:
             yield f"{row.task}: the row shows nothing"

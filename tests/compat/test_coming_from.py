@@ -23,6 +23,8 @@ PAGES = {
 PROGRAMS = [table for page, text in PAGES.items() if imports_of(text) for table in tables_of(page, text)]
 Columns = dict[Table, tuple[Future[tuple[list[Outcome], str]], ...]]
 PASSWORD = "alice's own"
+# kafka-python's, when it is imported.
+pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def test_differences_and_rows_that_show_nothing_are_named() -> None:
     empty, same = Outcome(), Outcome({"records": [1]})
     assert list(differences(table, [empty, empty, same], [empty, empty, same])) == []
     (other,) = differences(table, [empty, empty, same], [empty, empty, Outcome({"records": [2]})])
-    assert other.startswith("b: state")
+    assert other.startswith("b: records")
     assert list(differences(table, [empty] * 3, [empty] * 3)) == ["b: the row shows nothing"]
     (other,) = differences(
         table, [empty, empty, Outcome(same.state, {"x": 1})], [empty, empty, Outcome(same.state, {"x": 2})]
