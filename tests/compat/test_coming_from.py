@@ -1,5 +1,7 @@
 """docs/coming-from/*.md: both columns of every row run, and have the same effect."""
 
+import importlib
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -23,8 +25,6 @@ PAGES = {
 PROGRAMS = [table for page, text in PAGES.items() if imports_of(text) for table in tables_of(page, text)]
 Columns = dict[Table, tuple[Future[tuple[list[Outcome], str]], ...]]
 PASSWORD = "alice's own"
-# kafka-python's, when it is imported.
-pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,10 @@ def columns(
     tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
 ) -> Iterator[Columns]:
     """All columns of all tables, at work at the same time."""
+    with warnings.catch_warnings():
+        # kafka-python uses old functions when it is imported, which would be in a thread of a column.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        importlib.import_module("kafka")
     reserved = ReservedPort.pick()
     plain = f"127.0.0.1:{reserved.port}"
 
