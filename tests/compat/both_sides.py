@@ -315,10 +315,11 @@ def differences(table: Table, there: list[Outcome], here: list[Outcome]) -> Iter
         if not shown:
             yield f"{row.task}: no cell has code"
         names = theirs.values.keys() & ours.values.keys() if row.both else shown[0].values.keys()
-        left, right = theirs.state | theirs.values, ours.state | ours.values
-        for what in [*ours.state, *names] if row.both else ():
-            if left.get(what) != right.get(what):
-                yield f"{row.task}: {what}\n  there {left.get(what)}\n  here  {right.get(what)}"
+        compared = [(what, theirs.state.get(what), ours.state.get(what)) for what in ours.state]
+        compared += [(f"`{name}`", theirs.values.get(name), ours.values.get(name)) for name in names]
+        for what, left, right in compared if row.both else ():
+            if left != right:
+                yield f"{row.task}: {what}\n  there {left}\n  here  {right}"
         is_end = re.search(r"\.(stop|close)\(\)", row.here)
         if row.here and ours.state == before.state and not names and not ours.makes and not is_end:
             yield f"{row.task}: the row shows nothing"

@@ -90,4 +90,4 @@ def test_differences_and_rows_that_show_nothing_are_named() -> None:
     (other,) = differences(
         table, [empty, empty, Outcome(same.state, {"x": 1})], [empty, empty, Outcome(same.state, {"x": 2})]
     )
-    assert other.startswith("b: x")
+    assert other.startswith("b: `x`")
