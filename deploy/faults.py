@@ -6,6 +6,7 @@ table ends it.
 
 A full disk is played: the system refuses the running broker every write beyond the first bytes of a file
 (RLIMIT_FSIZE), so its log dir goes offline as with a disk without space, and the disk of the user is spared.
+Only Linux can limit another process.
 
 Any thread; one fault of a target at a time.
 """
@@ -114,7 +115,7 @@ def restart_server(cluster: RunningCluster, name: str) -> None:
 def has_full_disk(cluster: RunningCluster, broker_id: int) -> bool:
     """Whether the broker runs, and its disk is played full."""
     process = cluster.broker(broker_id).process
-    if process is None or not process.is_alive:
+    if process is None or not process.is_alive or not hasattr(resource, "prlimit"):
         return False
     try:
         return resource.prlimit(process.pid, resource.RLIMIT_FSIZE)[0] == _FULL_DISK_BYTES
@@ -213,6 +214,8 @@ def _how_it_came_up(cluster: RunningCluster, name: str) -> str:
 
 def _limit_files(cluster: RunningCluster, broker: str, most_bytes: int) -> None:
     process = cluster.server(broker).running_process
+    if not hasattr(resource, "prlimit"):
+        raise DeployError("a full disk cannot be played here: only Linux can limit the files of a process")
     try:
         _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most_bytes, hard))

@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import errno
 import logging
-import os
 import random
 import socket
 import struct
@@ -29,6 +28,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from barnabas.deploy.links import CLIENT, CONTROL, HOST, Answer, Request, Rule, RuleKind
+from barnabas.deploy.short_paths import short_path
 from barnabas.deploy.wall import broker_at, wall_file
 from barnabas.protocol.ids import Endpoint
 
@@ -63,14 +63,10 @@ class LinkProxies:
             self._reserve(port)
             wall_file(self._folder, name).unlink(missing_ok=True)
             await self._listen(name)
-        # The path of a socket has at most 107 characters.
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            (self._folder / CONTROL).unlink(missing_ok=True)
-            control = socket.socket(socket.AF_UNIX)
-            control.bind(f"/proc/self/fd/{descriptor}/{CONTROL}")
-        finally:
-            os.close(descriptor)
+        (self._folder / CONTROL).unlink(missing_ok=True)
+        control = socket.socket(socket.AF_UNIX)
+        with short_path(self._folder / CONTROL) as path:
+            control.bind(path)
         self._control = await asyncio.start_unix_server(self._answer, sock=control, limit=_MOST_REQUEST_BYTES)
 
     async def close(self) -> None:
@@ -177,6 +173,9 @@ class LinkProxies:
 
     def _reserve(self, port: int) -> None:
         """Keep the port while the proxy refuses: a socket is bound to it and never listens."""
+        if sys.platform == "darwin":
+            # There it would swallow connections, which are to be refused.
+            return
         reserved = socket.socket()
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import enum
 import errno
-import os
 import signal
 import socket
 import sys
@@ -41,6 +40,7 @@ from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.private_files import make_private_folder
 from barnabas.deploy.process import DeployError, ManagedProcess, wait_until
 from barnabas.deploy.server import LocalServer, title_of
+from barnabas.deploy.short_paths import short_path
 from barnabas.deploy.state import LINKS, LinksRecord
 from barnabas.protocol.ids import Endpoint
 
@@ -183,17 +183,13 @@ class Links:
 
     def _exchange(self, line: bytes) -> Answer:
         received = bytearray()
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(_TIMEOUT_S)
-                # The path of a socket has at most 107 characters.
-                connection.connect(f"/proc/self/fd/{descriptor}/{CONTROL}")
-                connection.sendall(line)
-                while (part := connection.recv(1 << 16)) and len(received) < _MOST_ANSWER_BYTES:
-                    received += part
-        finally:
-            os.close(descriptor)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_TIMEOUT_S)
+            with short_path(self.folder / CONTROL) as path:
+                connection.connect(path)
+            connection.sendall(line)
+            while (part := connection.recv(1 << 16)) and len(received) < _MOST_ANSWER_BYTES:
+                received += part
         return msgspec.json.decode(received, type=Answer)
 
 

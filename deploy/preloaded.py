@@ -4,6 +4,8 @@ The imports are two thirds of the CPU time of a broker's start, 0.3 s, at each s
 start makes the process (`barnabas.cli.fork_brokers`); it lives as long as ours. A broker that it forks has
 its own session, output and environment, like one started directly, and dies with it as it dies with us: no
 broker survives us. May be called from any thread; a call waits for the imports, at most `_TIMEOUT_S`.
+
+Linux only: libraries of macOS may abort a fork that goes on without a new program.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any, Final
 
 from barnabas.deploy.process import start_child
 
+_FORKS: Final = sys.platform == "linux"
 _TIMEOUT_S: Final = 60.0
 _READ_AT_START: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Variables that an interpreter and its libraries read only when they start."""
@@ -125,13 +128,16 @@ def _usable_forks() -> BrokerForks:
 
 def preload() -> None:
     """Begin the imports, if no process has begun them; does not wait for them."""
-    _usable_forks()
+    if _FORKS:
+        _usable_forks()
 
 
 def fork_broker(
     arguments: Sequence[str], *, log_file: Path, environment: Mapping[str, str]
 ) -> ForkedBroker | None:
     """A fork that runs the command ``barnabas`` with these arguments; None if it must be started directly."""
+    if not _FORKS:
+        return None
     forks = _usable_forks()
     if not forks.suits(environment):
         return None

