@@ -16,7 +16,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -442,5 +442,12 @@ def make_admin(bootstrap: str, settings: Mapping[str, Any]) -> Admin:
 
 async def describe_topic(bootstrap: str, topic: str, settings: Mapping[str, Any]) -> TopicInfo:
     """The topic, as a client with these settings sees it; raises ApiError with similar names."""
+    return (await describe_topics(bootstrap, settings, [topic]))[topic]
+
+
+async def describe_topics(
+    bootstrap: str, settings: Mapping[str, Any], topics: Iterable[str] | None = None
+) -> dict[str, TopicInfo]:
+    """As `describe_topic`, for several, or for all."""
     async with make_admin(bootstrap, settings) as admin:
-        return (await admin.describe_topics(topic))[topic]
+        return await admin.describe_topics(topics)

@@ -50,13 +50,18 @@ async def look(
 
 @asynccontextmanager
 async def silence_explained(
-    options: argparse.Namespace, bootstrap: str, done: str, progress: Callable[[], int | None]
+    options: argparse.Namespace,
+    bootstrap: str,
+    done: str,
+    progress: Callable[[], int | None],
+    topics: Sequence[str],
 ) -> AsyncIterator[None]:
     """While the block makes no progress for some seconds, print the problems of the cluster to stderr.
 
-    `progress`: a number that grows, or None while the block waits for nothing. `done` says what grows.
+    `progress`: a number that grows, or None while the block waits for nothing. `done` says what grows. The
+    block may add `topics` while it runs.
     """
-    watch = asyncio.create_task(_explain(options, bootstrap, done, progress))
+    watch = asyncio.create_task(_explain(options, bootstrap, done, progress, topics))
     try:
         yield
     finally:
@@ -65,7 +70,11 @@ async def silence_explained(
 
 
 async def _explain(
-    options: argparse.Namespace, bootstrap: str, done: str, progress: Callable[[], int | None]
+    options: argparse.Namespace,
+    bootstrap: str,
+    done: str,
+    progress: Callable[[], int | None],
+    topics: Sequence[str],
 ) -> None:
     """Print the problems at each change, and repeatedly."""
     before, since, said, said_at = progress(), time.monotonic(), "", 0.0
@@ -77,7 +86,7 @@ async def _explain(
         if now - since < _SILENCE_S:
             continue
         try:
-            problems = (await look(options, bootstrap, [options.topic])).problems()
+            problems = (await look(options, bootstrap, topics)).problems()
         except BarnabasError as error:
             problems = [str(error)]
         lines = problems[:_MOST_PROBLEMS] or ["the cluster shows no problem"]

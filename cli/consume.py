@@ -1,25 +1,26 @@
-"""`barnabas consume TOPIC`: print records, from a start to the topic's present end, or continuously.
+"""`barnabas consume TOPIC…`: print records, from a start to the topics' present end, or continuously.
 
 Without ``--follow`` the command ends at the end that each partition has when it starts: the high watermark,
-or with ``--isolation read_committed`` the last stable offset; it fails if the topic is deleted meanwhile.
-Records of one partition come in order; partitions are mixed as they arrive. With ``--group`` it is a member
-of a group: it shares the topic with the others and begins at the committed offsets. While it waits for
-records that are there, the problems of the cluster are printed that may be the reason. On Ctrl-C or SIGTERM
-it commits the printed records and leaves.
+or with ``--isolation read_committed`` the last stable offset; or before it, at ``--until``. It fails if a
+topic is deleted meanwhile. Start, end and ``--partition`` hold for every topic, the number of ``--max`` for
+all together. Records of one partition come in order; partitions are mixed as they arrive. With ``--group`` it
+is a member of a group: it shares the topics with the others and begins at the committed offsets. While it
+waits for records that are there, the problems of the cluster are printed that may be the reason. On Ctrl-C or
+SIGTERM it commits the printed records and leaves.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from barnabas.cli.action import arg, command, flag, repeated
 from barnabas.cli.arguments import (
@@ -27,17 +28,27 @@ from barnabas.cli.arguments import (
     chosen_bootstrap,
     client_settings,
     cluster_options,
-    describe_topic,
+    describe_topics,
     not_empty,
     number,
     run_async,
     settings_option,
 )
 from barnabas.cli.cluster_view import silence_explained
-from barnabas.cli.exit_codes import OK, TERMINATED, USAGE, CommandError
-from barnabas.cli.record_lines import DEFAULT_KEY_SEPARATOR, OUTPUT_FORMATS, Formatter, make_formatter
+from barnabas.cli.exit_codes import NOT_FOUND, OK, TERMINATED, USAGE, CommandError
+from barnabas.cli.record_lines import (
+    DEFAULT_KEY_SEPARATOR,
+    OUTPUT_FORMATS,
+    TEMPLATE_HELP,
+    Formatter,
+    compile_template,
+    make_formatter,
+    timestamp_of,
+)
+from barnabas.client.admin.offset_reset import within
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
+from barnabas.client.consumer.subscription import select
 from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.client.metadata import TopicInfo
 from barnabas.common.settings import LONG_MAX
@@ -48,30 +59,51 @@ _COMMIT_MS: Final = 1_000
 _MAX_POLL_RECORDS: Final = 5_000
 
 
+class Moment(NamedTuple):
+    timestamp_ms: int
+
+
+Place = Literal["beginning", "end"] | int | Moment
+"""A place in every partition: an offset, if negative before the end; or the first record of a time."""
+
+
+def place(text: str) -> Place:
+    """A type for argparse."""
+    match text:
+        case "beginning" | "end":
+            return text
+    digits = text.removeprefix("-")
+    if digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= LONG_MAX:
+        # The last 0 records are those after the end.
+        return int(text) or ("end" if text.startswith("-") else 0)
+    try:
+        return Moment(timestamp_of(text.removeprefix("@")))
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected beginning, end, an offset, -N for the last N of each partition, a time like "
+            "2013-01-31T12:00:00Z, or @MS for a time in ms"
+        ) from None
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """A type for argparse."""
+    try:
+        return re.compile(not_empty(text))
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a regular expression ({error})") from None
+
+
 def _run(options: argparse.Namespace) -> int:
+    if bool(options.topics) == (options.pattern is not None):
+        raise CommandError("name topics, or give --pattern", USAGE)
     if options.group is not None and (options.partition is not None or options.start is not None):
         raise CommandError("--group: the group decides the partitions and the start", USAGE)
-    start = parse_start(options.start if options.start is not None else "beginning")
+    if options.until is not None and (options.follow or options.group is not None):
+        raise CommandError("--until: expected neither --follow nor --group, which have no end", USAGE)
     try:
-        return run_async(_consume(options, start, chosen_bootstrap(options), sys.stdout.buffer))
+        return run_async(_consume(options, chosen_bootstrap(options), sys.stdout.buffer))
     except asyncio.CancelledError:
         return TERMINATED
-
-
-def parse_start(where: str) -> str | int | datetime:
-    """``beginning``, ``end``, an offset, or a time; raises CommandError (usage) for anything else."""
-    if where in ("beginning", "end"):
-        return where
-    if where.isascii() and where.isdecimal():
-        return int(where)
-    try:
-        start = datetime.fromisoformat(where)
-    except ValueError:
-        raise CommandError(
-            f"--from {where!r}: expected beginning, end, an offset, or a time like 2013-01-31T12:00:00Z",
-            USAGE,
-        ) from None
-    return start if start.tzinfo is not None else start.replace(tzinfo=UTC)
 
 
 class _Progress:
@@ -89,29 +121,29 @@ class _Progress:
 class _Ends:
     """The offsets at which reading ends. They mean nothing in another topic with the name of this one."""
 
-    topic: TopicInfo
-    describe: Callable[[], Awaitable[TopicInfo]]
-    """Asks for the topic; raises ApiError if there is none."""
+    topics: Mapping[str, TopicInfo]
+    describe: Callable[[Iterable[str]], Awaitable[Mapping[str, TopicInfo]]]
+    """Asks for topics; raises ApiError if one does not exist."""
     offsets: dict[TopicPartition, Offset]
 
-    async def check_topic(self, consumer: Consumer) -> None:
-        """Raise CommandError if the topic was made again, and ApiError if it was deleted."""
-        name, topic_id = self.topic.name, self.topic.topic_id
-        if topic_id == NO_TOPIC_ID or consumer.topic_id(name) == topic_id:
-            return
-        if consumer.topic_id(name) == NO_TOPIC_ID and (await self.describe()).topic_id == topic_id:
-            return
-        raise CommandError(
-            f"topic {name} was deleted and made again while it was read; the records printed so far are of "
-            "the former topic"
-        )
+    async def check_topics(self, consumer: Consumer) -> None:
+        """Raise CommandError if a topic was made again, and ApiError if it was deleted."""
+        for name, topic in self.topics.items():
+            known = consumer.topic_id(name)
+            if topic.topic_id in (NO_TOPIC_ID, known):
+                continue
+            if known == NO_TOPIC_ID and (await self.describe([name]))[name].topic_id == topic.topic_id:
+                continue
+            raise CommandError(
+                f"topic {name} was deleted and made again while it was read; the records printed so far are "
+                "of the former topic"
+            )
 
 
-async def _consume(
-    options: argparse.Namespace, start: str | int | datetime, bootstrap: str, out: BinaryIO
-) -> int:
+async def _consume(options: argparse.Namespace, bootstrap: str, out: BinaryIO) -> int:
     progress = _Progress()
-    async with silence_explained(options, bootstrap, "read", progress):
+    topics = list(options.topics)
+    async with silence_explained(options, bootstrap, "read", progress, topics):
         settings = {
             "auto_offset_reset": "earliest",
             "allow_auto_create_topics": False,
@@ -121,27 +153,49 @@ async def _consume(
             settings["isolation_level"] = options.isolation
         if options.skip_damaged:
             settings["skip_damaged_batches"] = True
-        describe = partial(describe_topic, bootstrap, options.topic, settings)
-        topic = await describe()
-        chosen = range(len(topic.partitions)) if options.partition is None else sorted(set(options.partition))
-        for partition in chosen:
-            check_partition(topic, partition)
-        partitions = [TopicPartition(options.topic, partition) for partition in chosen]
-        format_record = make_formatter(options.format, options.key_separator)
+        found = await _find_topics(options, bootstrap, settings)
+        topics[:] = found
+        partitions = [tp for topic in found.values() for tp in _partitions_of(topic, options.partition)]
+        format_record = options.template or make_formatter(options.format, options.key_separator)
         if options.group is not None:
             settings = {"group_id": options.group, "auto_commit_interval_ms": _COMMIT_MS, **settings}
         async with Consumer(bootstrap_servers=bootstrap, **settings) as consumer:
             ends = None
             if options.group is not None:
-                consumer.subscribe([options.topic])
+                consumer.subscribe(options.topics or None, pattern=options.pattern)
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _end, asyncio.current_task())
             else:
                 if not options.follow:
-                    ends = _Ends(topic, describe, await consumer.end_offsets(partitions))
+                    offsets = await _offsets_at(
+                        consumer, partitions, "end" if options.until is None else options.until
+                    )
+                    ends = _Ends(found, partial(describe_topics, bootstrap, settings), offsets)
                 consumer.assign(partitions)
-                await _seek(consumer, partitions, start)
+                await _seek(consumer, partitions, options.start)
             await _print_records(consumer, ends, options.max, format_record, out, progress)
         return OK
+
+
+async def _find_topics(
+    options: argparse.Namespace, bootstrap: str, settings: Mapping[str, Any]
+) -> Mapping[str, TopicInfo]:
+    """The topics that are named or match. Raises ApiError with similar names, CommandError for no match."""
+    if options.pattern is None:
+        return await describe_topics(bootstrap, settings, options.topics)
+    topics = await describe_topics(bootstrap, settings)
+    chosen = select(None, options.pattern, None).matching(topics, exclude_internal=True)
+    if not chosen:
+        raise CommandError(f"--pattern {options.pattern.pattern!r}: no topic has such a name", NOT_FOUND)
+    return {name: topics[name] for name in sorted(chosen)}
+
+
+def _partitions_of(topic: TopicInfo, chosen: Sequence[int] | None) -> list[TopicPartition]:
+    for partition in chosen or ():
+        check_partition(topic, partition)
+    return [
+        TopicPartition(topic.name, partition)
+        for partition in (range(len(topic.partitions)) if chosen is None else sorted(set(chosen)))
+    ]
 
 
 def _end(task: asyncio.Task[Any] | None) -> None:
@@ -149,28 +203,33 @@ def _end(task: asyncio.Task[Any] | None) -> None:
         task.cancel()
 
 
-async def _seek(
-    consumer: Consumer, partitions: Sequence[TopicPartition], start: str | int | datetime
-) -> None:
-    if isinstance(start, int):
-        first = await consumer.beginning_offsets(partitions)
-        end = await consumer.end_offsets(partitions)
-        for partition in partitions:
-            # A removed offset becomes the log start; an offset beyond the end becomes the end.
-            consumer.seek(partition, min(max(start, first[partition]), end[partition]))
-    elif isinstance(start, datetime):
-        timestamp_ms = max(0, int(start.timestamp() * 1000))
-        offsets = await consumer.offsets_for_times(dict.fromkeys(partitions, timestamp_ms))
-        for partition in partitions:
-            listed = offsets[partition]
-            if listed is None:
-                consumer.seek_to_end(partition)
-            else:
-                consumer.seek(partition, listed.offset)
+async def _seek(consumer: Consumer, partitions: Sequence[TopicPartition], start: Place | None) -> None:
+    # Of these two, a partition without a leader is asked later, and does not hold up the others.
+    if start is None or start == "beginning":
+        consumer.seek_to_beginning(*partitions)
     elif start == "end":
         consumer.seek_to_end(*partitions)
     else:
-        consumer.seek_to_beginning(*partitions)
+        for partition, offset in (await _offsets_at(consumer, partitions, start)).items():
+            consumer.seek(partition, offset)
+
+
+async def _offsets_at(
+    consumer: Consumer, partitions: Sequence[TopicPartition], where: Place
+) -> dict[TopicPartition, Offset]:
+    """A removed offset is the log start; an offset beyond the end, or a time without a record, is the end."""
+    end = await consumer.end_offsets(partitions)
+    if where == "end":
+        return end
+    if isinstance(where, Moment):
+        listed = await consumer.offsets_for_times(dict.fromkeys(partitions, where.timestamp_ms))
+        return {tp: end[tp] if found is None else found.offset for tp, found in listed.items()}
+    first = await consumer.beginning_offsets(partitions)
+    if where == "beginning":
+        return first
+    return {
+        tp: Offset(within(where if where >= 0 else end[tp] + where, first[tp], end[tp])) for tp in partitions
+    }
 
 
 async def _print_records(
@@ -188,7 +247,7 @@ async def _print_records(
     while limit is None or progress.shown < limit:
         if ends is not None:
             at_end = [tp for tp, end in left.items() if await consumer.position(tp) >= end]
-            await ends.check_topic(consumer)
+            await ends.check_topics(consumer)
             for partition in at_end:
                 del left[partition]
                 consumer.pause(partition)
@@ -197,10 +256,10 @@ async def _print_records(
         room = _MAX_POLL_RECORDS if limit is None else min(_MAX_POLL_RECORDS, limit - progress.shown)
         records = await consumer.poll(_POLL_MS, room)
         if ends is not None:
-            await ends.check_topic(consumer)
+            await ends.check_topics(consumer)
         for record in records:
             end = left.get(TopicPartition(record.topic, record.partition))
-            # Records written after the start are not printed.
+            # Records beyond the end are not printed.
             if ends is None or (end is not None and record.offset < end):
                 out.write(format_record(record))
                 progress.shown += 1
@@ -212,14 +271,18 @@ async def _print_records(
 
 add_arguments = command(
     _run,
-    arg("topic"),
+    arg("topics", "TOPIC", nargs="*"),
+    arg("--pattern", "REGEX", "the topics whose whole name matches, without internal ones", type=pattern),
     repeated("--partition", "P", "only this partition", type=int, default=None),
     arg(
         "--from",
         "WHERE",
-        "beginning (default), end, an offset, or a time like 2013-01-31T12:00:00Z",
+        "beginning (default), end, an offset, -N for the last N of each partition, a time like "
+        "2013-01-31T12:00:00Z, or @MS for a time in ms",
         dest="start",
+        type=place,
     ),
+    arg("--until", "WHERE", "end before this place, named as for --from, at the latest now", type=place),
     arg("--group", "GROUP", "join this consumer group and read until Ctrl-C", type=not_empty),
     arg(
         "--isolation",
@@ -233,6 +296,7 @@ add_arguments = command(
     lambda parser: parser.add_argument(
         "--json", action="store_const", const="json", dest="format", help="as --format json"
     ),
+    arg("--template", "TEXT", TEMPLATE_HELP, type=compile_template),
     arg("--key-separator", "TEXT", "between key and value (default: a tab)", default=DEFAULT_KEY_SEPARATOR),
     settings_option(
         "consumer",

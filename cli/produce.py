@@ -118,7 +118,7 @@ async def _produce(options: argparse.Namespace, bootstrap: str, source: BinaryIO
     tally = _Tally(is_json=options.json)
     # The failures of records are reported once, not for each batch.
     with errors_alone("barnabas.client.producer.sender"):
-        async with silence_explained(options, bootstrap, "acknowledged", tally.progress):
+        async with silence_explained(options, bootstrap, "acknowledged", tally.progress, [options.topic]):
             return await _write(options, bootstrap, source, tally)
 
 

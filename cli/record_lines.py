@@ -60,6 +60,7 @@ _EXPECTED: Final = (
     "%t topic, %p partition, %o offset, %k key, %s or %v value, %K and %S their lengths, %h headers, "
     "%T or %d timestamp in ms, %% or one of \\n \\t \\r \\0 \\\\ \\xNN"
 )
+TEMPLATE_HELP: Final = f"in place of a format, with its own line's end: {_EXPECTED}".replace("%", "%%")
 
 
 def _length(data: bytes | None) -> bytes:

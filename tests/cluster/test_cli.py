@@ -92,6 +92,38 @@ def test_consume_begins_and_ends_at_the_chosen_places(barnabas: Barnabas, topic:
     assert consume("--from", "99") == []
 
 
+def test_consumed_json_lines_are_produced_again_byte_for_byte(barnabas: Barnabas, topic: str) -> None:
+    copy = f"{topic}-copy"
+    for name in (topic, copy):
+        barnabas("topics", "create", name, "--partitions", "2", "--replication-factor", "1")
+    written = [
+        {"partition": 0, "timestamp_ms": 5, "key_base64": "/wA=", "value_base64": "gAo="},
+        {"partition": 0, "timestamp_ms": 5, "key": None, "value": ""},
+        {"partition": 1, "timestamp_ms": 7, "key": "", "value": None},
+        {
+            "partition": 1,
+            "timestamp_ms": 9,
+            "key": "ключ",
+            "value": 'a\n"b"',
+            "headers": [{"name": "h", "value": "1"}, {"name": "h", "value_base64": "gA=="}],
+        },
+    ]
+    barnabas("produce", topic, "--json", stdin="".join(json.dumps(fields) + "\n" for fields in written))
+
+    def lines_of(name: str) -> list[str]:
+        return sorted(barnabas("consume", name, "--json").stdout.splitlines())
+
+    lines = lines_of(topic)
+    assert [json.loads(line) for line in lines] == [
+        {"topic": topic, "offset": offset, **fields}
+        for offset, fields in zip([0, 1, 0, 1], written, strict=True)
+    ]
+    barnabas("produce", copy, "--json", stdin="\n".join(lines))
+    assert lines_of(copy) == [line.replace(f'"{topic}"', f'"{copy}"') for line in lines]
+    both = barnabas("consume", topic, copy, "--from", "-1", "--template", r"%t-%p@%o\n").stdout.split()
+    assert sorted(both) == sorted(f"{name}-{partition}@1" for name in (topic, copy) for partition in (0, 1))
+
+
 def test_follow_prints_later_records(barnabas: Barnabas, topic: str, shared_cluster: LocalCluster) -> None:
     barnabas("topics", "create", topic, "--partitions", "1", "--replication-factor", "1")
     follower = subprocess.Popen(
