@@ -34,6 +34,8 @@ from barnabas.broker.coordinators.coordination import Coordination
 from barnabas.broker.coordinators.transactions.verification import VERIFICATION, TransactionVerification
 from barnabas.broker.handlers.auto_topics import AutoTopicCreation, make_creator
 from barnabas.broker.handlers.dispatcher import Dispatcher, in_turn, lane_of
+from barnabas.broker.handlers.fault_injection import FaultInjection
+from barnabas.broker.handlers.fault_table import FaultTable
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import wake_requests
 from barnabas.broker.log.log_manager import LogManager
@@ -132,6 +134,7 @@ class Broker:
             Windows(config.quota_window_num, config.quota_window_size_seconds * 1_000),
             Windows(config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1_000),
         )
+        self._faults = FaultTable()
         # They need the logs, which are opened at start.
         self._replicas: ReplicaManager | None = None
         self._cleaner: LogCleaner | None = None
@@ -201,9 +204,9 @@ class Broker:
         # Refuse, from the first request on, peers that still use the earlier registration.
         if (earlier := self._store.brokers().get(config.broker_id)) is not None:
             replicas.roles.registered(BrokerEpoch(earlier.broker_epoch + 1))
-        self._server.start(
-            Dispatcher(services), lane_of=lane_of, in_turn=in_turn, after_run=replicas.wake_followers
-        )
+        dispatcher = Dispatcher(services)
+        FaultInjection(services, dispatcher, self._reaper, install=self._server.set_process)
+        self._server.start(dispatcher, lane_of=lane_of, in_turn=in_turn, after_run=replicas.wake_followers)
         self._closers.append(("last requests", lambda: self._server.stop(_DRAIN_MS)))
         self._join(membership, logs.directory_ids)
         # From now on the other brokers rely on this one, and it relies on its session.
@@ -217,6 +220,7 @@ class Broker:
         self._stopping = True
         # Otherwise their peers hold up the end of the server.
         self._authentication_outcomes.shut_down()
+        self._faults.change(removed=None)
         if self._membership is not None:
             self._membership.stop()
         config, replicas = self._config, self._replicas
@@ -502,6 +506,7 @@ class Broker:
             else BrokerPrincipals(None, config.super_users),
             authorizer=self._authorizer,
             acls=self._acls,
+            faults=self._faults,
         )
         return services, coordination
 

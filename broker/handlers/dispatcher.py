@@ -64,7 +64,7 @@ class Dispatcher:
         if not is_admitted and not authentication.admit(self._services, request):
             return
         try:
-            decoded = _decoded(request, is_admitted)
+            decoded = decoded_request(request, is_admitted)
         except MalformedFrame as error:
             if isinstance(error, BeyondBound) and request.lane is Lane.NETWORK and is_admitted:
                 request.continue_in(Lane.GENERAL, lambda: self(request))
@@ -107,7 +107,7 @@ class Dispatcher:
             handler.handle(self._services, decoded)
 
 
-def _decoded(request: Request, is_admitted: bool) -> ApiRequest:
+def decoded_request(request: Request, is_admitted: bool) -> ApiRequest:
     """Raises MalformedFrame or UnsupportedVersion; on a network thread BeyondBound for many elements.
 
     The frame of a peer that is not authenticated is short, and may have a token of that length.

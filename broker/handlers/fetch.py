@@ -27,6 +27,7 @@ from barnabas.broker.replication.fetch_sessions import (
     FetchSession,
     SessionKey,
     SessionRequest,
+    key_of,
 )
 from barnabas.broker.replication.partition import Isolation, PartitionRead
 from barnabas.common.security.acl import Operation, ResourceType
@@ -41,6 +42,11 @@ _FIRST_WITH_TOPIC_IDS: Final = 13
 _FIRST_WITH_ZSTD: Final = 10
 _FIRST_WITH_REPLICA_STATE: Final = 15
 _FIRST_WITH_HINTS: Final = 16
+_OF_SESSION: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
 _HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _OF_FOLLOWER: Final = (ApiKey.FETCH, None, True)
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
@@ -160,6 +166,29 @@ def _forgotten(body: wire.FetchRequest, uses_topic_ids: bool) -> list[SessionKey
     ]
 
 
+def fetched_partitions(services: Services, request: ApiRequest) -> list[FetchItem]:
+    """The partitions that a fetch reads: those of its session, if it continues one, and those it names."""
+    body: wire.FetchRequest = request.body
+    # Either is a consumer's by default; versions have one of them.
+    replica_id = BrokerId(max(body.replica_id, body.replica_state.replica_id))
+    params = FetchParams(
+        replica_id, BrokerEpoch(body.replica_epoch), 0, 0, 0, _FOLLOWER, is_follower=replica_id >= 0
+    )
+    return _Fetch(services, request, params).partitions()
+
+
+def refusal_of_fetch(services: Services, request: ApiRequest, code: ErrorCode) -> wire.FetchResponse:
+    """The answer with a code for each partition. It ends the session, whose next epoch is not known.
+
+    Clients read the code of the whole answer as one of the session alone, and then do not look at the others.
+    """
+    items = fetched_partitions(services, request)
+    outcomes = [FetchOutcome(item, PartitionRead.failed(code)) for item in items]
+    response = _response(services, request, wire.NO_SESSION, outcomes)
+    response.error_code = code if code in _OF_SESSION or not items else ErrorCode.NONE
+    return response
+
+
 class _Fetch:
     """One fetch; `send` answers it when its result is complete. Any thread."""
 
@@ -182,6 +211,13 @@ class _Fetch:
             request.raw.peer.session.principal,
         )
         self._session: FetchSession | None = None
+
+    def partitions(self) -> list[FetchItem]:
+        request = self._session_request
+        items = {key_of(item): item for item in self._sessions.items_of(request)}
+        for key in request.forgotten:
+            items.pop(key, None)
+        return list((items | {key_of(item): item for item in request.items}).values())
 
     def begin(self) -> None:
         if self._sessions.size_of(self._session_request) > MAX_ON_NETWORK_THREAD:
@@ -219,7 +255,7 @@ class _Fetch:
             outcomes = news
         elif epoch == wire.INITIAL_EPOCH and not is_empty:
             session_id = self._sessions.open(self._session_request, outcomes)
-        self._request.respond(self._response(session_id, outcomes))
+        self._request.respond(_response(self._services, self._request, session_id, outcomes))
 
     def _without_zstd(self, outcome: FetchOutcome) -> FetchOutcome:
         """As in Kafka, clients that do not know zstd get an error for topics that are compressed with it."""
@@ -232,26 +268,29 @@ class _Fetch:
             return outcome
         return FetchOutcome(outcome.item, PartitionRead.failed(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE))
 
-    def _response(self, session_id: int, outcomes: Iterable[FetchOutcome]) -> wire.FetchResponse:
-        topics: dict[uuid.UUID | str, wire.FetchTopicResponse] = {}
-        version, hints = self._request.api_version, None
-        if version is not None and version >= _FIRST_WITH_HINTS:
-            hints = LeaderHints(self._services, self._request.raw.peer.listener_name)
-        for item, read in outcomes:
-            key = item.topic_id or item.partition.topic
-            topic = topics.get(key)
-            if topic is None:
-                topic = topics[key] = wire.FetchTopicResponse(
-                    topic=item.partition.topic, topic_id=item.topic_id or NO_TOPIC_ID, partitions=[]
-                )
-            answer = _partition(item, read)
-            if hints is not None and read.error in _HINTED:
-                answer.current_leader = hints.find(item.partition, item.current_leader_epoch)
-            topic.partitions.append(answer)
-        response = wire.FetchResponse(session_id=session_id, responses=list(topics.values()))
-        if hints is not None:
-            response.node_endpoints = list(hints.endpoints.values())
-        return response
+
+def _response(
+    services: Services, request: ApiRequest, session_id: int, outcomes: Iterable[FetchOutcome]
+) -> wire.FetchResponse:
+    topics: dict[uuid.UUID | str, wire.FetchTopicResponse] = {}
+    version, hints = request.api_version, None
+    if version is not None and version >= _FIRST_WITH_HINTS:
+        hints = LeaderHints(services, request.raw.peer.listener_name)
+    for item, read in outcomes:
+        key = item.topic_id or item.partition.topic
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = wire.FetchTopicResponse(
+                topic=item.partition.topic, topic_id=item.topic_id or NO_TOPIC_ID, partitions=[]
+            )
+        answer = _partition(item, read)
+        if hints is not None and read.error in _HINTED:
+            answer.current_leader = hints.find(item.partition, item.current_leader_epoch)
+        topic.partitions.append(answer)
+    response = wire.FetchResponse(session_id=session_id, responses=list(topics.values()))
+    if hints is not None:
+        response.node_endpoints = list(hints.endpoints.values())
+    return response
 
 
 def _size(outcomes: Iterable[FetchOutcome]) -> int:

@@ -230,12 +230,43 @@ def _build(
     if not request.is_since(_NULL_NAME_SINCE):
         for topic in topics:
             topic.name = topic.name or ""
+    return _response(services, request, current, topics)
+
+
+def _response(
+    services: Services, request: ApiRequest, current: ClusterMetadata, topics: list[wire.MetadataTopic]
+) -> wire.MetadataResponse:
+    cache = services.metadata
     return wire.MetadataResponse(
         brokers=live_brokers(cache, current, request.raw.peer.listener_name),
         cluster_id=services.cluster_id,
         controller_id=named_controller(cache, current),
         topics=topics,
     )
+
+
+def refusal_of_metadata(services: Services, request: ApiRequest, code: ErrorCode) -> wire.MetadataResponse:
+    """The answer with a code for each of the topics; clients would take one without brokers for none."""
+    current = services.metadata.current
+    if _asks_for_all(request):
+        hidden = _hidden(services, request, current)
+        asked = [wire.MetadataRequestTopic(name=name) for name in current.topics if name not in hidden]
+    else:
+        asked = request.body.topics
+    has_null_names = request.is_since(_NULL_NAME_SINCE)
+    topics = [
+        wire.MetadataTopic(
+            error_code=code,
+            name=topic.name if has_null_names else topic.name or "",
+            topic_id=topic.topic_id,
+            partitions=[],
+        )
+        for topic in asked
+    ]
+    response = _response(services, request, current, topics)
+    # The only code of the whole answer in Kafka (KIP-1102).
+    response.error_code = code if code is ErrorCode.REBOOTSTRAP_REQUIRED else ErrorCode.NONE
+    return response
 
 
 def live_brokers(

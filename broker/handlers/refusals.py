@@ -1,6 +1,7 @@
-"""The answers that refuse a principal: a whole request, or entries of its list.
+"""The answers that refuse a whole request, or entries of its list, with an error code.
 
-They have the names in the request and the error code, and nothing else.
+They have the names in the request and the error code, and nothing else. Where an answer has no code of the
+whole request, or not in every version, each of its entries has the code too.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from barnabas.protocol.messages import (
     acls,
     authentication,
     client_quotas,
+    find_coordinator,
     groups,
     offsets,
     placement,
+    topics,
     transactions,
 )
 from barnabas.protocol.messages import replicas as log_dirs
@@ -34,7 +37,11 @@ def refusal_of(request: ApiRequest, code: ErrorCode) -> Any:
         return make(request.body, code)
     response_class = APIS[request.api_key].response
     fields = wire_fields(response_class)
-    required: dict[str, Any] = {name: [] for name, wire, default in fields if wire.is_array and not default}
+    required: dict[str, Any] = {
+        name: [] if wire.is_array else ""
+        for name, wire, default in fields
+        if not default and (wire.is_array or wire.kind is WireType.STRING)
+    }
     if any(name == "error_message" for name, _, _ in fields):
         required["error_message"] = api_error(code).text
     response = response_class(error_code=code, **required)
@@ -47,8 +54,87 @@ def _of_partitions(topic_class: type[Any], topics: Iterable[Any], code: ErrorCod
     return outcomes_in_topics(topic_class, dict.fromkeys(partitions_of(topics), code))
 
 
-def _commit(body: offsets.OffsetCommitRequest, code: ErrorCode) -> Any:
-    return body.response_type(topics=_of_partitions(TopicResult, body.topics, code))
+_Maker = Callable[[Any, ErrorCode], Any]
+
+
+def _each_partition(field: str) -> _Maker:
+    """The answer about each partition of the topics in a field of the request."""
+
+    def make(body: Any, code: ErrorCode) -> Any:
+        name, topic_class = list_of(body.response_type)
+        return body.response_type(**{name: _of_partitions(topic_class, getattr(body, field), code)})
+
+    return make
+
+
+def _each_name(field: str) -> _Maker:
+    """The answer about each name in a field of the request."""
+
+    def make(body: Any, code: ErrorCode) -> Any:
+        name, result_class = list_of(body.response_type)
+        return body.response_type(**{name: refused_entries(result_class, getattr(body, field), code)})
+
+    return make
+
+
+def _resources(body: Any, code: ErrorCode) -> Any:
+    name, result_class = list_of(body.response_type)
+    results = [
+        result_class(
+            error_code=code, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        for resource in body.resources
+    ]
+    return body.response_type(**{name: results})
+
+
+def _fetched_offsets(body: offsets.OffsetFetchRequest, code: ErrorCode) -> offsets.OffsetFetchResponse:
+    return offsets.OffsetFetchResponse(
+        error_code=code,
+        topics=_of_partitions(offsets.OffsetFetchResponseTopic, body.topics or (), code),
+        groups=[
+            offsets.OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)
+            for group in body.groups
+        ],
+    )
+
+
+def _coordinators(
+    body: find_coordinator.FindCoordinatorRequest, code: ErrorCode
+) -> find_coordinator.FindCoordinatorResponse:
+    return find_coordinator.FindCoordinatorResponse(
+        error_code=code,
+        coordinators=[
+            find_coordinator.Coordinator(key=key, error_code=code) for key in body.coordinator_keys
+        ],
+    )
+
+
+def _deletions(body: topics.DeleteTopicsRequest, code: ErrorCode) -> topics.DeleteTopicsResponse:
+    requested = [*body.topics, *(topics.DeleteTopicState(name=name) for name in body.topic_names)]
+    return topics.DeleteTopicsResponse(
+        responses=[
+            topics.DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_code=code)
+            for topic in requested
+        ]
+    )
+
+
+def _added_partitions(
+    body: transactions.AddPartitionsToTxnRequest, code: ErrorCode
+) -> transactions.AddPartitionsToTxnResponse:
+    topic_class = transactions.AddPartitionsToTxnTopicResult
+    return transactions.AddPartitionsToTxnResponse(
+        error_code=code,
+        results_by_transaction=[
+            transactions.AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id,
+                topic_results=_of_partitions(topic_class, each.topics, code),
+            )
+            for each in body.transactions
+        ],
+        results_by_topic_v3_and_below=_of_partitions(topic_class, body.v3_and_below_topics, code),
+    )
 
 
 def _elections(body: placement.ElectLeadersRequest, code: ErrorCode) -> placement.ElectLeadersResponse:
@@ -89,9 +175,26 @@ def _scram_users(
     )
 
 
-_OF_ENTRIES: Final[Mapping[ApiKey, Callable[[Any, ErrorCode], Any]]] = {
-    ApiKey.OFFSET_COMMIT: _commit,
-    ApiKey.TXN_OFFSET_COMMIT: _commit,
+_OF_ENTRIES: Final[Mapping[ApiKey, _Maker]] = {
+    ApiKey.PRODUCE: _each_partition("topic_data"),
+    ApiKey.LIST_OFFSETS: _each_partition("topics"),
+    ApiKey.DELETE_RECORDS: _each_partition("topics"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _each_partition("topics"),
+    ApiKey.OFFSET_COMMIT: _each_partition("topics"),
+    ApiKey.OFFSET_FETCH: _fetched_offsets,
+    ApiKey.TXN_OFFSET_COMMIT: _each_partition("topics"),
+    ApiKey.ADD_PARTITIONS_TO_TXN: _added_partitions,
+    ApiKey.DESCRIBE_PRODUCERS: _each_partition("topics"),
+    ApiKey.FIND_COORDINATOR: _coordinators,
+    ApiKey.CREATE_TOPICS: _each_name("topics"),
+    ApiKey.CREATE_PARTITIONS: _each_name("topics"),
+    ApiKey.DELETE_TOPICS: _deletions,
+    ApiKey.DESCRIBE_GROUPS: _each_name("groups"),
+    ApiKey.DELETE_GROUPS: _each_name("groups_names"),
+    ApiKey.DESCRIBE_TRANSACTIONS: _each_name("transactional_ids"),
+    ApiKey.DESCRIBE_CONFIGS: _resources,
+    ApiKey.ALTER_CONFIGS: _resources,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _resources,
     ApiKey.ELECT_LEADERS: _elections,
     ApiKey.ALTER_REPLICA_LOG_DIRS: _moves,
     ApiKey.WRITE_TXN_MARKERS: _markers,
@@ -108,7 +211,9 @@ _OF_ENTRIES: Final[Mapping[ApiKey, Callable[[Any, ErrorCode], Any]]] = {
     ),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _scram_users,
 }
-"""The APIs whose answers have no code of the whole request, or not in every version."""
+"""The APIs whose answers have no code of the whole request, or not in every version.
+
+Those of Fetch and Metadata are made by their handlers."""
 
 
 # ---- entries

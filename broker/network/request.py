@@ -214,6 +214,19 @@ class Request:
         """Continue after `pause`. Once, on any thread, also before the handler has returned."""
         self._resume(self)
 
+    def intercept_answer(self, intercept: Callable[[Buffers, str], None]) -> None:
+        """Call this with the answer and the reason to close the connection, instead of sending it.
+
+        From then on the request is answered as if there had been no answer yet.
+        """
+        forward = self._answer
+
+        def take(request: Request, buffers: Buffers, close_reason: str) -> None:
+            self._answer = forward
+            intercept(buffers, close_reason)
+
+        self._answer = take
+
     def respond(self, buffers: Buffers) -> None:
         """Answer with the bytes of whole frames; they must stay unchanged until they are sent."""
         self._answer(self, buffers, "")

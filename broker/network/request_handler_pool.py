@@ -52,7 +52,8 @@ class RequestHandlerPool:
         self.measures_times = measures_times
         self.charges_times = False
         """Whether the time of threads is charged to clients: `Request.busy_ns` needs it."""
-        self._process = process
+        self.process = process
+        """It may be replaced while requests run."""
         self.lane_of = lane_of
         self.in_turn = in_turn
         self.after_run = after_run
@@ -89,7 +90,7 @@ class RequestHandlerPool:
             if rest is None:
                 if measures_times:
                     request.started_ns = monotonic_ns()
-                self._process(request)
+                self.process(request)
             else:
                 request.rest = None
                 rest()

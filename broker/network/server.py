@@ -208,6 +208,11 @@ class SocketServer:
             thread.start()
         self._acceptor.start()
 
+    def set_process(self, process: Callable[[Request], None]) -> None:
+        """Replace the function that answers requests, once the server has started."""
+        if self._handlers is not None:
+            self._handlers.process = process
+
     def charge_times(self, charges_times: bool) -> None:
         """Measure how long threads run each request, or not, from now on: quotas need that."""
         self._charges_times = charges_times

@@ -194,6 +194,11 @@ class FetchSession(FetchSource):
                     active.setdefault(part)
             return [part.item for part in active]
 
+    def all_items(self) -> list[FetchItem]:
+        """All partitions of the session."""
+        with self._lock:
+            return [part.item for part in self._by_key.values()]
+
     def is_news(self, item: FetchItem, high_watermark: Offset) -> bool:
         part = self._by_key.get(key_of(item))
         return part is not None and part.sent_high_watermark != high_watermark
@@ -345,6 +350,13 @@ class FetchSessions:
             with self._lock:
                 closed = self._ended_by(request.replica_id)
         return size + sum(map(len, closed))
+
+    def items_of(self, request: SessionRequest) -> list[FetchItem]:
+        """All partitions of the session that an incremental request continues; changes nothing."""
+        session = self._sessions.get(request.session_id)
+        if request.epoch in (INITIAL_EPOCH, FINAL_EPOCH) or session is None or session.owner != request.owner:
+            return []
+        return session.all_items()
 
     def begin(self, request: SessionRequest) -> FetchSession | None:
         """The session of an incremental request, updated by it; None for a request without a session.

@@ -442,7 +442,8 @@ class Serving:
         for coordinator in (self.groups, self.transactions):
             coordinator.state_listeners.append(lambda tp: self.topic_purgatory.check_and_complete(tp.topic))
         self.managed.metadata.on_update(functools.partial(wake_requests, self.topic_purgatory))
-        self.dispatch = Dispatcher(self._services())
+        self.services = self._services()
+        self.dispatch: Callable[[Request], None] = Dispatcher(self.services)
 
     def _make_log_dir_moves(self) -> LogDirMoves:
         return LogDirMoves(
