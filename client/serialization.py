@@ -6,15 +6,18 @@ A null key or value passes without a call. Ready serializers are in `barnabas.cl
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.client.arguments import as_bytes
-from barnabas.client.errors import SerializationError
+from barnabas.client.errors import RecordDeserializationError, SerializationError
 from barnabas.protocol.schema import Buffer
 
 if TYPE_CHECKING:
     # Their defaults are the types of a client without serializers (PEP 696, at run time from Python 3.13 on).
     from typing_extensions import TypeVar
+
+    from barnabas.client.consumer.partition_state import AnyRecord, ConsumerRecord
 
     K_contra = TypeVar("K_contra", contravariant=True, default=Buffer)
     V_contra = TypeVar("V_contra", contravariant=True, default=Buffer)
@@ -98,3 +101,53 @@ def _serialized(origin: str, serialize: _Call | None, topic: str, content: Any) 
     except Exception as error:
         text = f"the {origin} for topic {topic!r} cannot be serialized: {type(error).__name__}: {error}"
         raise SerializationError(text, topic, origin) from error
+
+
+class Deserializers:
+    """The deserializers of a consumer; one of them may be missing."""
+
+    def __init__(self, deserialize_key: _Call | None, deserialize_value: _Call | None) -> None:
+        self._deserialize_key = deserialize_key
+        self._deserialize_value = deserialize_value
+
+    def read(self, records: list[ConsumerRecord]) -> list[AnyRecord]:
+        """The records with keys and values, up to the first one that fails, at least one.
+
+        Raises RecordDeserializationError.
+        """
+        read: list[AnyRecord] = []
+        record_of = partial(tuple.__new__, type(records[0]))
+        for record in records:
+            try:
+                content = self._key_and_value(record)
+            except RecordDeserializationError:
+                if not read:
+                    raise
+                break
+            read.append(record_of(record[:4] + content + record[6:]))
+        return read
+
+    def _key_and_value(self, record: ConsumerRecord) -> tuple[Any, Any]:
+        key: Any = record.key
+        value: Any = record.value
+        origin = "key"
+        try:
+            if key is not None and self._deserialize_key is not None:
+                key = self._deserialize_key(record.topic, key)
+            origin = "value"
+            if value is not None and self._deserialize_value is not None:
+                value = self._deserialize_value(record.topic, value)
+        except Exception as error:
+            place = f"{record.topic}-{record.partition} at offset {record.offset}"
+            text = f"the {origin} of {place} cannot be deserialized: {type(error).__name__}: {error}"
+            raise RecordDeserializationError(text, record, origin) from error
+        return key, value
+
+
+def deserializers_of(key_deserializer: object, value_deserializer: object) -> Deserializers | None:
+    """None if there is none. Raises TypeError for what is not a deserializer."""
+    deserialize_key = _call_of("key_deserializer", key_deserializer, "deserialize")
+    deserialize_value = _call_of("value_deserializer", value_deserializer, "deserialize")
+    if deserialize_key is None and deserialize_value is None:
+        return None
+    return Deserializers(deserialize_key, deserialize_value)

@@ -18,8 +18,9 @@ from typing import Final
 
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.partition_state import AnyRecord, PartitionState, Reset, reset_of
-from barnabas.client.errors import BarnabasError, report_bug
+from barnabas.client.errors import BarnabasError, RecordDeserializationError, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.client.serialization import Deserializers
 from barnabas.common.backoff import Retries
 from barnabas.protocol.errors import AuthenticationFailed
 from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
@@ -80,8 +81,14 @@ class InHand:
 class Assignment:
     """The partitions of one consumer; ``changed`` is called when some can be fetched or have an error."""
 
-    def __init__(self, config: ConsumerConfig, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        changed: Callable[[], None],
+        deserializers: Deserializers | None = None,
+    ) -> None:
         self._config = config
+        self._deserializers = deserializers
         self._changed = changed
         self.states: dict[TopicPartition, PartitionState] = {}
         self._turns: deque[PartitionState] = deque()
@@ -126,6 +133,7 @@ class Assignment:
             check_crcs=self._config.check_crcs,
             skips_damaged=self._config.skip_damaged_batches,
             isolation=self._config.isolation,
+            deserializers=self._deserializers,
         )
         self.states[tp] = state
         state.seek(None, self._reset_of(tp))
@@ -282,12 +290,20 @@ class Assignment:
             if state.is_paused or (only and state.tp not in only):
                 continue
             before, reached = state.buffered_bytes, state.taken_offset
+            if isinstance(state.error, RecordDeserializationError):
+                # The cause may have been a passing one, as of a schema registry.
+                state.error, made_room = None, True
             try:
                 while len(records) < limit and (taken := state.take(limit - len(records))):
                     in_hand.setdefault(state.tp, int(taken[0].offset))
                     records += taken
             except BarnabasError as damage:
                 state.error = damage
+            except BaseException:
+                # Of a deserializer, as KeyboardInterrupt: the records that were taken are not lost.
+                self.rewind(in_hand)
+                self._changed()
+                raise
             made_room = made_room or state.buffered_bytes < before
             self.has_passed = self.has_passed or state.taken_offset > reached
             if state.error is not None and self._failed is None:

@@ -34,7 +34,7 @@ from barnabas.client.offsets import (
     OffsetsOrRecords,
     Partition,
 )
-from barnabas.client.serialization import K_co, V_co
+from barnabas.client.serialization import Deserializer, K_co, V_co
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import TopicPartition
 
@@ -48,8 +48,20 @@ _Call = Callable[[], object]
 class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
     """`barnabas.client.Consumer` for threads; connects when it is made."""
 
-    def __init__(self, config: ConsumerConfig | None = None, **settings: Unpack[ConsumerSettings]) -> None:
-        super().__init__(_Consumer(config, **settings))
+    def __init__(
+        self,
+        config: ConsumerConfig | None = None,
+        *,
+        key_deserializer: Deserializer[K_co] | None = None,
+        value_deserializer: Deserializer[V_co] | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        """As `barnabas.client.Consumer`; the deserializers are called on the consumer's own thread."""
+        super().__init__(
+            _Consumer(
+                config, key_deserializer=key_deserializer, value_deserializer=value_deserializer, **settings
+            )
+        )
         self.config = self._client.config
         self._assignment = self._client._assignment
         """Its ``held_back`` and ``in_hand`` are for the user's thread; the client reads them within calls."""
@@ -171,8 +183,15 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
         # Either the loop marks it as running, and this thread gets the records, or this thread cancels it.
         polled: concurrent.futures.Future[list[ConsumerRecord[K_co, V_co]]] = concurrent.futures.Future()
 
+        exits: list[BaseException] = []
+
         async def poll() -> None:
-            records = await self._client._poll(limit_ms(timeout_ms, POLL_MS), limit, partitions)
+            try:
+                records = await self._client._poll(limit_ms(timeout_ms, POLL_MS), limit, partitions)
+            except (KeyboardInterrupt, SystemExit) as error:
+                # Of a deserializer; it would end the client's thread.
+                exits.append(error)
+                return
             if polled.set_running_or_notify_cancel():
                 polled.set_result(records)
             else:
@@ -182,6 +201,8 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
 
         try:
             self._serve(poll)
+            if exits:
+                raise exits[0]
             return polled.result()
         except BaseException:
             # Interrupted: the next poll gets the records that have arrived; later ones are refetched.

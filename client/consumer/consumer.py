@@ -49,7 +49,7 @@ from barnabas.client.offsets import (
     offsets_after,
     partitions_in,
 )
-from barnabas.client.serialization import K_co, V_co
+from barnabas.client.serialization import Deserializer, K_co, V_co, deserializers_of
 from barnabas.protocol.ids import TopicId, TopicPartition
 
 __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener"]
@@ -71,8 +71,17 @@ class Stopping:
 class Consumer(Positions, Generic[K_co, V_co]):
     """Settings as in `ConsumerConfig`, by name, or as one ``config``; names replace those of the config."""
 
-    def __init__(self, config: ConsumerConfig | None = None, **settings: Unpack[ConsumerSettings]) -> None:
-        super().__init__(ConsumerConfig.given(config, settings))
+    def __init__(
+        self,
+        config: ConsumerConfig | None = None,
+        *,
+        key_deserializer: Deserializer[K_co] | None = None,
+        value_deserializer: Deserializer[V_co] | None = None,
+        **settings: Unpack[ConsumerSettings],
+    ) -> None:
+        """The deserializers read keys and values, on the event loop within `poll`; else both are bytes."""
+        deserializers = deserializers_of(key_deserializer, value_deserializer)
+        super().__init__(ConsumerConfig.given(config, settings), deserializers)
         self._closes = asyncio.Lock()
         self._is_closing = False
         self.is_stopped = False
@@ -236,9 +245,9 @@ class Consumer(Positions, Generic[K_co, V_co]):
         plus up to 5 s for the commit before a revocation if the coordinator does not answer.
 
         At most ``max_records`` (default `max_poll_records`), in order within each partition. Raises
-        OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind; the
-        position then stays, and a `seek` moves past the error. Raises AuthenticationFailed if a broker
-        refuses this client; a later call tries again.
+        OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind,
+        RecordDeserializationError; the position then stays, and a `seek` moves past the error. Raises
+        AuthenticationFailed if a broker refuses this client; a later call tries again.
         """
         return await self._poll(limit_ms(timeout_ms, POLL_MS), max_records)
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, NamedTuple
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.isolation import AbortedBatches, IsolationLevel, aborted_batches
 from barnabas.client.metadata import Leader, MetadataCache
-from barnabas.client.serialization import K_co, V_co
+from barnabas.client.serialization import Deserializers, K_co, V_co
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition, by_topic
@@ -60,6 +60,10 @@ class ConsumerRecord(NamedTuple, Generic[K_co, V_co]):
     def next_offset(self) -> Offset:
         """The offset to commit when this record is processed."""
         return Offset(self.offset + 1)
+
+    def header(self, name: str) -> bytes | None:
+        """The value of the last header of this name, as Kafka's ``lastHeader``; None without one."""
+        return next((value for header, value in reversed(self.headers) if header == name), None)
 
 
 AnyRecord = ConsumerRecord[Any, Any]
@@ -253,6 +257,7 @@ class PartitionState:
     check_crcs: bool
     skips_damaged: bool = False
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    deserializers: Deserializers | None = None
     position: int | None = None
     taken_offset: int = 0
     """The offset after the last record taken, perhaps not yet by the user: position ≤ taken_offset."""
@@ -375,23 +380,26 @@ class PartitionState:
     def take(self, max_records: int) -> list[AnyRecord]:
         """The next records, at most ``max_records`` and of one batch; moves the position past them.
 
-        Empty only if there is no data. Raises decoding errors; the position then stays before the damaged
-        batch.
+        Empty only if there is no data. Raises decoding errors, the position then stays before the damaged
+        batch, and RecordDeserializationError, the position then stays before the record.
         """
         while self._index >= len(self._fields):
             if not self._decode_next():
                 return []
+        head = self.tp
+        tail = (self.timestamp_type,)
         fields = self._fields[self._index : self._index + max_records]
-        self._index += len(fields)
+        records: list[AnyRecord] = [_record_of(head + record + tail) for record in fields]
+        if self.deserializers is not None:
+            records = self.deserializers.read(records)
+        self._index += len(records)
         if self._index >= len(self._fields):
             self._fields = _NO_FIELDS
             self._index = 0
             self.position = self.taken_offset = self._pending_next
         else:
-            self.position = self.taken_offset = fields[-1][0] + 1
-        head = self.tp
-        tail = (self.timestamp_type,)
-        return [_record_of(head + record + tail) for record in fields]
+            self.position = self.taken_offset = records[-1].offset + 1
+        return records
 
     def _decode_next(self) -> bool:
         """Decode one batch; False without a batch. It may hold no record for the user."""

@@ -32,6 +32,7 @@ from barnabas.client.offsets import (
     partition_of,
     partitions_in,
 )
+from barnabas.client.serialization import Deserializers
 from barnabas.protocol.errors import RequestTimedOutLocally
 from barnabas.protocol.ids import Offset, TopicPartition
 
@@ -41,11 +42,11 @@ NEVER = float("inf")
 class Positions(Client):
     """The part of the consumer that knows, asks for and changes positions."""
 
-    def __init__(self, config: ConsumerConfig) -> None:
+    def __init__(self, config: ConsumerConfig, deserializers: Deserializers | None = None) -> None:
         self.config = config
         self._fetcher: Fetcher | None = None
         self._group: GroupSession | None = None
-        self._assignment = Assignment(config, self._can_go_on)
+        self._assignment = Assignment(config, self._can_go_on, deserializers)
         self._arrived = asyncio.Event()
         """Set when a waiting call has to look again."""
 

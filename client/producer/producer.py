@@ -142,9 +142,9 @@ class Producer(Client, Generic[K_contra, V_contra]):
         """Take a record; the returned future gives its metadata once it is written.
 
         Waits for metadata, and room in `buffer_memory`, up to `max_block_ms` each. Raises BufferExhausted,
-        UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, ClientClosed, InvalidConfiguration (no such partition)
-        TypeError (key and value are bytes or None, headers a mapping or pairs) and ValueError (a timestamp
-        below 0).
+        UNKNOWN_TOPIC_OR_PARTITION, MESSAGE_TOO_LARGE, ClientClosed, InvalidConfiguration (no such partition),
+        SerializationError, TypeError (key and value are bytes or None without a serializer, headers a mapping
+        or pairs) and ValueError (a timestamp below 0).
         """
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000

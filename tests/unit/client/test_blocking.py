@@ -24,7 +24,14 @@ from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
 from barnabas.client.consumer import blocking_range_reader
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.errors import ApiError, BufferExhausted, ClientClosed, ErrorCode, NoBrokerReachable
+from barnabas.client.errors import (
+    ApiError,
+    BufferExhausted,
+    ClientClosed,
+    ErrorCode,
+    NoBrokerReachable,
+    RecordDeserializationError,
+)
 from barnabas.client.loop_thread import ClientThread, close_unclosed
 from barnabas.client.producer import blocking as blocking_producer
 from barnabas.client.producer.partitioners import partition_of_key
@@ -82,6 +89,57 @@ def test_a_client_can_have_subclasses(cluster: ThreadedCluster) -> None:
         assert [producer.send_value(b"a"), producer.send_value(b"b")] == [0, 1]
         assert producer.sent == 2
     assert (blocking.Consumer.poll.__doc__ or "").startswith("The next records as soon as they arrive")
+
+
+def test_a_record_that_cannot_be_read_is_an_error_of_the_iteration_after_those_before_it(
+    cluster: ThreadedCluster,
+) -> None:
+    threads: list[str] = []
+
+    def number(data: bytes) -> int:
+        threads.append(threading.current_thread().name)
+        return int(data)
+
+    def digits(value: int) -> bytes:
+        threads.append(threading.current_thread().name)
+        return b"%d" % value if value != 2 else b"two"
+
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap, value_serializer=digits) as producer:
+        for value in range(4):
+            producer.send("t", value)
+    with blocking.Consumer(
+        bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", value_deserializer=number
+    ) as consumer:
+        consumer.assign([("t", 0)])
+        assert [next(consumer).value for _ in range(2)] == [0, 1]
+        for attempt in (consumer.getone, consumer.poll):
+            with pytest.raises(RecordDeserializationError, match="the value of t-0 at offset 2") as failure:
+                attempt()
+            assert consumer.position(("t", 0)) == failure.value.offset == 2
+        consumer.seek(("t", 0), 3)
+        assert next(consumer).value == 3
+    assert set(threads[:4]) == {threading.current_thread().name}
+    assert set(threads[4:]) == {"barnabas-consumer"}
+
+
+def test_an_exit_of_a_deserializer_is_raised_by_the_poll_and_loses_no_record(
+    cluster: ThreadedCluster,
+) -> None:
+    cluster.do(lambda: fill(cluster.fake.partition("t"), 0, 4))
+    exits = [SystemExit("the end")]
+
+    def number(data: bytes) -> int:
+        if data == b"2" and exits:
+            raise exits.pop()
+        return int(data)
+
+    with blocking.Consumer(
+        bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", value_deserializer=number
+    ) as consumer:
+        consumer.assign([("t", 0)])
+        with pytest.raises(SystemExit, match="the end"):
+            consumer.poll(10_000)
+        assert [consumer.getone().value for _ in range(4)] == [0, 1, 2, 3]
 
 
 def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> None:

@@ -14,11 +14,14 @@ from barnabas.common.settings import settings_of
 ROOT = Path(__file__).parents[3]
 
 PROGRAM = """
-from typing import assert_type
-from barnabas.client import AdminConfig, ConsumerConfig, ProducerConfig
-from barnabas.client import ConsumerRecord, OffsetAndMetadata, RecordMetadata, TopicPartition
+import json
+from typing import Any, assert_type
+from barnabas.client import AdminConfig, ConsumerConfig, ConsumerRecord, ProducerConfig
+from barnabas.client import Consumer as AsyncConsumer, Producer as AsyncProducer
+from barnabas.client import OffsetAndMetadata, RecordMetadata, TopicPartition
 from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.client.metadata import PartitionInfo, TopicInfo
+from barnabas.client.serializers import DOUBLE, INTEGER, JSON, LONG, STRING
 from barnabas.protocol.ids import Endpoint, Offset
 
 def use(
@@ -51,6 +54,43 @@ def use(
     admin.list_topics(include_internal=5)  # type: ignore[arg-type]  # refused
     admin.list_topics(internal=True)  # type: ignore[call-arg]  # refused
     admin.delete_topics(7)  # type: ignore[arg-type]  # refused
+
+def encode(flight: dict[str, int]) -> bytes:
+    return json.dumps(flight).encode()
+
+async def convert(producer: AsyncProducer, raw: AsyncConsumer) -> None:
+    written = AsyncProducer(key_serializer=STRING, value_serializer=encode)
+    await written.send("t", {"a": 1}, "key")
+    await written.send_and_wait("t", None)
+    await written.send("t", {"a": "b"})  # type: ignore[dict-item]  # refused
+    await written.send("t", {}, key=b"key")  # type: ignore[arg-type]  # refused
+    await producer.send("t", memoryview(b"v"), bytearray(b"k"))
+    await producer.send("t", "text")  # type: ignore[arg-type]  # refused
+    untyped: AsyncProducer[str, list[int]] = AsyncProducer(
+        key_serializer=str.encode, value_serializer=lambda value: json.dumps(value).encode()
+    )
+    await untyped.send("t", [1])
+    AsyncProducer(value_serializer=json.dumps)  # type: ignore[arg-type]  # refused: it makes a str
+    read = AsyncConsumer(key_deserializer=bytes.decode, value_deserializer=LONG)
+    assert_type((await read.poll())[0], ConsumerRecord[str, int])
+    assert_type((await read.getone()).value, int | None)
+    async for record in AsyncConsumer(value_deserializer=JSON):
+        assert_type(record, ConsumerRecord[bytes, Any])
+    assert_type(await raw.getone(), ConsumerRecord)
+    assert_type((await raw.getone()).value, bytes | None)
+    await read.commit(await read.getone())
+
+def convert_in_threads() -> None:
+    with Producer(key_serializer=INTEGER, value_serializer=DOUBLE) as producer:
+        producer.send("t", 1.5, key=2)
+        producer.send("t", "1.5")  # type: ignore[arg-type]  # refused
+        producer.send_and_wait("t", 1.5, key=b"2")  # type: ignore[arg-type]  # refused
+    with Consumer(value_deserializer=STRING) as consumer:
+        assert_type(consumer.poll(), list[ConsumerRecord[bytes, str]])
+        for record in consumer:
+            assert_type(record.value, str | None)
+            assert_type(record.header("name"), bytes | None)
+        Consumer(value_deserializer=encode)  # type: ignore[arg-type]  # refused
 
 ProducerConfig(acks="all", bootstrap_servers="h:1", partitioner="random")
 ProducerConfig(acks=1, bootstrap_servers=["h:1", Endpoint("h", 2)])
