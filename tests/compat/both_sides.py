@@ -13,11 +13,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import json
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from barnabas.client import ConfigResource, NewTopic, TopicPartition
@@ -28,6 +30,9 @@ SEEDED: Final = 5
 """Records in partition 0 of each topic; partition 1 is empty. Their timestamps are a second apart."""
 FIRST_MS: Final = 1_700_000_000_000
 _RECENT_MS: Final = 3_600_000
+_LIMIT_S: Final = 30
+OUTPUT: Final = "output"
+"""The name of what a command prints, among the values of a row."""
 Names = dict[str, Any]
 
 
@@ -67,11 +72,19 @@ def tables_of(page: str, text: str) -> Iterator[Table]:
             for line in lines
         ]
         if rows and len(rows[0]) == 3:
-            yield Table(page, title, tuple(Row(row[0], *map(code_in, row[1:])) for row in rows[2:]))
+            is_run = "not run" not in rows[0][1]
+            yield Table(
+                page,
+                title,
+                tuple(
+                    Row(task, code_in(there) if is_run else "", code_in(here))
+                    for task, there, here in rows[2:]
+                ),
+            )
 
 
 def imports_of(text: str) -> list[str]:
-    """The blocks of Python on a page: what both columns begin with, theirs first."""
+    """The blocks of Python on a page, with which its two columns begin; none on a page of commands."""
     return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
@@ -220,20 +233,21 @@ class Watch:
         while any(self._reader.position(tp) < end for tp, end in ends.items()):
             for record in self._reader.poll(1_000):
                 self._records.setdefault(record.partition, []).append(record)
-        alive = [
-            record
-            for tp in tps
-            for record in self._records.get(tp.partition, [])
-            if record.offset >= starts[tp]
+        alive = {
+            tp: [one for one in self._records.get(tp.partition, []) if one.offset >= starts[tp]] for tp in tps
+        }
+        # In the order of each partition; partitioners spread records without a key differently.
+        keyed = {
+            tp.partition: [one._replace(offset=-1) for one in of_one if one.key is not None]
+            for tp, of_one in alive.items()
+        }
+        unkeyed = [
+            one._replace(offset=-1, partition=-1)
+            for of_one in alive.values()
+            for one in of_one
+            if one.key is None
         ]
-        # Partitioners spread records without a key differently.
-        return sorted(
-            (
-                self.plain(one if one.key is not None else one._replace(partition=-1, offset=-1))
-                for one in alive
-            ),
-            key=repr,
-        )
+        return [keyed, sorted(unkeyed, key=repr)]
 
 
 # -- running -------------------------------------------------------------------------------------------------
@@ -249,67 +263,112 @@ class Outcome:
     """Whether the row has made an object without a plain value."""
 
 
+class PythonColumn:
+    """A column of Python; ``await`` is allowed outside of functions."""
+
+    def __init__(self, watch: Watch, beginning: str, given: Names) -> None:
+        self._names: Names = {"topic": watch.topic, "group": watch.group, **given}
+        self._runner = asyncio.Runner()
+        exec(beginning, self._names)
+
+    def run(self, code: str) -> Names:
+        """The values of the names that the code assigns."""
+        self._runner.run(self._execute(code))
+        names = assigned(code) & self._names.keys()
+        return {name: self._runner.run(self._settle(self._names[name])) for name in names}
+
+    async def _execute(self, code: str) -> None:
+        compiled = compile(code, code, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        async with asyncio.timeout(_LIMIT_S):
+            if inspect.iscoroutine(result := eval(compiled, self._names)):
+                await result
+
+    async def _settle(self, value: Any) -> Any:
+        """The result of a future."""
+        if inspect.isawaitable(value):
+            return await value
+        result = getattr(value, "result", None) or getattr(value, "get", None)
+        return result() if "Future" in type(value).__name__ and callable(result) else value
+
+    def close(self) -> None:
+        self._runner.run(self._end_clients())
+        self._runner.close()
+
+    async def _end_clients(self) -> None:
+        """Those of a program that did not come to its end; all others are closed already."""
+        for value in self._names.values():
+            end = getattr(value, "stop", getattr(value, "close", None))
+            if not isinstance(value, type) and callable(end):
+                with suppress(Exception):
+                    async with asyncio.timeout(_LIMIT_S):
+                        if inspect.isawaitable(ended := end()):
+                            await ended
+
+
+class ShellColumn:
+    """A column of commands; `run_line` runs one and returns what it prints."""
+
+    def __init__(self, watch: Watch, given: Mapping[str, str], run_line: Callable[[str], str]) -> None:
+        self._words = {"$TOPIC": watch.topic, "$GROUP": watch.group, **given}
+        self._run_line = run_line
+
+    def run(self, code: str) -> Names:
+        for word, replacement in self._words.items():
+            code = code.replace(word, replacement)
+        printed = [line.strip() for one in code.splitlines() for line in self._run_line(one).splitlines()]
+        return {OUTPUT: [_json_record(line) for line in printed]} if printed else {}
+
+    def close(self) -> None:
+        """Nothing runs any more."""
+
+
+def _json_record(line: str) -> Any:
+    """The parts that all tools print of a record in JSON, under our names."""
+    if not line.startswith("{"):
+        return line
+    names = {"payload": "value", "ts": "timestamp_ms"}
+    record = {names.get(name, name): value for name, value in json.loads(line).items()}
+    return {name: record[name] for name in ("topic", "partition", "offset", "timestamp_ms", "key", "value")}
+
+
+Column = PythonColumn | ShellColumn
+
+
 def run_column(
-    table: Table, is_here: bool, beginning: str, bootstrap: str, given: Names
+    rows: Iterable[str], bootstrap: str, make: Callable[[Watch], Column]
 ) -> tuple[list[Outcome], str]:
-    """Run one column; the outcomes of its rows, and the error that ended it."""
-    watch = Watch(bootstrap)
-    names: Names = {"servers": bootstrap, "topic": watch.topic, "group": watch.group, **given}
+    """Run one column: the outcomes before the first row and after each, and the error that ended it."""
+    watch, code = Watch(bootstrap), ""
     outcomes = [Outcome()]
-    code = ""
-    with asyncio.Runner() as runner:
+    with ExitStack() as ends:
+        ends.callback(watch.close)
         try:
             watch.seed(bootstrap)
             outcomes[0].state = watch.state()
-            exec(beginning, names)
-            for row in table.rows:
-                code = row.here if is_here else row.there
-                outcomes.append(_outcome(code, names, watch, runner, outcomes[-1].state))
+            column = make(watch)
+            ends.callback(column.close)
+            for code in rows:
+                values = (
+                    {name: watch.plain(value) for name, value in column.run(code).items()} if code else {}
+                )
+                plain = {name: value for name, value in values.items() if not _has_opaque(value)}
+                state = watch.state() if code else outcomes[-1].state
+                outcomes.append(Outcome(state, plain, len(plain) < len(values)))
         except BaseException as error:  # noqa: BLE001  # whatever it is, the row is to be named
             return outcomes, f"{code}\n{type(error).__name__}: {error}"
-        finally:
-            watch.close()
-            runner.run(_end_clients(names))
     return outcomes, ""
 
 
-def _outcome(code: str, names: Names, watch: Watch, runner: asyncio.Runner, before: Names) -> Outcome:
-    if not code:
-        return Outcome(before)
-    runner.run(_execute(code, names))
-    values = {name: watch.plain(runner.run(_settle(names[name]))) for name in assigned(code) & names.keys()}
-    shown = {name: value for name, value in values.items() if not _has_opaque(value)}
-    return Outcome(watch.state(), shown, len(shown) < len(values))
+def differences(
+    table: Table,
+    there: list[Outcome],
+    here: list[Outcome],
+    words: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Iterator[str]:
+    """The rows whose columns had different effects, or that show none.
 
-
-async def _execute(code: str, names: Names) -> None:
-    compiled = compile(code, code, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    async with asyncio.timeout(30):
-        if inspect.iscoroutine(result := eval(compiled, names)):
-            await result
-
-
-async def _end_clients(names: Names) -> None:
-    """The clients of a program that did not come to its end."""
-    for value in names.values():
-        end = getattr(value, "stop", getattr(value, "close", None))
-        if not isinstance(value, type) and callable(end):
-            with suppress(Exception):
-                async with asyncio.timeout(10):
-                    if inspect.isawaitable(ended := end()):
-                        await ended
-
-
-async def _settle(value: Any) -> Any:
-    """The result of a future."""
-    if inspect.isawaitable(value):
-        return await value
-    result = getattr(value, "result", None) or getattr(value, "get", None)
-    return result() if "Future" in type(value).__name__ and callable(result) else value
-
-
-def differences(table: Table, there: list[Outcome], here: list[Outcome]) -> Iterator[str]:
-    """The rows whose columns had different effects, or that show none."""
+    `words`: of tasks whose output has another form there, the texts that must be in both.
+    """
     for row, before, theirs, ours in zip(table.rows, here, there[1:], here[1:], strict=False):
         shown = [one for one, code in ((theirs, row.there), (ours, row.here)) if code]
         if not shown:
@@ -318,7 +377,13 @@ def differences(table: Table, there: list[Outcome], here: list[Outcome]) -> Iter
         compared = [(what, theirs.state.get(what), ours.state.get(what)) for what in ours.state]
         compared += [(f"`{name}`", theirs.values.get(name), ours.values.get(name)) for name in names]
         for what, left, right in compared if row.both else ():
-            if left != right:
+            if row.task in words and what == f"`{OUTPUT}`":
+                missing = [
+                    word for word in words[row.task] for text in (left, right) if word not in str(text)
+                ]
+                if missing:
+                    yield f"{row.task}: {missing} is not in\n  there {left}\n  here  {right}"
+            elif left != right:
                 yield f"{row.task}: {what}\n  there {left}\n  here  {right}"
         is_end = re.search(r"\.(stop|close)\(\)", row.here)
         if row.here and ours.state == before.state and not names and not ours.makes and not is_end:

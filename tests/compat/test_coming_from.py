@@ -1,11 +1,14 @@
 """docs/coming-from/*.md: both columns of every row run, and have the same effect."""
 
 import importlib
+import os
+import shlex
+import subprocess
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -16,22 +19,115 @@ from barnabas.deploy.state import SecurityConfiguration
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from tests.support.names import fresh_name
 
-from ..cluster.tools import UNHARMED, running
-from .both_sides import Outcome, Row, Table, differences, imports_of, run_column, tables_of
+from ..cluster.tools import UNHARMED, call_command, running
+from .both_sides import (
+    Column,
+    Outcome,
+    PythonColumn,
+    Row,
+    ShellColumn,
+    Table,
+    Watch,
+    differences,
+    imports_of,
+    run_column,
+    tables_of,
+)
+from .clients import CLIENTS, Unavailable
 
-PAGES = {
-    path.stem: path.read_text() for path in (Path(__file__).parents[2] / "docs/coming-from").glob("*.md")
+FOLDER: Final = Path(__file__).parents[2] / "docs" / "coming-from"
+PAGES: Final = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.md"))}
+TABLES: Final = [table for page, text in PAGES.items() for table in tables_of(page, text)]
+PASSWORD: Final = "alice's own"
+SAME_WORDS: Final = {
+    "brokers": ("127.0.0.1:",),
+    "partitions, leaders and replicas of a topic": ("topic", "2 partitions"),
+    "the offset of a time": ("topic", "2"),
 }
-PROGRAMS = [table for page, text in PAGES.items() if imports_of(text) for table in tables_of(page, text)]
-Columns = dict[Table, tuple[Future[tuple[list[Outcome], str]], ...]]
-PASSWORD = "alice's own"
+"""Of tasks whose output has another form there: what both print."""
+Done = tuple[list[Outcome], str]
+
+
+class Columns:
+    """All columns of all tables: programs in threads, and our commands in this one, which they patch."""
+
+    def __init__(self, cluster: LocalCluster, plain: str, folder: Path, pool: ThreadPoolExecutor) -> None:
+        assert cluster.security is not None
+        self._plain, self._folder, self._pool = plain, folder, pool
+        self._given: dict[str, Any] = {
+            "servers": plain,
+            "secured_servers": cluster.bootstrap,
+            "ca_file": str(cluster.directory / "security" / "ca.pem"),
+            "password": PASSWORD,
+        }
+        (folder / "lines.txt").write_text("one\ntwo\n")
+        (folder / "kcat.conf").write_text(f"bootstrap.servers={plain}\npartitioner=murmur2_random\n")
+        self._words = {"lines.txt": str(folder / "lines.txt")}
+        self._unavailable: dict[Table, str] = {}
+        self._others = {table: self._begin(table) for table in TABLES}
+
+    def _begin(self, table: Table) -> list[Future[Done]]:
+        """Those columns of a table that need no command of ours."""
+        beginnings = imports_of(PAGES[table.page])
+        there, here = [row.there for row in table.rows], [row.here for row in table.rows]
+        if beginnings:
+            return [
+                self._submit(rows, lambda watch, begins=begins: PythonColumn(watch, begins, self._given))
+                for rows, begins in zip((there, here), beginnings, strict=True)
+            ]
+        if not any(there):
+            return []
+        try:
+            variables = dict(CLIENTS["kcat"].prepare())
+        except Unavailable as error:
+            self._unavailable[table] = str(error)
+            return []
+        variables["PATH"] = f"{Path(variables['KCAT']).parent}{os.pathsep}{os.environ['PATH']}"
+        return [self._submit(there, lambda watch: ShellColumn(watch, self._words, self._run(variables)))]
+
+    def _submit(self, rows: list[str], make: Callable[[Watch], Column]) -> Future[Done]:
+        return self._pool.submit(run_column, rows, self._plain, make)
+
+    def of(self, table: Table) -> tuple[Done, Done]:
+        if table in self._unavailable:
+            pytest.skip(self._unavailable[table])
+        done = [future.result(120) for future in self._others[table]]
+        if len(done) < 2:
+            rows = [row.here for row in table.rows]
+            done.append(
+                run_column(rows, self._plain, lambda watch: ShellColumn(watch, self._words, self._call))
+            )
+        if len(done) < 2:
+            done.insert(0, ([Outcome()] * (len(table.rows) + 1), ""))
+        there, here = done
+        return there, here
+
+    def _run(self, variables: Mapping[str, str]) -> Callable[[str], str]:
+        environment = {**os.environ, **variables, "KCAT_CONFIG": str(self._folder / "kcat.conf")}
+
+        def run(line: str) -> str:
+            done = subprocess.run(
+                ["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False, env=environment
+            )
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        return run
+
+    def _call(self, line: str) -> str:
+        words, _, stdin = line.partition(" <<< ")
+        program, *arguments = shlex.split(words)
+        assert program == "barnabas"
+        text = "".join(f"{word}\n" for word in shlex.split(stdin))
+        done = call_command(*arguments, stdin=text, BARNABAS_BOOTSTRAP=self._plain)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
 
 @pytest.fixture(scope="module")
 def columns(
     tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeper | ExistingZooKeeper
 ) -> Iterator[Columns]:
-    """All columns of all tables, at work at the same time."""
     with warnings.catch_warnings():
         # kafka-python uses old functions when it is imported, which would be in a thread of a column.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -44,8 +140,9 @@ def columns(
         listener = next(line.partition("=")[2].strip() for line in lines if line.startswith("listeners"))
         return [*broker_command(settings_file), "--set", f"listeners={listener},PLAINTEXT://{plain}"]
 
+    folder = tmp_path_factory.mktemp("coming-from")
     cluster = LocalCluster(
-        tmp_path_factory.mktemp("coming-from"),
+        folder / "cluster",
         brokers=1,
         zookeeper=fresh_name(f"{zookeeper.connect}/coming-from"),
         settings=UNHARMED,
@@ -53,28 +150,17 @@ def columns(
         users={"alice": PASSWORD},
         command=with_plain_listener,
     )
-    with running(cluster), ThreadPoolExecutor(len(PROGRAMS) * 2) as pool:
-        assert cluster.security is not None
-        given: dict[str, Any] = {
-            "secured_servers": cluster.bootstrap,
-            "ca_file": str(cluster.directory / "security" / "ca.pem"),
-            "password": PASSWORD,
-        }
-        yield {
-            table: tuple(
-                pool.submit(run_column, table, is_here, imports_of(PAGES[table.page])[is_here], plain, given)
-                for is_here in (False, True)
-            )
-            for table in PROGRAMS
-        }
+    with running(cluster), ThreadPoolExecutor(len(TABLES) * 2) as pool:
+        yield Columns(cluster, plain, folder, pool)
+    reserved.close()
 
 
-@pytest.mark.parametrize("table", PROGRAMS, ids=str)
+@pytest.mark.parametrize("table", TABLES, ids=str)
 def test_both_columns_of_a_table_do_the_same(columns: Columns, table: Table) -> None:
-    (there, their_error), (here, our_error) = (future.result(120) for future in columns[table])
+    (there, their_error), (here, our_error) = columns.of(table)
     assert (their_error, our_error) == ("", "")
     assert len(there) == len(here) == len(table.rows) + 1
-    assert list(differences(table, there, here)) == []
+    assert list(differences(table, there, here, SAME_WORDS)) == []
 
 
 def test_differences_and_rows_that_show_nothing_are_named() -> None:
