@@ -34,6 +34,7 @@ from barnabas.common.settings import (
     settings_of,
 )
 from barnabas.common.suggestions import suggestion
+from barnabas.common.texts import duration_ms
 from barnabas.protocol.compression import Compression
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.frames import DEFAULT_MAX_FRAME_BYTES
@@ -41,6 +42,8 @@ from barnabas.protocol.ids import Endpoint, parse_endpoints
 
 _MAX_IN_FLIGHT_IDEMPOTENT: Final = 5
 PARTITIONERS: Final = ("sticky", "murmur2", "round_robin", "random")
+BY_DURATION: Final = "by_duration:"
+"""Before an ISO 8601 duration in `auto_offset_reset` (KIP-1106)."""
 ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 """The names; `producer.partitioners` and `consumer.assignors` have them with what they mean."""
 AUTO: Final = "auto"
@@ -99,6 +102,17 @@ class _Strategies(Kind):
         if not names or any(name not in ASSIGNORS for name in names) or len(set(names)) != len(names):
             raise ValueError(value)
         return names
+
+
+class _OffsetReset(Kind):
+    expected = "earliest, latest, none, or by_duration: with a duration, such as by_duration:PT1H"
+
+    def check(self, value: Any) -> str:
+        if value not in ("earliest", "latest", "none"):
+            if not str(value).startswith(BY_DURATION):
+                raise ValueError(value)
+            duration_ms(value.removeprefix(BY_DURATION))
+        return str(value)
 
 
 _ms = Integer()
@@ -322,7 +336,9 @@ class ConsumerConfig(ClientConfig):
     )
     exclude_internal_topics: bool = setting(Boolean(), True, "Whether patterns leave out internal topics.")
     auto_offset_reset: str = setting(
-        Choice("earliest", "latest", "none"), "latest", "The position if there is no committed offset."
+        _OffsetReset(),
+        "latest",
+        "The position if there is no committed offset. by_duration: the first record that is not older.",
     )
     isolation_level: str = setting(
         Choice(*ISOLATION_LEVELS),

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
+
+_DURATION: Final = re.compile(
+    r"P(?=[^P]*\d)(?:(?P<days>\d{1,12})D)?"
+    r"(?:T(?=\d)(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d{1,9})?)S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
@@ -22,10 +31,24 @@ def iso_time(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return "-"
     try:
-        time = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def duration_ms(text: str) -> int:
+    """``P1DT2H30M`` (ISO 8601) as ms. Raises ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r}: expected a duration as P1DT2H30M15S")
+    days, hours, minutes = (int(match[name] or 0) for name in ("days", "hours", "minutes"))
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + float(match["seconds"] or 0)) * 1000)
+
+
+def ms_ago(duration: int) -> int:
+    """The time in ms that is so many ms ago, not before 1970."""
+    return max(0, int(time.time() * 1000) - duration)
 
 
 def age_text(age_ms: int) -> str:

@@ -6,8 +6,6 @@ run of a command or a table of the live page.
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,15 +15,11 @@ from barnabas.client.admin.admin import Admin
 from barnabas.client.admin.group_lag import offsets_at
 from barnabas.client.offsets import EARLIEST, LATEST
 from barnabas.common.suggestions import no_topic_text
-from barnabas.common.texts import count
+from barnabas.common.texts import count, duration_ms, ms_ago
 from barnabas.protocol.errors import ErrorCode, GroupIdNotFoundError, InvalidConfiguration, api_error
 from barnabas.protocol.ids import TopicPartition
 
 _MAX_DIGITS: Final = 10
-_DURATION: Final = re.compile(
-    r"P(?=[^P]*\d)(?:(?P<days>\d{1,12})D)?"
-    r"(?:T(?=\d)(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d{1,3})?)S)?)?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +147,12 @@ def time_ms(text: str) -> int:
     return milliseconds
 
 
-def duration_ms(text: str) -> int:
-    """``P1DT2H30M`` as ms. Raises InvalidConfiguration."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise InvalidConfiguration(f"{text!r}: expected a duration as P1DT2H30M15S")
-    days, hours, minutes = (int(match[name] or 0) for name in ("days", "hours", "minutes"))
-    return round((((days * 24 + hours) * 60 + minutes) * 60 + float(match["seconds"] or 0)) * 1000)
-
-
 def ago(text: str) -> int:
     """The time in ms that is a duration ago. Raises InvalidConfiguration."""
-    return max(0, int(time.time() * 1000) - duration_ms(text))
+    try:
+        return ms_ago(duration_ms(text))
+    except ValueError as error:
+        raise InvalidConfiguration(str(error)) from None
 
 
 def chosen_partitions(texts: Iterable[str], counts: Mapping[str, int]) -> list[TopicPartition]:

@@ -105,7 +105,7 @@ class Assignment:
         self.has_passed = False
         """True if the last `collect` without records moved a position: over markers, or batches to skip."""
         self.appeared: set[TopicPartition] = set()
-        """Partitions that are newer than the consumer, so that `latest` must not skip their first records."""
+        """Partitions that are newer than the consumer, so that a reset must not skip their first records."""
         self._failed: PartitionState | None = None
         """The partition whose error is raised next; the records of others come first and may never end."""
 
@@ -140,9 +140,9 @@ class Assignment:
         self._turns.append(state)
         return state
 
-    def _reset_of(self, tp: TopicPartition) -> Reset | None:
+    def _reset_of(self, tp: TopicPartition) -> int | None:
         reset = reset_of(self._config)
-        return Reset.EARLIEST if reset is Reset.LATEST and tp in self.appeared else reset
+        return Reset.EARLIEST if reset is not None and tp in self.appeared else reset
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:
@@ -172,12 +172,23 @@ class Assignment:
 
     # Positions
 
-    def seek(self, state: PartitionState, offset: int | None, reset: Reset | None) -> None:
+    def seek(self, state: PartitionState, offset: int | None, reset: int | None) -> None:
+        self._leave(state)
+        state.seek(offset, reset)
+        self._changed()
+
+    def seek_to_committed(self, starts: Committed) -> None:
+        """Continue from committed offsets, or by `auto_offset_reset`."""
+        states = [self.states[tp] for tp in starts if tp in self.states]
+        for state in states:
+            self._leave(state)
+        self._place({state: state.generation for state in states}, starts, None)
+
+    def _leave(self, state: PartitionState) -> None:
+        """The user chooses another position than that of the records handed out."""
         self._forget_held_back(state.tp)
         self._leave_current(state)
-        state.seek(offset, reset)
         state.taken_topic_id = NO_TOPIC_ID
-        self._changed()
 
     def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue from earlier offsets, as those that the blocking facade polled but did not hand out.

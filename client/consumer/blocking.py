@@ -124,6 +124,8 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
     seek = hop_plain(_Consumer.seek)
     seek_to_beginning = hop_plain(_Consumer.seek_to_beginning)
     seek_to_end = hop_plain(_Consumer.seek_to_end)
+    seek_to_time = hop_plain(_Consumer.seek_to_time)
+    seek_to_committed = hop(_Consumer.seek_to_committed)
     pause = hop_plain(_Consumer.pause)
     position = hop(_Consumer.position)
     lag = hop_plain(_Consumer.lag)

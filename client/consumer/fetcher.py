@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -39,6 +39,7 @@ from barnabas.client.consumer.partition_state import (
     judge,
     out_of_range,
     reset_of,
+    reset_text,
 )
 from barnabas.client.errors import LogTruncated, OffsetUnknown, report_bug
 from barnabas.client.metadata import LEADERSHIP_ERRORS, Leader
@@ -80,7 +81,7 @@ class Item(NamedTuple):
     fetch_offset: int
     """-1 if the request looks for a position."""
     fetch_epoch: int
-    reset: Reset | None
+    reset: int | None
 
     @property
     def is_current(self) -> bool:
@@ -186,7 +187,10 @@ class Fetcher:
                 state.missing_since = None
                 source = broker_to_read(state.read_replica, leader, self._cluster.cache.nodes, present)
                 sources.add(source)
-            if state.flight is not None or state.is_paused or state.error is not None:
+            if state.flight is not None or state.error is not None:
+                continue
+            if state.is_paused and (state.fetch_offset is not None or state.reset is None):
+                # A paused partition is not fetched, but its position is looked up.
                 continue
             if state.retry_at > present:
                 next_at = min(next_at, state.retry_at)
@@ -224,13 +228,13 @@ class Fetcher:
         state.restarts += 1
         self._start_over(state, LogTruncated(f"{text}{state.taken_offset} of the former one", None), reset)
 
-    def _start_over(self, state: PartitionState, error: BarnabasError, reset: Reset | None) -> None:
+    def _start_over(self, state: PartitionState, error: BarnabasError, reset: int | None) -> None:
         """Continue where the reset says, because the log cannot continue what was read; fail without one."""
         if reset is None:
             state.drop_buffered()
             self._fail(state, error)
         else:
-            log.warning("%s; continuing at the %s offset", error, reset.name.lower())
+            log.warning("%s; continuing at the %s", error, reset_text(reset))
             state.seek(None, reset)
 
     def _doubt_epoch(self, state: PartitionState, leader: Leader) -> None:
@@ -522,14 +526,15 @@ class Fetcher:
     async def _reset(self, flight: Flight) -> None:
         """Ask a leader for the offsets that partitions begin from."""
         timestamps = {item.state.tp: int(item.reset) for item in flight.items if item.reset is not None}
-        timeout_ms = self._config.request_timeout_ms
-        answers = await ask_for_offsets(
-            self._cluster, flight.node_id, timestamps, timeout_ms, self._isolation
-        )
+        # First the ends, for logs without a record since: one that is written meanwhile must not be skipped.
+        ends = await self._list(flight, {tp: Reset.LATEST for tp, time in timestamps.items() if time >= 0})
+        answers = await self._list(flight, timestamps)
         for item in flight.carried():
             state, listed = item.state, answers[item.state.tp]
             if not item.is_current:
                 continue
+            if isinstance(listed, ListedOffset) and listed.offset < 0:
+                listed = ends[state.tp]
             if isinstance(listed, ListedOffset):
                 state.seek(listed.offset, None, listed.leader_epoch)
             elif not listed.retriable:
@@ -540,6 +545,14 @@ class Fetcher:
                 # Its leader is forgotten: the next attempt waits for metadata.
                 log.debug("no start offset of %s yet: %s", state.tp, listed)
         self._arrived()
+
+    async def _list(
+        self, flight: Flight, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset | BarnabasError]:
+        if not timestamps:
+            return {}
+        timeout_ms = self._config.request_timeout_ms
+        return await ask_for_offsets(self._cluster, flight.node_id, timestamps, timeout_ms, self._isolation)
 
     def _fail(self, state: PartitionState, error: BarnabasError) -> None:
         state.error = error

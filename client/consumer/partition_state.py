@@ -18,10 +18,11 @@ from enum import Enum, IntEnum
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple
 
-from barnabas.client.config import ConsumerConfig
+from barnabas.client.config import BY_DURATION, ConsumerConfig
 from barnabas.client.isolation import AbortedBatches, IsolationLevel, aborted_batches
 from barnabas.client.metadata import Leader, MetadataCache
 from barnabas.client.serialization import Deserializers, K_co, V_co
+from barnabas.common.texts import duration_ms, iso_time, ms_ago
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition, by_topic
@@ -183,15 +184,27 @@ class _Chunk:
 
 
 class Reset(IntEnum):
-    """The source of a partition's position, as the timestamp that ListOffsets takes."""
+    """The source of a partition's position, as the timestamp that ListOffsets takes.
+
+    Other resets are times in ms, 0 or more: the first record that is as recent, or the end.
+    """
 
     LATEST = -1
     EARLIEST = -2
 
 
-def reset_of(config: ConsumerConfig) -> Reset | None:
+def reset_of(config: ConsumerConfig) -> int | None:
     """The reset for an invalid position, by `auto_offset_reset`."""
-    return {"earliest": Reset.EARLIEST, "latest": Reset.LATEST}.get(config.auto_offset_reset)
+    name = config.auto_offset_reset
+    if name.startswith(BY_DURATION):
+        return ms_ago(duration_ms(name.removeprefix(BY_DURATION)))
+    return {"earliest": Reset.EARLIEST, "latest": Reset.LATEST}.get(name)
+
+
+def reset_text(reset: int) -> str:
+    if reset >= 0:
+        return f"first offset since {iso_time(reset)}"
+    return f"{Reset(reset).name.lower()} offset"
 
 
 class ReadReplica(NamedTuple):
@@ -262,7 +275,7 @@ class PartitionState:
     taken_offset: int = 0
     """The offset after the last record taken, perhaps not yet by the user: position ≤ taken_offset."""
     fetch_offset: int | None = None
-    reset: Reset | None = None
+    reset: int | None = None
     high_watermark: int = -1
     end_offset: int = -1
     """The end for this isolation in the last fetch, -1 if it is unknown: end_offset ≤ high_watermark."""
@@ -302,7 +315,7 @@ class PartitionState:
         is_handed_out = self.position is None or self.position >= self.taken_offset
         return self._index < len(self._fields) or bool(self._chunks) or not is_handed_out
 
-    def seek(self, offset: int | None, reset: Reset | None, epoch: int = NO_EPOCH) -> None:
+    def seek(self, offset: int | None, reset: int | None, epoch: int = NO_EPOCH) -> None:
         """Continue from an offset, or from one that a reset finds; buffered records are dropped.
 
         ``epoch`` is the epoch of the record before the offset, if known.

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 
-from barnabas.client.arguments import limit_ms
+from barnabas.client.arguments import check_number, limit_ms
 from barnabas.client.client import Client
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
@@ -23,6 +23,7 @@ from barnabas.client.offsets import (
     EARLIEST,
     LATEST,
     ListedOffset,
+    OffsetAndMetadata,
     OffsetSpec,
     Partition,
     Timestamps,
@@ -68,6 +69,27 @@ class Positions(Client):
         """Continue from the end (see `end_offsets`), in these partitions or in all."""
         for state in self._states(partitions or self._assignment.states):
             self._assignment.seek(state, None, Reset.LATEST)
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: Partition) -> None:
+        """Continue from the first record at or after a time, or the end; in these partitions or in all."""
+        check_number("timestamp_ms", timestamp_ms, 0)
+        for state in self._states(partitions or self._assignment.states):
+            self._assignment.seek(state, None, timestamp_ms)
+
+    async def seek_to_committed(
+        self, *partitions: Partition, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Continue from the committed offsets, which it returns; in these partitions or in all.
+
+        A partition without one begins by `auto_offset_reset`. So the records of a transaction that was
+        aborted are read again. Raises NotAssigned, RequestTimedOutLocally.
+        """
+        group = self._grouped("seeking to committed offsets")
+        chosen = [state.tp for state in self._states(partitions or self._assignment.states)]
+        timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
+        committed = await group.offsets.fetch(chosen, timeout_ms)
+        self._assignment.seek_to_committed(committed)
+        return committed
 
     def pause(self, *partitions: Partition) -> None:
         """Return no records of these partitions from `poll` until `resume`; they keep their positions."""

@@ -22,7 +22,6 @@ from typing import Final
 from barnabas.client import Consumer, ConsumerRecord, Producer
 from barnabas.client.errors import ProducerFenced, TransactionOutcomeUnknown
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import TopicPartition
 
 SESSION_TIMEOUT_MS: Final = 3_000
 TRANSACTION_TIMEOUT_MS: Final = 6_000
@@ -112,8 +111,7 @@ class Copier:
                 number = int(record.key or b"0") // 2 % self.partitions
                 value = b"%d %d %s %s" % (record.partition, record.offset, name.encode(), record.value)
                 await producer.send(self.target, value, key=record.key, partition=number)
-            offsets = {TopicPartition(r.topic, r.partition): r.offset + 1 for r in records}
-            await producer.send_offsets_to_transaction(offsets, member)
+            await producer.send_offsets_to_transaction(records, member)
             if self._chance.random() < _ABORTS:
                 await producer.flush()
                 raise ChangeOfMind
@@ -125,12 +123,7 @@ class Copier:
             print(f"{name} is aborted: {error!r}", file=sys.stderr, flush=True)
             await producer.abort_transaction()
             say(outcome="aborted", of=name)
-            committed = await consumer.committed(consumer.assignment())
-            for tp, offset in committed.items():
-                if offset is None:
-                    consumer.seek_to_beginning(tp)
-                else:
-                    consumer.seek(tp, offset.offset)
+            await consumer.seek_to_committed()
 
     async def commit(self, producer: Producer) -> None:
         """Ask for the outcome until it is known."""

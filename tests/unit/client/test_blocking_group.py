@@ -91,6 +91,9 @@ def test_a_commit_covers_only_records_that_were_handed_out(group: Group) -> None
         assert record.offset == 8
         consumer.commit(record)
         assert group.committed() == 9
+        assert next(consumer).offset == 9
+        assert consumer.seek_to_committed()[P0] == (9, "", -1)
+        assert next(consumer).offset == 9
 
 
 @pytest.mark.parametrize("way", ["close", "unsubscribe"])

@@ -431,13 +431,15 @@ async def test_partitions_and_topics_that_come_later_are_assigned(coordinator: C
         await poll_until(lambda: shares(consumer) == [9], consumer)
 
 
-@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize(
+    ("reset", "committed"), [("latest", False), ("latest", True), ("by_duration:PT1H", False)]
+)
 async def test_partitions_that_appear_during_a_membership_are_read_from_their_start(
-    coordinator: Coordinator, committed: bool
+    coordinator: Coordinator, reset: str, committed: bool
 ) -> None:
-    """With `latest` too: all their records are newer than the subscription."""
+    """With any reset: all their records are newer than the subscription."""
     fill(coordinator.cluster.partition("t"), 0, 10)
-    settings = {"auto_offset_reset": "latest", "metadata_max_age_ms": 30, "allow_auto_create_topics": False}
+    settings = {"auto_offset_reset": reset, "metadata_max_age_ms": 30, "allow_auto_create_topics": False}
     async with consumer_of(coordinator, **settings) as consumer:
         consumer.subscribe(["t", "later"])
         await poll_until(lambda: shares(consumer) == [6], consumer)

@@ -1,6 +1,7 @@
 """Where reading starts in a group: the committed offset, checked by its leader epoch (KIP-320)."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Collection
 from typing import Any
 
@@ -11,7 +12,13 @@ from barnabas.client.consumer import fetcher
 from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.consumer.group_offsets import CommittedOffsets
-from barnabas.client.errors import BarnabasError, LogTruncated, RequestTimedOutLocally
+from barnabas.client.errors import (
+    BarnabasError,
+    InvalidConfiguration,
+    LogTruncated,
+    NotAssigned,
+    RequestTimedOutLocally,
+)
 from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.protocol.errors import SaslAuthenticationFailed
 from barnabas.protocol.ids import TopicPartition
@@ -70,6 +77,77 @@ async def test_a_committed_offset_that_the_leader_has_is_kept(coordinator: Coord
         consumer.subscribe("t")
         assert await read(consumer, 5) == values(25, 30)
     assert len(coordinator.cluster.requests(ApiKey.OFFSET_FOR_LEADER_EPOCH)) == 1
+
+
+@pytest.fixture
+async def dated() -> AsyncIterator[Coordinator]:
+    """The topic "t" has 10 records of two hours ago, then 10 of a minute ago."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        present = int(time.time() * 1000)
+        fill(cluster.partition("t"), 0, 10, timestamp_ms=present - 7_200_000)
+        fill(cluster.partition("t"), 10, 20, timestamp_ms=present - 60_000)
+        yield Coordinator(cluster)
+
+
+@pytest.mark.parametrize(("duration", "start"), [("P99999D", 0), ("PT1H", 10), ("PT1S", 20)])
+async def test_a_reset_by_duration_starts_at_the_first_record_that_is_not_older(
+    dated: Coordinator, duration: str, start: int
+) -> None:
+    async with starting(dated, auto_offset_reset=f"by_duration:{duration}") as consumer:
+        consumer.assign([T0])
+        # A paused partition has a position as well.
+        consumer.pause(T0)
+        assert await consumer.position(T0) == start
+        assert await consumer.seek_to_committed() == {T0: None}
+        assert await consumer.position(T0) == start
+        consumer.seek_to_time(0)
+        assert await consumer.position(T0) == 0
+        consumer.seek_to_time(int(time.time() * 1000) - 3_600_000, T0)
+        assert await consumer.position(T0) == 10
+        with pytest.raises(NotAssigned, match="t-7"):
+            consumer.seek_to_time(0, T0, ("t", 7))
+
+
+async def test_records_that_arrive_while_a_time_is_looked_up_are_not_skipped(dated: Coordinator) -> None:
+    partition = dated.cluster.partition("t")
+
+    def late(broker: FakeBroker, body: Any) -> Any:
+        answer, end = broker.call(body), partition.log_end_offset
+        fill(partition, end, end + 1, timestamp_ms=int(time.time() * 1000))
+        return answer
+
+    dated.cluster.intercept[ApiKey.LIST_OFFSETS] = late
+    async with starting(dated, auto_offset_reset="by_duration:PT1S") as consumer:
+        consumer.assign([T0])
+        assert (await read(consumer, 1))[0] == b"20"
+
+
+async def test_after_an_aborted_transaction_reading_begins_again_at_the_committed_offsets(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.commit("g", 5, leader_epoch=0)
+    async with starting(coordinator) as consumer:
+        consumer.assign([T0])
+        assert (await consumer.getone()).offset == 5
+        await consumer.getone()
+        assert await consumer.seek_to_committed(T0) == {T0: OffsetAndMetadata(5, "", 0)}
+        # Nothing of the iteration is left.
+        assert (await consumer.getone()).offset == 5
+        assert await read(consumer, 24) == values(6, 30)
+        # The leader epoch counts, as at the start.
+        await consumer.commit({T0: OffsetAndMetadata(25, "", 0)})
+        consumer.pause(T0)
+        lose(coordinator.cluster, 10, 40)
+        await consumer.seek_to_committed()
+        consumer.resume(T0)
+        assert await read(consumer, 30) == values(1_010, 1_040)
+        with pytest.raises(NotAssigned, match="t-7"):
+            await consumer.seek_to_committed(("t", 7))
+    async with starting(coordinator, group_id=None) as consumer:
+        consumer.assign([T0])
+        with pytest.raises(InvalidConfiguration, match="seeking to committed offsets needs one"):
+            await consumer.seek_to_committed()
 
 
 async def test_an_offset_of_the_current_or_an_unknown_epoch_is_not_checked(
