@@ -38,6 +38,7 @@ from barnabas.broker.handlers.fault_injection import FaultInjection
 from barnabas.broker.handlers.fault_table import FaultTable
 from barnabas.broker.handlers.services import Services
 from barnabas.broker.handlers.waiting import wake_requests
+from barnabas.broker.log.log_dir import folds_case
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.membership import Membership, request_controlled_shutdown
 from barnabas.broker.network.server import CannotBind, SocketServer
@@ -442,6 +443,7 @@ class Broker:
                 num_partitions=config.num_partitions,
                 default_replication_factor=config.default_replication_factor,
                 delete_topic_enable=config.delete_topic_enable,
+                folds_case=any(folds_case(Path(path)) for path in config.log_dirs),
             ),
             validate_config=self._topic_settings.validate,
         )

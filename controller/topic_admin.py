@@ -58,6 +58,13 @@ class TopicSettings:
     num_partitions: int
     default_replication_factor: int
     delete_topic_enable: bool
+    folds_case: bool = False
+    """Whether the topics ``Orders`` and ``orders`` would have one folder."""
+
+    def common_name(self, topic: str) -> str:
+        """The same one for topics that may not exist beside each other."""
+        name = metric_name(topic)
+        return name.lower() if self.folds_case else name
 
 
 class GrownTopic(NamedTuple):
@@ -116,12 +123,14 @@ class TopicAdmin:
         except ApiError as error:
             return _refused(topics, error, _not_created)
 
-        by_metric_name = {metric_name(name): name for name in existing}
+        common_name = self._settings.common_name
+        by_common_name = {common_name(name): name for name in existing}
 
         def create(topic: wire.CreatableTopic) -> wire.CreatableTopicResult:
-            _check_available(topic.name, existing, by_metric_name, deleted)
+            _check_available(topic.name, existing, deleted)
+            _check_collision(topic.name, by_common_name.get(common_name(topic.name)))
             result = self._create(topic, None if validate_only else writer, charge)
-            by_metric_name[metric_name(topic.name)] = topic.name
+            by_common_name[common_name(topic.name)] = topic.name
             return result
 
         return _result_by_name(topics, create, _not_created)
@@ -379,9 +388,7 @@ def _is_legal(name: str) -> bool:
     return True
 
 
-def _check_available(
-    name: str, existing: Collection[str], by_metric_name: Mapping[str, str], deleted: Collection[str]
-) -> None:
+def _check_available(name: str, existing: Collection[str], deleted: Collection[str]) -> None:
     validate_topic_name(name)
     if name == _KRAFT_TOPIC:
         raise api_error(ErrorCode.INVALID_REQUEST, f"the name {name} is reserved for Kafka")
@@ -391,12 +398,15 @@ def _check_available(
         )
     if name in existing:
         raise api_error(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
-    other = by_metric_name.get(metric_name(name))
-    if other is not None:
-        raise api_error(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic {name!r} collides with {other!r}: names may not differ in '.' and '_' alone",
-        )
+
+
+def _check_collision(name: str, other: str | None) -> None:
+    if other is None:
+        return
+    rule = "names may not differ in '.' and '_' alone"
+    if metric_name(name) != metric_name(other):
+        rule = "the file system of the log dirs takes upper and lower case for the same"
+    raise api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with {other!r}: {rule}")
 
 
 def _name_of(

@@ -99,6 +99,11 @@ class ScannedLog(NamedTuple):
     delete_horizon_ms: int | None = None
 
 
+def folds_case(path: Path) -> bool:
+    """Whether the file system takes names that differ in case alone for one, as on macOS by default."""
+    return (path / LOCK_FILE.upper()).exists()
+
+
 class DirScan(NamedTuple):
     """The folders of a log dir: logs, future logs, and deleted logs."""
 

@@ -178,6 +178,14 @@ def test_a_topic_that_exists_is_refused_and_one_being_deleted_says_so(rig: Rig) 
     assert rig.create(CreatableTopic(name="t")) == [(ErrorCode.NONE, "")]
 
 
+def test_names_that_differ_in_case_alone_collide_if_they_would_share_a_folder(rig: Rig) -> None:
+    both = CreatableTopic(name="Orders"), CreatableTopic(name="orders")
+    assert rig.create(*both) == [(ErrorCode.NONE, "")] * 2
+    first, second = Rig(folds_case=True).create(*both)
+    assert first == (ErrorCode.NONE, "")
+    refusal([second], ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with 'Orders': the file system")
+
+
 def test_names_that_differ_in_dot_and_underscore_alone_collide(rig: Rig) -> None:
     rig.create(CreatableTopic(name="a.b"))
     refusal(rig.create(CreatableTopic(name="a_b")), ErrorCode.INVALID_TOPIC_EXCEPTION, "collides with 'a.b'")

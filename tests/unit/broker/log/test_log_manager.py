@@ -12,6 +12,7 @@ import pytest
 
 from barnabas.broker.log.file_system import FileSystem, parse_partition_name
 from barnabas.broker.log.log import Log
+from barnabas.broker.log.log_dir import LogDir, folds_case
 from barnabas.broker.log.log_manager import LogManager
 from barnabas.broker.log.storage_errors import LogDirFailure, LogGone, StorageCallFailed
 from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration
@@ -477,3 +478,12 @@ def test_truncations_checkpoints_and_creations_at_once_neither_stall_nor_tear(ma
     crash(manager)
     again = managers.open(paths=managers.paths[:1])
     assert {log.topic_partition: log.log_end_offset for log in again.all_logs()} == dict.fromkeys(keys, 10)
+
+
+def test_a_file_system_that_takes_upper_and_lower_case_for_the_same_is_noticed(tmp_path: Path) -> None:
+    acquired = LogDir.acquire(tmp_path)
+    assert not folds_case(tmp_path)
+    # There, the lock is found by this name too.
+    (tmp_path / ".LOCK").touch()
+    assert folds_case(tmp_path)
+    acquired.release()
