@@ -2,7 +2,7 @@
 
 One cluster serves a session (with pytest-xdist: a worker), as the ini options say. Tests with the marker
 ``barnabas`` get one with other settings, and pytest runs them together. No process outlives the run, however
-it ends: the kernel kills the brokers and ZooKeeper when the process of the tests ends.
+it ends: the brokers and ZooKeeper end with the process of the tests.
 """
 
 from __future__ import annotations
