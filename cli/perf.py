@@ -35,6 +35,7 @@ from barnabas.client.consumer.consumer import Consumer
 from barnabas.client.producer.batch import RecordMetadata
 from barnabas.client.producer.producer import Producer
 from barnabas.common.settings import LONG_MAX
+from barnabas.common.texts import count
 from barnabas.protocol.errors import BarnabasError, TopicAlreadyExistsError
 from barnabas.protocol.ids import TopicPartition
 
@@ -166,13 +167,18 @@ def _run(options: argparse.Namespace) -> None:
     work = _produce if options.action == "produce" else _consume
     figures = run_async(work(options, chosen_bootstrap(options)))
     lines = [
-        f"{figures['records']:,} records, {figures['value_bytes'] / 1e6:,.1f} MB of values in "
+        f"{count(figures['records'], 'record')}, {figures['value_bytes'] / 1e6:,.1f} MB of values in "
         f"{figures['seconds']:.2f} s: {figures['records_per_s']:,} records/s, {figures['mb_per_s']:,.1f} MB/s"
     ]
     if figures.get("latency_p50_ms") is not None:
         lines.append(
             f"latency p50 {figures['latency_p50_ms']} ms, p99 {figures['latency_p99_ms']} ms, "
             f"p99.9 {figures['latency_p99.9_ms']} ms"
+        )
+    if options.action == "produce":
+        delete = f"`barnabas topics delete {shlex.quote(options.topic)}{cluster_words(options)}`"
+        lines.append(
+            f"the records are in topic {options.topic}, also for `perf consume`; {delete} removes them"
         )
     answer(options, figures, *lines)
 

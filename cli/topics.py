@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from typing import Any
 
 from barnabas.cli import configs
 from barnabas.cli.action import Row, actions, answer, arg, flag, pick, repeated
 from barnabas.cli.arguments import SHORT_MAX, key_values, number, on_cluster
 from barnabas.cli.exit_codes import USAGE, CommandError, check_topics
 from barnabas.cli.output import print_json, print_table
-from barnabas.client.admin.admin import Admin, NewPartitions, NewTopic
+from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
+from barnabas.client.errors import TopicErrors
 from barnabas.client.metadata import PartitionInfo, TopicInfo
-from barnabas.protocol.errors import TopicAlreadyExistsError
+from barnabas.common.texts import count
+from barnabas.protocol.errors import ApiError, TopicAlreadyExistsError
+from barnabas.protocol.messages.configs import ConfigSource
 
 
 def _check_create(options: argparse.Namespace) -> None:
@@ -46,12 +51,17 @@ async def _list(options: argparse.Namespace, admin: Admin) -> None:
 
 async def _describe(options: argparse.Namespace, admin: Admin) -> None:
     topics = await admin.describe_topics(options.topics or None)
+    settings = await _own_settings(admin, topics)
     if options.json:
-        print_json([topic_object(topic) for topic in topics.values()])
+        print_json([topic_object(topic) | {"settings": settings.get(name)} for name, topic in topics.items()])
         return
     for topic in topics.values():
-        replicas = max((len(partition.replicas) for partition in topic.partitions), default=0)
-        print(f"{topic.name}  {len(topic.partitions)} partitions  {replicas} replicas each  {topic.topic_id}")
+        replicas = count(
+            max((len(partition.replicas) for partition in topic.partitions), default=0), "replica"
+        )
+        print(f"{topic.name}  {count(len(topic.partitions), 'partition')}  {replicas} each  {topic.topic_id}")
+        if own := settings.get(topic.name):
+            print("settings:", ", ".join(f"{name}={value}" for name, value in sorted(own.items())))
         rows = [
             (
                 str(partition.partition),
@@ -68,6 +78,29 @@ async def _describe(options: argparse.Namespace, admin: Admin) -> None:
         print("no topics")
 
 
+async def _own_settings(admin: Admin, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    """The settings of the topics themselves, by topic, without topics whose settings the user may not see."""
+    names = {str(resource): resource.name for resource in map(ConfigResource.topic, topics)}
+    if not names:
+        return {}
+    found: dict[str, Any] = {}
+    try:
+        described = await admin.describe_configs([ConfigResource.topic(name) for name in names.values()])
+        found.update((str(resource), entries) for resource, entries in described.items())
+    except TopicErrors as failed:
+        found.update(failed.results)
+    except ApiError:
+        return {}
+    return {
+        names[resource]: {
+            entry.name: entry.value
+            for entry in entries.values()
+            if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        }
+        for resource, entries in found.items()
+    }
+
+
 def _check_add_partitions(options: argparse.Namespace) -> None:
     if options.replicas is not None:
         options.replicas = [_broker_ids(text) for text in options.replicas]
@@ -79,9 +112,10 @@ async def _add_partitions(options: argparse.Namespace, admin: Admin) -> None:
         {options.topic: NewPartitions(options.total, options.replicas)}, validate_only=options.validate_only
     )
     described = (await admin.describe_topics(options.topic))[options.topic]
-    done = f"can have {options.total}" if options.validate_only else f"has {len(described.partitions)}"
+    total = options.total if options.validate_only else len(described.partitions)
+    done = f"{'can have' if options.validate_only else 'has'} {count(total, 'partition')}"
     value = {"changed": not options.validate_only} | topic_object(described)
-    answer(options, value, f"topic {options.topic} {done} partitions")
+    answer(options, value, f"topic {options.topic} {done}")
 
 
 def _broker_ids(text: str) -> list[int]:
@@ -127,7 +161,7 @@ add_arguments = actions(
     on_cluster("list", "list topics", _list, flag("--internal", "internal topics too")),
     on_cluster(
         "describe",
-        "show partitions, leaders and in-sync replicas",
+        "show partitions, leaders, in-sync replicas, and settings of the topic itself",
         _describe,
         arg("topics", "TOPIC", "default: all", nargs="*"),
     ),

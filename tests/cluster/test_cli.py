@@ -189,7 +189,10 @@ def test_errors_name_the_mistake_and_have_their_exit_codes(barnabas: Barnabas, t
 
 def test_topics_can_be_described_and_deleted(barnabas: Barnabas, topic: str) -> None:
     created = json.loads(
-        barnabas("topics", "create", topic, "--partitions", "3", "--replication-factor", "2", "--json").stdout
+        barnabas(
+            *("topics", "create", topic, "--partitions", "3", "--replication-factor", "2"),
+            *("--set", "retention.ms=86400000", "--json"),
+        ).stdout
     )
     assert created["created"] is True
     assert [len(partition["replicas"]) for partition in created["partitions"]] == [2, 2, 2]
@@ -198,6 +201,10 @@ def test_topics_can_be_described_and_deleted(barnabas: Barnabas, topic: str) -> 
     assert not any(name.startswith("__") for name in listed)
     (described,) = json.loads(barnabas("topics", "describe", topic, "--json").stdout)
     assert described["topic_id"] == created["topic_id"]
+    assert described["settings"] == {"retention.ms": "86400000"}
+    heading, settings, *_ = barnabas("topics", "describe", topic).stdout.splitlines()
+    assert heading.startswith(f"{topic}  3 partitions  2 replicas each  ")
+    assert settings == "settings: retention.ms=86400000"
     assert json.loads(barnabas("topics", "delete", topic, "--json").stdout) == {"deleted": [topic]}
     assert topic not in barnabas("topics", "list").stdout.split()
 
@@ -332,6 +339,10 @@ def test_perf_writes_and_reads_the_chosen_number(barnabas: Barnabas, topic: str)
     for records in (5000, 3, 4321):
         read = json.loads(barnabas("perf", "consume", *common, "--records", str(records)).stdout)
         assert (read["records"], read["value_bytes"]) == (records, records * 100)
+    said = barnabas("perf", "produce", topic, "--records", "1").stdout
+    assert (
+        f"the records are in topic {topic}, also for `perf consume`; `barnabas topics delete {topic}" in said
+    )
 
 
 def test_perf_reads_a_topic_whose_offsets_have_gaps_to_its_end(barnabas: Barnabas, topic: str) -> None:
