@@ -6,18 +6,20 @@ A null key or value passes without a call. Ready serializers are in `barnabas.cl
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.client.arguments import as_bytes
 from barnabas.client.errors import RecordDeserializationError, SerializationError
+from barnabas.protocol.ids import TopicPartition
+from barnabas.protocol.record_batch import TimestampType
+from barnabas.protocol.records import RecordFields
 from barnabas.protocol.schema import Buffer
 
 if TYPE_CHECKING:
     # Their defaults are the types of a client without serializers (PEP 696, at run time from Python 3.13 on).
     from typing_extensions import TypeVar
 
-    from barnabas.client.consumer.partition_state import AnyRecord, ConsumerRecord
+    from barnabas.client.consumer.partition_state import AnyRecord
 
     K_contra = TypeVar("K_contra", contravariant=True, default=Buffer)
     V_contra = TypeVar("V_contra", contravariant=True, default=Buffer)
@@ -110,38 +112,37 @@ class Deserializers:
         self._deserialize_key = deserialize_key
         self._deserialize_value = deserialize_value
 
-    def read(self, records: list[ConsumerRecord]) -> list[AnyRecord]:
-        """The records with keys and values, up to the first one that fails, at least one.
-
-        Raises RecordDeserializationError.
-        """
-        read: list[AnyRecord] = []
-        record_of = partial(tuple.__new__, type(records[0]))
-        for record in records:
+    def records(
+        self,
+        tp: TopicPartition,
+        fields: list[RecordFields],
+        timestamp_type: TimestampType,
+        record_of: Callable[[tuple[Any, ...]], AnyRecord],
+    ) -> list[AnyRecord]:
+        """The records before the first one that fails; RecordDeserializationError if there are none."""
+        topic, partition = tp
+        deserialize_key, deserialize_value = self._deserialize_key, self._deserialize_value
+        records: list[AnyRecord] = []
+        for offset, timestamp_ms, key_bytes, value_bytes, headers in fields:
+            key: Any = key_bytes
+            value: Any = value_bytes
+            origin = "key"
             try:
-                content = self._key_and_value(record)
-            except RecordDeserializationError:
-                if not read:
-                    raise
-                break
-            read.append(record_of(record[:4] + content + record[6:]))
-        return read
-
-    def _key_and_value(self, record: ConsumerRecord) -> tuple[Any, Any]:
-        key: Any = record.key
-        value: Any = record.value
-        origin = "key"
-        try:
-            if key is not None and self._deserialize_key is not None:
-                key = self._deserialize_key(record.topic, key)
-            origin = "value"
-            if value is not None and self._deserialize_value is not None:
-                value = self._deserialize_value(record.topic, value)
-        except Exception as error:
-            place = f"{record.topic}-{record.partition} at offset {record.offset}"
-            text = f"the {origin} of {place} cannot be deserialized: {type(error).__name__}: {error}"
-            raise RecordDeserializationError(text, record, origin) from error
-        return key, value
+                if key is not None and deserialize_key is not None:
+                    key = deserialize_key(topic, key)
+                origin = "value"
+                if value is not None and deserialize_value is not None:
+                    value = deserialize_value(topic, value)
+            except Exception as error:
+                if records:
+                    break
+                raw = (*tp, offset, timestamp_ms, key_bytes, value_bytes, headers, timestamp_type)
+                text = f"the {origin} of {tp} at offset {offset} cannot be deserialized: "
+                text += f"{type(error).__name__}: {error}"
+                raise RecordDeserializationError(text, record_of(raw), origin) from error
+            content = (topic, partition, offset, timestamp_ms, key, value, headers, timestamp_type)
+            records.append(record_of(content))
+        return records
 
 
 def deserializers_of(key_deserializer: object, value_deserializer: object) -> Deserializers | None:

@@ -399,12 +399,14 @@ class PartitionState:
         while self._index >= len(self._fields):
             if not self._decode_next():
                 return []
-        head = self.tp
-        tail = (self.timestamp_type,)
         fields = self._fields[self._index : self._index + max_records]
-        records: list[AnyRecord] = [_record_of(head + record + tail) for record in fields]
-        if self.deserializers is not None:
-            records = self.deserializers.read(records)
+        records: list[AnyRecord]
+        if self.deserializers is None:
+            head = self.tp
+            tail = (self.timestamp_type,)
+            records = [_record_of(head + record + tail) for record in fields]
+        else:
+            records = self.deserializers.records(self.tp, fields, self.timestamp_type, _record_of)
         self._index += len(records)
         if self._index >= len(self._fields):
             self._fields = _NO_FIELDS
