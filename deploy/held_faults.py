@@ -13,10 +13,11 @@ import asyncio
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Self, TypeVar
 
 from barnabas.client.blocking import Admin
+from barnabas.common.fault_rules import FaultRule
 from barnabas.deploy.faults import Aim, has_full_disk, inject
 from barnabas.deploy.links import CLIENT, Rule, RuleKind
 from barnabas.deploy.local import LocalCluster
@@ -85,6 +86,22 @@ class LinkFault(Fault):
         self.rules = rules
 
 
+class ProtocolFault(Fault):
+    """Rules that brokers apply to requests; a broker that is started in the block is given them again."""
+
+    def __init__(self, held: HeldFaults, rules: Sequence[FaultRule], brokers: Collection[int]) -> None:
+        super().__init__(held)
+        self.rules = rules
+        self.brokers = brokers
+        self.kept_hits = 0
+        """Those of processes that have ended, and at the end of the block of all."""
+
+    @property
+    def hits(self) -> int:
+        """How many requests the rules have hit in the block, on all brokers; asks the brokers."""
+        return self._held.hits(self)
+
+
 class HeldFaults:
     def __init__(self, cluster: LocalCluster, admin: Admin) -> None:
         """`admin` reaches the brokers past their proxies."""
@@ -96,6 +113,10 @@ class HeldFaults:
         """In the order of their beginnings."""
         self._taken_down: set[str] = set()
         """The servers that a fault has ended, or may have ended."""
+        self._unready: set[int] = set()
+        """Brokers that have been started or resumed, and have not been seen to take part again."""
+        self._rules_at: dict[int, set[str]] = {}
+        """Broker → the names of the fault rules that its process has."""
 
     def begin(self, fault: Fault) -> None:
         """Raises DeployError for a server that does not run; a fault that cannot begin leaves nothing."""
@@ -107,6 +128,7 @@ class HeldFaults:
                     self._inject(fault)
                 elif isinstance(fault, LinkFault):
                     self._cluster.links.change(added=fault.rules)
+                self._settle_rules()
             except BaseException:
                 self._held.remove(fault)
                 self._settle(fault)
@@ -115,6 +137,8 @@ class HeldFaults:
     def end(self, fault: Fault) -> None:
         """Raises TimeoutError, and DeployError for a server that does not start."""
         with self._lock:
+            if isinstance(fault, ProtocolFault):
+                self._keep_hits(fault.brokers)
             self._held.remove(fault)
             self._settle(fault)
         self.wait_until_whole(WHOLE_TIMEOUT_S, self._hindered)
@@ -173,6 +197,8 @@ class HeldFaults:
     def _inject(self, fault: ServerFault) -> None:
         if fault.name != _PAUSE:
             self._taken_down.add(fault.server)
+        if fault.name in _DOWN and fault.server != ZOOKEEPER:
+            self._keep_hits([int(fault.server)])
         inject(self._cluster, fault.name, Aim(target=fault.server))
 
     def _settle(self, ended: Fault) -> None:
@@ -187,11 +213,12 @@ class HeldFaults:
             self._taken_down.discard(ZOOKEEPER)
             self._cluster.start_zookeeper(_START_TIMEOUT_S)
         started = [id for id in self._cluster.broker_ids if self._is_started(id, ended)]
-        unreachable = self._unreachable()
-        if reachable := [id for id in started if id not in unreachable]:
-            self._cluster.wait_ready(_START_TIMEOUT_S, must_run=reachable, excused=self._hindered())
+        self._unready.update(started)
+        self._await_unready()
         for broker_id in self._cluster.broker_ids:
             self._settle_running(broker_id, is_new=broker_id in started)
+        self._await_unready()
+        self._settle_rules()
 
     def _is_started(self, broker_id: int, ended: Fault) -> bool:
         """Start a broker that is to run and does not, or that has room again."""
@@ -203,6 +230,7 @@ class HeldFaults:
             if _FULL_DISK in names or not has_full_disk(self._cluster, broker_id):
                 return False
             # A log dir that is offline stays so until the broker starts again; a new process has no limit.
+            self._keep_hits([broker_id])
             self._cluster.stop_broker(broker_id)
         else:
             self._warn_of(str(broker_id))
@@ -210,8 +238,16 @@ class HeldFaults:
         if self._names(ZOOKEEPER):
             # It ends if it waits for ZooKeeper for too long.
             self._taken_down.add(str(broker_id))
+        self._rules_at.pop(broker_id, None)
         self._cluster.launch_broker(broker_id)
         return True
+
+    def _await_unready(self) -> None:
+        """Wait for brokers that have been started or resumed, and are within reach of the others."""
+        reachable = self._unready - self._unreachable()
+        if reachable:
+            self._cluster.wait_ready(_START_TIMEOUT_S, must_run=reachable, excused=self._hindered())
+            self._unready -= reachable
 
     def _settle_running(self, broker_id: int, *, is_new: bool) -> None:
         broker, names = self._cluster.broker(broker_id), self._names(str(broker_id))
@@ -223,6 +259,7 @@ class HeldFaults:
             broker.pause()
         elif broker.state == "paused":
             broker.resume()
+            self._unready.add(broker_id)
 
     def _warn_of(self, server: str) -> None:
         """Warn that a server which is about to be started has ended by itself."""
@@ -232,6 +269,55 @@ class HeldFaults:
         code = None if process is None else process.exit_code
         text = f"{title_of(server)} had ended by itself (exit code {code}); it is started again"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    # -- rules of the protocol -----------------------------------------------------------------------------
+
+    def hits(self, fault: ProtocolFault) -> int:
+        with self._lock:
+            if fault not in self._held:
+                return fault.kept_hits
+            return fault.kept_hits + self._hits_at(fault.brokers).get(fault, 0)
+
+    def _protocol_faults(self) -> list[ProtocolFault]:
+        return [fault for fault in self._held if isinstance(fault, ProtocolFault)]
+
+    def _hits_at(self, brokers: Collection[int]) -> dict[ProtocolFault, int]:
+        """The hits that the processes of these brokers have counted for the faults that hold."""
+        asked = [id for id in brokers if id in self._rules_at and self._cluster.broker(id).state == "running"]
+        states = self._admin.describe_fault_rules(asked).rules if asked else []
+        by_name = {state.rule.name: state.hits for state in states}
+        return {
+            fault: sum(by_name.get(rule.name, 0) for rule in fault.rules) for fault in self._protocol_faults()
+        }
+
+    def _keep_hits(self, brokers: Collection[int]) -> None:
+        """Remember hits that are about to be lost with processes or rules."""
+        if self._protocol_faults():
+            for fault, hits in self._hits_at(brokers).items():
+                fault.kept_hits += hits
+
+    def _settle_rules(self) -> None:
+        """Let each broker that takes part have the rules of the faults that hold, and no others."""
+        for broker_id in self._cluster.broker_ids:
+            rules = {
+                rule.name: rule
+                for fault in self._protocol_faults()
+                if broker_id in fault.brokers
+                for rule in fault.rules
+            }
+            has = self._rules_at.setdefault(broker_id, set())
+            is_there = self._cluster.broker(broker_id).state == "running" and broker_id not in self._unready
+            if rules.keys() != has and is_there:
+                self._give_rules(broker_id, has - rules.keys(), [rules[name] for name in rules.keys() - has])
+
+    def _give_rules(self, broker_id: int, removed: Collection[str], added: Sequence[FaultRule]) -> None:
+        has = self._rules_at[broker_id]
+        if removed:
+            self._admin.remove_fault_rules(*removed, brokers=broker_id)
+            has.difference_update(removed)
+        if added:
+            self._admin.add_fault_rules(*added, brokers=broker_id)
+            has.update(rule.name for rule in added)
 
     # -- wholeness -----------------------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ from barnabas.client.admin.users import ScramDeletion, ScramUpsertion
 from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.client.cluster import Cluster as _ClientView
 from barnabas.client.loop_thread import BlockingClient
-from barnabas.client.metadata import MetadataCache
+from barnabas.client.metadata import MetadataCache, Node
+from barnabas.common.fault_rules import FAULTS_CLIENT_ID, FaultRule, fault_rule
 from barnabas.common.security.acl import AclFilter
 from barnabas.common.security.principal import Principal
 from barnabas.common.security.rights import bindings_of_right
@@ -33,7 +34,15 @@ from barnabas.deploy.client_settings import ClientAccess, client_settings
 from barnabas.deploy.cluster_options import ClusterOptions
 from barnabas.deploy.faults import DELAY_MS
 from barnabas.deploy.health import wait_for_acls, wait_ready
-from barnabas.deploy.held_faults import WHOLE_TIMEOUT_S, Fault, HeldFaults, LinkFault, ServerFault, in_thread
+from barnabas.deploy.held_faults import (
+    WHOLE_TIMEOUT_S,
+    Fault,
+    HeldFaults,
+    LinkFault,
+    ProtocolFault,
+    ServerFault,
+    in_thread,
+)
 from barnabas.deploy.links import Rule, RuleKind
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.process import DeployError
@@ -51,8 +60,6 @@ _USER_TIMEOUT_S: Final = 30.0
 _UNKNOWN_TIMEOUT_S: Final = 1.0
 _POLL_S: Final = 0.02
 _MOST_DELAY_MS: Final = 3_600_000
-_CLIENT_ID: Final = "barnabas-faults"
-"""No protocol fault hits this client."""
 
 
 class Cluster:
@@ -303,6 +310,19 @@ class Cluster:
             raise ValueError(f"delay_ms={delay_ms!r}: expected milliseconds, up to {_MOST_DELAY_MS}")
         return self._link_fault(RuleKind.DELAY, self._ends(source=source, target=target), delay_ms=delay_ms)
 
+    def faults(self, *rules: FaultRule, broker: int | None = None, **rule: Any) -> ProtocolFault:
+        """Let brokers apply rules to requests: errors, delays, no answers, closed connections.
+
+        The values of one rule, or several rules; those of `FaultRule`. `broker`: the only one that has them.
+        Raises InvalidConfiguration for a wrong value.
+        """
+        for given in rules:
+            if not isinstance(given, FaultRule):
+                raise TypeError(f"{given!r}: expected a FaultRule, or its values by name")
+        chosen = (*rules, fault_rule(rule)) if rule or not rules else rules
+        brokers = self.broker_ids if broker is None else [int(self._local.broker(broker).id)]
+        return ProtocolFault(self._faults, chosen, brokers)
+
     def wait_until_whole(self, timeout_s: float = WHOLE_TIMEOUT_S) -> None:
         """Wait until all brokers run and every replica is in its ISR.
 
@@ -389,7 +409,7 @@ class AioCluster:
 
 
 class _DirectCache(MetadataCache):
-    """Leads past the proxies, so that no broken link and no rule for clients hinders it."""
+    """Leads past the proxies, and also to brokers that ZooKeeper has lost; so no fault hinders it."""
 
     def __init__(self, endpoints: Mapping[BrokerId, Endpoint]) -> None:
         super().__init__()
@@ -397,15 +417,12 @@ class _DirectCache(MetadataCache):
 
     def update(self, response: MetadataResponse) -> None:
         super().update(response)
-        self.nodes = {
-            id: node._replace(endpoint=self._endpoints.get(id, node.endpoint))
-            for id, node in self.nodes.items()
-        }
+        self.nodes = {id: Node(id, endpoint) for id, endpoint in self._endpoints.items()}
 
 
 class _AsyncDirectAdmin(_AsyncAdmin):
     def __init__(self, local: LocalCluster) -> None:
-        super().__init__(**local.client_settings(), client_id=_CLIENT_ID)
+        super().__init__(**local.client_settings(), client_id=FAULTS_CLIENT_ID)
         self._endpoints = {broker.id: broker.endpoint for broker in local.brokers}
 
     def _make_cluster(self) -> _ClientView:

@@ -3,7 +3,7 @@
 See docs/pytest.md. pytest loads `pytest_barnabas.plugin` by its entry point.
 """
 
-from barnabas.deploy.held_faults import Fault
+from barnabas.deploy.held_faults import Fault, ProtocolFault
 from barnabas.deploy.scripted_cluster import Cluster
 
-__all__ = ["Cluster", "Fault"]
+__all__ = ["Cluster", "Fault", "ProtocolFault"]
