@@ -119,8 +119,14 @@ class HeldFaults:
         """Broker → the names of the fault rules that its process has."""
 
     def begin(self, fault: Fault) -> None:
-        """Raises DeployError for a server that does not run; a fault that cannot begin leaves nothing."""
+        """Raises DeployError for a server that does not run, ValueError for a rule's name that is in use.
+
+        A fault that cannot begin leaves nothing.
+        """
         with self._lock:
+            if isinstance(fault, ProtocolFault):
+                self._check_names(fault)
+                fault.kept_hits = 0
             was_down = self._is_held_down(fault)
             self._held.append(fault)
             try:
@@ -289,6 +295,12 @@ class HeldFaults:
         return {
             fault: sum(by_name.get(rule.name, 0) for rule in fault.rules) for fault in self._protocol_faults()
         }
+
+    def _check_names(self, fault: ProtocolFault) -> None:
+        held = {rule.name for other in self._protocol_faults() for rule in other.rules}
+        for rule in fault.rules:
+            if rule.name in held:
+                raise ValueError(f"name={rule.name!r}: a fault rule of this name holds already")
 
     def _keep_hits(self, brokers: Collection[int]) -> None:
         """Remember hits that are about to be lost with processes or rules."""

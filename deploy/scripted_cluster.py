@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar
 
 import barnabas.client as asynchronous
 from barnabas.client import NewTopic
@@ -62,6 +62,12 @@ _POLL_S: Final = 0.02
 _MOST_DELAY_MS: Final = 3_600_000
 
 
+class _Running(NamedTuple):
+    local: LocalCluster
+    admin: Admin
+    faults: HeldFaults
+
+
 class Cluster:
     """A cluster for `with`, `async with`, or `start` and `close`; until then it has no processes."""
 
@@ -71,9 +77,7 @@ class Cluster:
         self._directory = directory
         self._keeps = keeps
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._running: LocalCluster | None = None
-        self._admin: Admin
-        self._faults: HeldFaults
+        self._running: _Running | None = None
 
     def start(self) -> Self:
         """Start the brokers and ZooKeeper. Raises DeployError; nothing of the cluster runs then."""
@@ -83,39 +87,40 @@ class Cluster:
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="barnabas-", ignore_cleanup_errors=True)
             directory = self._temporary.name
+        local = None
         try:
-            self._running = LocalCluster(
+            local = LocalCluster(
                 directory,
                 brokers=options.brokers,
                 settings=dict(options.settings),
                 security=options.configuration,
                 links=options.links,
             )
-            self._running.check_settings()
-            self._running.start()
-            self._admin = _DirectAdmin(self._running)
-            self._faults = HeldFaults(self._running, self._admin)
+            local.check_settings()
+            local.start()
+            admin = _DirectAdmin(local)
+            self._running = _Running(local, admin, HeldFaults(local, admin))
         except BaseException:
-            self._end()
+            self._end(local)
             raise
         return self
 
     def close(self) -> None:
         """End all processes, and remove the temporary directory. Idempotent."""
-        if self._running is not None:
-            self._admin.close()
-            self._end()
-
-    def _end(self) -> None:
         running, self._running = self._running, None
+        if running is not None:
+            running.admin.close()
+            self._end(running.local)
+
+    def _end(self, local: LocalCluster | None) -> None:
         try:
-            if running is not None:
+            if local is not None:
                 try:
                     if self._keeps:
-                        running.stop()
+                        local.stop()
                 finally:
-                    running.kill_all()
-                    running.close()
+                    local.kill_all()
+                    local.close()
         finally:
             if self._temporary is not None:
                 self._temporary.cleanup()
@@ -138,11 +143,22 @@ class Cluster:
     ) -> None:
         await in_thread(self.close)
 
-    @property
-    def _local(self) -> LocalCluster:
+    def _run(self) -> _Running:
         if self._running is None:
             raise DeployError("the cluster does not run: use it in a `with` block, or call start() first")
         return self._running
+
+    @property
+    def _local(self) -> LocalCluster:
+        return self._run().local
+
+    @property
+    def _admin(self) -> Admin:
+        return self._run().admin
+
+    @property
+    def _faults(self) -> HeldFaults:
+        return self._run().faults
 
     @property
     def bootstrap_servers(self) -> str:
@@ -255,8 +271,10 @@ class Cluster:
         if type(partition) is not int or partition < 0:
             raise ValueError(f"partition {partition!r}: expected a whole number, 0 or more")
 
+        admin = self._admin
+
         def leader() -> int:
-            info = self._admin.describe_topics(topic)[topic]
+            info = admin.describe_topics(topic)[topic]
             if partition >= len(info.partitions):
                 text = f"topic {topic!r} has {len(info.partitions)} partitions, there is no {partition}"
                 raise UnknownTopicOrPartitionError(text)
@@ -266,7 +284,8 @@ class Cluster:
 
     def controller(self) -> int:
         """The broker that is the controller. Raises TimeoutError after 30 s without one."""
-        return self._broker(lambda: self._admin.describe_cluster().controller_id, "there is no controller")
+        admin = self._admin
+        return self._broker(lambda: admin.describe_cluster().controller_id, "there is no controller")
 
     def killed(self, broker_id: int) -> Fault:
         """Kill a broker (SIGKILL); at the end of the block start it again."""
@@ -328,7 +347,6 @@ class Cluster:
 
         Raises TimeoutError naming the first replica that is not, DeployError for a broker that does not run.
         """
-        self._local  # noqa: B018 - it raises
         self._faults.wait_until_whole(timeout_s)
 
     def _server_fault(self, name: str, broker_id: int) -> Fault:

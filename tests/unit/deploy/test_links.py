@@ -116,6 +116,22 @@ def test_a_cut_link_holds_bytes_and_the_end_until_it_is_mended(link: Link) -> No
         link.listening.accept()[0].close()
 
 
+def test_a_rule_that_takes_the_place_of_an_equal_one_lets_no_byte_pass(link: Link) -> None:
+    cut = Rule(kind=RuleKind.CUT, source="1", target="2")
+    link.links.change(added=[cut])
+    link.links.delay(2, 1, 1.0)
+    link.source.sendall(b"held")
+    link.links.change(removed=[cut], added=[cut])
+    link.end.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        link.end.recv(4)
+    link.end.settimeout(TIMEOUT_S)
+    link.links.change(removed=[cut])
+    assert link.end.recv(4) == b"held"
+    # Another kind of rule and the other direction stay.
+    assert [rule.kind for rule in link.links.rules()] == [RuleKind.DELAY]
+
+
 def test_a_proxy_that_may_not_send_reads_no_more_than_it_holds(link: Link) -> None:
     link.links.cut(1, 2)
     link.source.settimeout(0.3)

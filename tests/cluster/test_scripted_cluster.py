@@ -1,0 +1,229 @@
+"""The cluster for programs: faults that overlap in any way, and its uses outside of pytest.
+
+One cluster serves all tests; each finds it whole.
+"""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import barnabas
+from barnabas.common.fault_rules import FaultRule
+from barnabas.deploy.faults import has_full_disk
+from barnabas.deploy.process import DeployError
+from barnabas.deploy.scripted_cluster import Cluster
+from barnabas.deploy.state import ZOOKEEPER
+from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
+from barnabas.protocol.errors import BarnabasError
+from tests.support.names import fresh_name
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with barnabas.local_cluster() as cluster:
+        cluster.create_topic("t", partitions=1)
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def left_whole(cluster: Cluster) -> Iterator[None]:
+    yield
+    assert states(cluster) == ["running"] * 3
+    assert cluster._local.links.rules() == []
+    assert cluster._admin.describe_fault_rules().rules == []
+    cluster.wait_until_whole(5)
+
+
+def states(cluster: Cluster) -> list[str]:
+    return [broker.state for broker in cluster._local.brokers]
+
+
+def test_a_server_is_as_the_faults_that_still_hold_want_it(cluster: Cluster) -> None:
+    with cluster.paused(1):
+        with cluster.killed(1):
+            with cluster.paused(1), cluster.disk_full(1), cluster.stopped(1):
+                pass
+            assert states(cluster) == ["gone", "running", "running"]
+        assert states(cluster) == ["paused", "running", "running"]
+    with cluster.disk_full(2):
+        assert has_full_disk(cluster._local, 2)
+        with cluster.killed(2):
+            pass
+        assert has_full_disk(cluster._local, 2)
+    assert not has_full_disk(cluster._local, 2)
+
+
+def test_faults_end_in_any_order(cluster: Cluster) -> None:
+    killed, paused, full = cluster.killed(1), cluster.paused(1), cluster.disk_full(1)
+    rules = cluster.faults(api="Fetch", delay_ms=1)
+    for fault in (killed, paused, full, rules):
+        fault.__enter__()
+    assert states(cluster)[0] == "gone"
+    killed.__exit__()
+    assert states(cluster)[0] == "paused"
+    # It can be given no rules, and none can be taken from it.
+    rules.__exit__()
+    paused.__exit__()
+    assert states(cluster)[0] == "running"
+    assert has_full_disk(cluster._local, 1)
+    full.__exit__()
+
+
+def test_links_break_and_mend_as_the_blocks_say(cluster: Cluster) -> None:
+    def broken() -> set[tuple[str, str, float]]:
+        return {(rule.source, rule.target, rule.delay_ms) for rule in cluster._local.links.rules()}
+
+    both = {("1", "2", 0), ("2", "1", 0)}
+    with cluster.severed(1, 2):
+        with cluster.cut(1, 2), cluster.slow(1, 2, delay_ms=50), cluster.slow(1, 2):
+            assert broken() == both | {("1", "2", 200)}
+        assert broken() == both
+        # Neither end could take part in a whole cluster now, so nothing is waited for.
+        with cluster.killed(3):
+            pass
+    with cluster.slow(1, 2, delay_ms=50):
+        with cluster.slow(1, 2):
+            pass
+        assert broken() == {("1", "2", 50)}
+
+
+def test_a_client_that_is_cut_off_does_not_hinder_the_cluster_itself(cluster: Cluster) -> None:
+    leader = cluster.leader_of("t")
+    with cluster.producer() as producer, cluster.cut("client", leader), cluster.cut(leader, "client"):
+        assert cluster.leader_of("t") == leader
+        sent = producer.send("t", b"held")
+        with cluster.killed(leader):
+            # Another one leads, and takes it.
+            sent.result(30)
+
+
+def test_zookeeper_is_down_together_with_brokers(cluster: Cluster) -> None:
+    def is_up() -> bool:
+        return cluster._local.server(ZOOKEEPER).is_alive
+
+    with cluster.zookeeper_down():
+        with cluster.killed(1), cluster.zookeeper_down():
+            pass
+        # Broker 1 waits for it.
+        assert (is_up(), states(cluster)) == (False, ["running"] * 3)
+    assert is_up()
+    cluster.create_topic("after", partitions=1)
+    assert cluster.leader_of("after") in cluster.broker_ids
+
+
+def test_a_broker_that_ends_by_itself_is_named_and_started_again(cluster: Cluster) -> None:
+    killed = r"broker 2 had ended by itself \(exit code -9\); it is started again"
+    with pytest.warns(RuntimeWarning, match=killed), cluster.slow(1, 3):
+        cluster._local.broker(2).kill()
+    assert states(cluster) == ["running"] * 3
+    cluster._local.broker(2).kill()
+    with pytest.warns(RuntimeWarning, match=killed):
+        with pytest.raises(DeployError, match="broker 2 is not running"), cluster.paused(2):
+            pass
+
+
+def test_an_error_in_a_block_undoes_its_faults(cluster: Cluster) -> None:
+    with pytest.raises(ZeroDivisionError), cluster.killed(1), cluster.severed(2, ZOOKEEPER):
+        raise ZeroDivisionError
+    rule = FaultRule(name="same", api="Fetch", delay_ms=1)
+    with (
+        cluster.faults(rule),
+        pytest.raises(ValueError, match="name='same': a fault rule of this name holds"),
+    ):
+        with cluster.faults(rule):
+            pass
+
+
+def test_protocol_faults_hit_the_requests_of_a_block_alone(cluster: Cluster) -> None:
+    leader = cluster.leader_of("t")
+    with cluster.producer() as producer:
+        with cluster.faults(api="Produce", topic="t", error="NOT_LEADER_OR_FOLLOWER", times=2) as fault:
+            producer.send_and_wait("t", b"refused twice")
+            assert fault.hits == 2
+            with cluster.killed(leader):
+                pass
+            # Its new process has the rule too, and the hits of the former one are not lost.
+            rules = cluster._admin.describe_fault_rules().rules
+            assert [sorted(rule.brokers) for rule in rules] == [[1, 2, 3]]
+            assert fault.hits == 2
+        producer.send_and_wait("t", b"not refused")
+    assert fault.hits == 2
+    with cluster.faults(api="Fetch", delay_ms=1, broker=2):
+        assert [sorted(rule.brokers) for rule in cluster._admin.describe_fault_rules().rules] == [[2]]
+
+
+def test_a_wrong_argument_of_a_fault_is_named_at_once(cluster: Cluster) -> None:
+    ends = "expected one of broker 1, broker 2, broker 3, zookeeper, client"
+    for make, said in [
+        (lambda: cluster.disk_full(9), "there is no broker 9 .* there are 1, 2, 3"),
+        (lambda: cluster.cut(9, 1), f"source=9: {ends}"),
+        (lambda: cluster.cut(1, None), f"target=None: {ends}"),
+        (lambda: cluster.severed(True, 1), f"one=True: {ends}"),
+        (lambda: cluster.severed(1, "clients"), f"other='clients': {ends}"),
+        (lambda: cluster.cut(2, "2"), "a link has two ends, not '2' twice"),
+        (lambda: cluster.slow(1, 2, delay_ms=-5), "delay_ms=-5: expected milliseconds"),
+        (lambda: cluster.faults(api="Prduce", drop=True), "did you mean Produce"),
+        (lambda: cluster.faults(broker=9, drop=True), "there is no broker 9 "),
+        (lambda: cluster.faults("Produce"), "'Produce': expected a FaultRule"),
+        (lambda: cluster.faults(), "the fault rule has no action"),
+    ]:
+        with pytest.raises((BarnabasError, TypeError, ValueError), match=said):
+            make()
+
+
+async def test_the_loop_runs_on_while_a_fault_begins_and_ends(cluster: Cluster) -> None:
+    leader = await cluster.aio.leader_of("t")
+    async with cluster.aio.producer() as producer, cluster.killed(leader):
+        await producer.send_and_wait("t", b"written while a broker is down")
+    async with cluster.aio.consumer() as consumer:
+        consumer.subscribe(["t"])
+        assert (await anext(consumer)).topic == "t"
+
+
+async def test_a_fault_whose_beginning_is_cancelled_does_not_stay(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, may_begin, kill = threading.Event(), threading.Event(), cluster._faults._inject
+
+    def inject(fault: Any) -> None:
+        begins.set()
+        may_begin.wait()
+        kill(fault)
+
+    async def hold() -> None:
+        async with cluster.stopped(1):
+            raise AssertionError("the block was entered")
+
+    monkeypatch.setattr(cluster._faults, "_inject", inject)
+    holding = asyncio.create_task(hold())
+    await asyncio.to_thread(begins.wait)
+    holding.cancel()
+    may_begin.set()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    assert states(cluster) == ["running"] * 3
+
+
+def test_a_cluster_in_a_directory_is_continued_and_needs_no_links(
+    tmp_path: Path, zookeeper: ZooKeeper | ExistingZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BARNABAS_ZOOKEEPER", fresh_name(f"{zookeeper.connect}/scripted"))
+
+    def one() -> AbstractContextManager[Cluster]:
+        return barnabas.local_cluster(brokers=1, links=False, directory=tmp_path)
+
+    with one() as cluster:
+        cluster.create_topic("kept")
+        with pytest.raises(DeployError, match="barnabas_links = true"):
+            cluster.cut("client", 1)
+        with pytest.raises(DeployError, match="runs already"):
+            cluster.start()
+        with pytest.raises(DeployError, match="does not belong to the cluster"):
+            cluster.zookeeper_down()
+    with one() as cluster, cluster.admin() as admin:
+        assert "kept" in admin.list_topics()
