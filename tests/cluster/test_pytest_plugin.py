@@ -119,32 +119,6 @@ def test_it(barnabas_cluster):
     assert "the end of" not in ran.stdout
 
 
-def test_two_faults_at_a_time_are_undone_one_by_one(tmp_path: Path, run_suite: RunSuite) -> None:
-    code = """
-import time
-
-def wait_isr(cluster, topic, isr):
-    deadline = time.monotonic() + 30
-    while set(cluster._admin.describe_topics(topic)[topic].partitions[0].isr) != isr:
-        # A killed broker leaves the ISR when its session ends.
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-def test_nested(barnabas_cluster, barnabas_topic):
-    with barnabas_cluster.killed(1):
-        with barnabas_cluster.killed(2):
-            pass
-        wait_isr(barnabas_cluster, barnabas_topic, {2, 3})
-        with barnabas_cluster.paused(3):
-            pass
-        wait_isr(barnabas_cluster, barnabas_topic, {2, 3})
-    wait_isr(barnabas_cluster, barnabas_topic, {1, 2, 3})
-    barnabas_cluster.wait_until_whole(10)
-"""
-    ran = run_suite(suite(tmp_path, code))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
 def test_a_marker_overrides_the_settings_of_the_ini_file(tmp_path: Path, run_suite: RunSuite) -> None:
     """Transactions work in clusters of one and of two brokers too."""
     code = """
