@@ -186,8 +186,9 @@ def on_cluster(
     check: Callable[[argparse.Namespace], object] = lambda options: None,
     json_help: str = "print JSON",
     epilog: str | None = None,
+    **settings: Any,
 ) -> Action:
-    """An action on the chosen cluster: `work` takes the options and an admin client.
+    """An action on the chosen cluster: `work` takes the options and an admin client with these settings.
 
     `check` comes before the connection: it raises CommandError for options that do not fit together, and may
     replace their texts by what they mean.
@@ -195,17 +196,20 @@ def on_cluster(
 
     def run(options: argparse.Namespace) -> int:
         check(options)
-        return run_async(with_admin(options, work))
+        return run_async(with_admin(options, work, **settings))
 
     return Action(name, help, run, (*arguments, *cluster_options(json_help)), epilog)
 
 
 async def with_admin(
-    options: argparse.Namespace, work: Callable[[argparse.Namespace, Admin], Awaitable[int | None]]
+    options: argparse.Namespace,
+    work: Callable[[argparse.Namespace, Admin], Awaitable[int | None]],
+    **settings: Any,
 ) -> int:
     """Connect to the chosen cluster, then do the work; returns the exit code."""
     options.connected_to = chosen_bootstrap(options)
-    async with make_admin(options.connected_to, command_settings(options, AdminConfig)) as admin:
+    chosen = {**command_settings(options, AdminConfig), **settings}
+    async with make_admin(options.connected_to, chosen) as admin:
         return await work(options, admin) or OK
 
 

@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "users": ("users", "create, change, delete and list users, their passwords and quotas"),
     "acls": ("acls", "grant rights to users, revoke and list them"),
     "features": ("features", "show and change the features that all brokers of the cluster use"),
+    "faults": ("faults", "make brokers answer requests with errors, late or not at all, for tests"),
     "produce": ("produce", "write lines from stdin or a file as records"),
     "consume": ("consume", "print the records of a topic"),
     "broker": ("broker", "run one broker in the foreground"),

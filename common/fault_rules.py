@@ -28,7 +28,8 @@ _MAX_NAME: Final = 128
 _MAX_PATTERN: Final = 256
 _MAX_COUNT: Final = (1 << 31) - 1
 _MAX_SEED: Final = (1 << 63) - 1
-REQUESTERS: Final = ("clients", "brokers", "all")
+_FROM: Final = {"clients": "", "brokers": "from brokers", "all": "from clients and brokers"}
+REQUESTERS: Final = tuple(_FROM)
 
 
 def _plain(name: str) -> str:
@@ -117,15 +118,16 @@ class FaultRule:
 
     @property
     def conditions(self) -> str:
-        """The conditions in words, as ``the 3rd Produce of topic orders``."""
+        """The conditions in words, as ``request 3 of Produce for topic orders``."""
         which = "every request" if self.nth is None else f"request {self.nth}"
-        parts = [f"{which} of {', '.join(self.api)}" if self.api else which]
-        parts += [] if self.client_id is None else [f"from client {self.client_id}"]
-        parts += [] if self.topic is None else [f"for topic {self.topic}"]
-        parts += [] if self.requests == "clients" else [f"of {self.requests}"]
-        parts += [] if self.times is None else [f"{self.times} times at most"]
+        words = [f"{which} of {', '.join(self.api)}" if self.api else which]
+        words += [] if self.client_id is None else [f"from client {self.client_id}"]
+        words += [] if self.requests == "clients" else [_FROM[self.requests]]
+        words += [] if self.topic is None else [f"for topic {self.topic}"]
+        parts = [" ".join(words)]
+        parts += [] if self.times is None else [f"at most {self.times}"]
         parts += [] if self.probability == 1 else [f"with probability {self.probability:g}"]
-        return " ".join(parts)
+        return ", ".join(parts)
 
     # ---- checks
 

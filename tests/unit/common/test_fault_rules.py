@@ -68,7 +68,11 @@ def test_a_rule_is_described_in_words() -> None:
     rule = FaultRule(
         api="Produce", topic="orders", nth=3, delay_ms=200, error="REQUEST_TIMED_OUT", after=True
     )
-    assert str(rule) == "delay 200 ms, REQUEST_TIMED_OUT after handling request 3 of Produce for topic orders"
+    assert rule.action == "delay 200 ms, REQUEST_TIMED_OUT after handling"
+    assert rule.conditions == "request 3 of Produce for topic orders"
+    rule = FaultRule(drop=True, times=2, probability=0.5, requests="all", client_id="a*")
+    said = "drop every request from client a* from clients and brokers, at most 2, with probability 0.5"
+    assert str(rule) == said
 
 
 def test_a_rule_is_received_as_it_was_sent() -> None:
