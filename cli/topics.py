@@ -1,4 +1,4 @@
-"""`barnabas topics create|list|describe|alter|add-partitions|delete`."""
+"""`barnabas topics create|list|describe|alter|add-partitions|delete|delete-records`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ from collections.abc import Iterable
 from typing import Any
 
 from barnabas.cli import configs
-from barnabas.cli.action import Row, actions, answer, arg, flag, pick, repeated
+from barnabas.cli.action import Row, actions, answer, arg, flag, one_of, pick, repeated, show
 from barnabas.cli.arguments import SHORT_MAX, key_values, number, on_cluster
 from barnabas.cli.exit_codes import USAGE, CommandError, check_topics
 from barnabas.cli.output import print_json, print_table
 from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
+from barnabas.client.admin.offset_reset import (
+    ToOffset,
+    chosen_partitions,
+    partition_counts,
+    plan_start,
+    time_ms,
+)
 from barnabas.client.errors import TopicErrors
 from barnabas.client.metadata import PartitionInfo, TopicInfo
+from barnabas.client.offsets import LATEST
+from barnabas.common.settings import LONG_MAX
 from barnabas.common.texts import count
 from barnabas.protocol.errors import ApiError, TopicAlreadyExistsError
 from barnabas.protocol.messages.configs import ConfigSource
@@ -132,6 +141,32 @@ async def _delete(options: argparse.Namespace, admin: Admin) -> None:
     answer(options, {"deleted": options.topics}, *(f"topic {name} deleted" for name in options.topics))
 
 
+async def _delete_records(options: argparse.Namespace, admin: Admin) -> None:
+    counts = await partition_counts(admin)
+    numbers = ",".join(map(str, options.partition))
+    partitions = chosen_partitions([f"{options.topic}:{numbers}" if numbers else options.topic], counts)
+    plan = await plan_start(admin, partitions, options.until)
+    if not options.dry_run:
+        await admin.delete_records({tp: after for tp, (before, after) in plan.items() if after > before})
+    rows: list[Row] = [
+        tp._asdict() | {"before": before, "after": after, "deleted": after - before}
+        for tp, (before, after) in plan.items()
+    ]
+    if not options.json:
+        total = sum(row["deleted"] for row in rows)
+        print(f"topic {options.topic}: {count(total, 'offset')} {'would be ' * options.dry_run}deleted")
+    value = {"topic": options.topic, "changed": not options.dry_run, "partitions": rows}
+    show(options, rows, ("partition", "before", "after", "deleted"), value=value)
+
+
+def _check_delete_records(options: argparse.Namespace) -> None:
+    options.until = LATEST
+    if options.before is not None:
+        options.until = ToOffset(options.before)
+    elif options.before_time is not None:
+        options.until = time_ms(options.before_time)
+
+
 def topic_object(topic: TopicInfo) -> Row:
     return {
         "name": topic.name,
@@ -189,4 +224,19 @@ add_arguments = actions(
         check=_check_add_partitions,
     ),
     on_cluster("delete", "delete topics and their records", _delete, arg("topics", "TOPIC", nargs="+")),
+    on_cluster(
+        "delete-records",
+        "delete the oldest records of a topic, so that its logs begin later",
+        _delete_records,
+        arg("topic", "TOPIC"),
+        repeated("--partition", "P", "default: all partitions", type=number(0)),
+        one_of(
+            arg("--before", "OFFSET", "records before this offset", type=number(0, LONG_MAX)),
+            arg("--before-time", "TIME", "records before the first one since 2025-01-31T12:00:00, in UTC"),
+            flag("--all", "all records that are there now"),
+            required=True,
+        ),
+        flag("--dry-run", "show the starts and change nothing"),
+        check=_check_delete_records,
+    ),
 )

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from barnabas.protocol import errors as protocol
 from barnabas.protocol.errors import *  # noqa: F403 - all of them, for callers that catch them
+from barnabas.protocol.ids import TopicPartition
 
 if TYPE_CHECKING:
     from barnabas.client.consumer.partition_state import ConsumerRecord
+
+N = TypeVar("N")
 
 
 class ClientClosed(protocol.LocalError):
@@ -143,10 +146,10 @@ class TransactionOutcomeUnknown(protocol.LocalError, TimeoutError):
     retriable = True
 
 
-class _SomeFailed(protocol.BarnabasError):
+class _SomeFailed(protocol.BarnabasError, Generic[N]):
     """``errors`` has each failure by name, ``results`` the results of the others."""
 
-    def __init__(self, errors: Mapping[str, protocol.BarnabasError], results: Mapping[str, object]) -> None:
+    def __init__(self, errors: Mapping[N, protocol.BarnabasError], results: Mapping[N, object]) -> None:
         super().__init__("; ".join(f"{name}: {error}" for name, error in errors.items()))
         self.errors = dict(errors)
         self.results = dict(results)
@@ -155,12 +158,16 @@ class _SomeFailed(protocol.BarnabasError):
         return type(self), (self.errors, self.results)
 
 
-class TopicErrors(_SomeFailed):
+class TopicErrors(_SomeFailed[str]):
     """Some of several topics failed: ``errors`` has their errors, ``results`` the results of the others."""
 
 
-class GroupErrors(_SomeFailed):
+class GroupErrors(_SomeFailed[str]):
     """Some of several groups failed: ``errors`` has their errors; the keys of ``results`` are the others."""
+
+
+class PartitionErrors(_SomeFailed[TopicPartition]):
+    """Some of several partitions failed: ``errors`` has their errors, ``results`` those of the others."""
 
 
 def report_bug(message: str, bug: BaseException) -> protocol.BarnabasError:

@@ -28,6 +28,7 @@ from barnabas.client.admin.log_dirs import BrokerLogDirs, BrokerReplicas, TopicP
 from barnabas.client.admin.peek import BatchSize, LogBatch, LogPiece, PeekAdmin
 from barnabas.client.admin.placement import PartitionReassignment, PlacementAdmin
 from barnabas.client.admin.quotas import QuotaAdmin
+from barnabas.client.admin.records import RecordAdmin
 from barnabas.client.admin.topics import CreatedTopic, NewPartitions, NewTopic
 from barnabas.client.admin.transactions import (
     HangingTransaction,
@@ -114,7 +115,15 @@ class FeatureDescription(NamedTuple):
 
 
 class Admin(
-    TransactionAdmin, GroupAdmin, PlacementAdmin, FaultRuleAdmin, PeekAdmin, AclAdmin, UserAdmin, QuotaAdmin
+    TransactionAdmin,
+    GroupAdmin,
+    PlacementAdmin,
+    FaultRuleAdmin,
+    RecordAdmin,
+    PeekAdmin,
+    AclAdmin,
+    UserAdmin,
+    QuotaAdmin,
 ):
     """Settings as in `AdminConfig`, by name, or as one ``config``; names replace those of the config."""
 

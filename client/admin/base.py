@@ -67,7 +67,7 @@ def error_of(result: Any, text: str) -> ApiError | None:
 
 
 def raise_errors(
-    outcomes: Mapping[str, object], count: int, of_several: Callable[..., BarnabasError] = TopicErrors
+    outcomes: Mapping[Any, object], count: int, of_several: Callable[..., BarnabasError] = TopicErrors
 ) -> None:
     """Raise the one error of a call about one thing, else the error ``of_several`` if any of them failed."""
     errors = {name: error for name, error in outcomes.items() if isinstance(error, BarnabasError)}

@@ -29,6 +29,7 @@ class Admin(BlockingClient[_Admin]):
     describe_log_dirs = hop(_Admin.describe_log_dirs)
     alter_replica_log_dirs = hop(_Admin.alter_replica_log_dirs)
     list_offsets = hop(_Admin.list_offsets)
+    delete_records = hop(_Admin.delete_records)
     watch_topics = hop(_Admin.watch_topics)
     wait_for_records = hop(_Admin.wait_for_records)
     batch_sizes = hop(_Admin.batch_sizes)

@@ -100,8 +100,7 @@ async def plan_reset(
         case ToOffsets(offsets):
             requested = offsets
         case _:
-            since = await offsets_at(admin, chosen, start)
-            requested = {tp: offset if offset >= 0 else end[tp] for tp, offset in since.items()}
+            requested = await _first_since(admin, start, end)
     return [
         PlannedOffset(
             tp, before.get(tp), within(requested[tp], first[tp], end[tp]), requested[tp], first[tp], end[tp]
@@ -109,6 +108,33 @@ async def plan_reset(
         for tp in chosen
         if tp in requested
     ]
+
+
+async def _first_since(
+    admin: Admin, start: str | int, end: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The first offset at or after a time, else the end."""
+    since = await offsets_at(admin, end, start)
+    return {tp: offset if offset >= 0 else end[tp] for tp, offset in since.items()}
+
+
+async def plan_start(
+    admin: Admin, partitions: Iterable[TopicPartition], until: ToOffset | str | int
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The start of each log, and its start once the records before an offset or a time are deleted.
+
+    `until` may be ``latest``.
+    """
+    chosen = sorted(partitions)
+    first = await offsets_at(admin, chosen, EARLIEST)
+    end = await offsets_at(admin, chosen, LATEST)
+    if isinstance(until, ToOffset):
+        wanted = dict.fromkeys(chosen, until.offset)
+    elif until == LATEST:
+        wanted = end
+    else:
+        wanted = await _first_since(admin, until, end)
+    return {tp: (first[tp], within(wanted[tp], first[tp], end[tp])) for tp in chosen}
 
 
 def within(offset: int, first: int, end: int) -> int:

@@ -205,6 +205,11 @@ def test_topics_can_be_described_and_deleted(barnabas: Barnabas, topic: str) -> 
     heading, settings, *_ = barnabas("topics", "describe", topic).stdout.splitlines()
     assert heading.startswith(f"{topic}  3 partitions  2 replicas each  ")
     assert settings == "settings: retention.ms=86400000"
+    barnabas("produce", topic, "--partition", "1", stdin="a\nb\nc\n")
+    words = ("topics", "delete-records", topic, "--partition", "1")
+    assert "1 offset would be deleted" in barnabas(*words, "--before", "1", "--dry-run").stdout
+    trimmed = json.loads(barnabas(*words, "--all", "--json").stdout)
+    assert trimmed["partitions"] == [{"topic": topic, "partition": 1, "before": 0, "after": 3, "deleted": 3}]
     assert json.loads(barnabas("topics", "delete", topic, "--json").stdout) == {"deleted": [topic]}
     assert topic not in barnabas("topics", "list").stdout.split()
 

@@ -151,10 +151,11 @@ class FakePartition:
             broker_epoch=NO_BROKER_EPOCH,
             registered_broker_epoch=None,
             fetch_offset=Offset(offset),
-            log_start_offset=Offset(0),
+            log_start_offset=self.log.log_start_offset,
             leader_log_end_offset=Offset(self.log_end_offset),
             now_ms=0,
         )
+        self._cluster.brokers[self.leader].replicas.deletions.check(self.tp)
         self.wake_consumers()
 
     def delete_records(self, before: int) -> None:

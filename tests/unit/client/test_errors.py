@@ -15,6 +15,7 @@ from barnabas.client.errors import (
     ErrorCode,
     GroupErrors,
     LogTruncated,
+    PartitionErrors,
     RecordDeserializationError,
     SerializationError,
     TopicErrors,
@@ -28,6 +29,7 @@ from barnabas.protocol.record_batch import TimestampType
 RECORD = ConsumerRecord("t", 1, Offset(7), 0, b"key", b"\xff", (("h", b"1"),), TimestampType.CREATE_TIME)
 WITH_FIELDS = (
     "GroupErrors",
+    "PartitionErrors",
     "LogTruncated",
     "RecordDeserializationError",
     "SerializationError",
@@ -75,6 +77,7 @@ def test_each_record_of_a_failed_batch_raises_an_error_of_its_own() -> None:
         TopicErrors({"t": api_error(ErrorCode.INVALID_TOPIC_EXCEPTION, "a name")}, {"u": 3}),
         SerializationError("it is no text", "t", "key"),
         RecordDeserializationError("it is no text", RECORD, "value"),
+        PartitionErrors({TopicPartition("t", 0): api_error(ErrorCode.POLICY_VIOLATION, "no")}, {}),
         GroupErrors({"g": api_error(ErrorCode.NON_EMPTY_GROUP, "it has members")}, {"h": None}),
         *(
             error_class("a reason")
