@@ -86,3 +86,10 @@ def test_after_the_end_of_the_process_its_forks_are_dead_and_another_forks(
     assert _wait_ended(_fork(tmp_path, "--version")) == 0
     assert forks != [first]
     forks[0].close()
+
+
+def test_nothing_is_forked_on_macos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preloaded, "_FORKS", False)
+    monkeypatch.setattr(preloaded, "_usable_forks", lambda: pytest.fail("a process that forks was started"))
+    preloaded.preload()
+    assert fork_broker(["broker"], log_file=tmp_path / "broker.log", environment={}) is None

@@ -109,6 +109,15 @@ def test_a_system_without_preadv_reads_the_same(tmp_path: Path, monkeypatch: pyt
     assert read(buffer, 7, may_wait=True) == 0
 
 
+def test_a_system_that_takes_no_advice_is_given_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    file = SegmentFile(path, 7)
+    file.read_into(memoryview(bytearray(1)), 0)
+    monkeypatch.delattr(os, "posix_fadvise")
+    file.will_need(0, 7)
+
+
 def test_the_file_systems_map_of_holes_is_not_trusted_on_macos(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
