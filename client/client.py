@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ClientClosed
+from barnabas.client.metrics import Metrics
 
 _AFTER_ERROR_S: Final = 3.0
 """A program that gets Ctrl-C or SIGTERM must end within seconds, also if no broker answers."""
@@ -77,6 +78,13 @@ class Client(ABC):
         """Disconnect. Idempotent."""
         if self._cluster is not None and not self._has_lost_loop():
             self._cluster.close()
+
+    def metrics(self) -> Metrics:
+        """A snapshot of what the client has measured, by Kafka's names: see `docs/client.md`.
+
+        It asks nobody; any thread may call it, also after `close`. Before the start it has no requests.
+        """
+        return {} if self._cluster is None else self._cluster.metrics()
 
     def _has_lost_loop(self) -> bool:
         """For `close`: whether the event loop has ended, and the connections with it. Raises ClientClosed."""

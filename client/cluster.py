@@ -24,10 +24,12 @@ from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
 from barnabas.client.first_answer import HedgeDelay, first_answer
 from barnabas.client.metadata import Leader, MetadataCache, TopicInfo
+from barnabas.client.metrics import Metrics, since
 from barnabas.client.wire_choice import WireChoice
 from barnabas.common.backoff import Retries
 from barnabas.common.channel import Answer, Channel
 from barnabas.common.dialects import NO_FEATURES, Wire
+from barnabas.common.traffic import Traffic
 from barnabas.protocol.codec_msgpack import check_values
 from barnabas.protocol.errors import (
     AuthenticationFailed,
@@ -92,6 +94,7 @@ class Cluster:
         self._requested_topics: Counter[str] = Counter()
         """Topics that calls request now, with the number of calls."""
         self._pool = BufferPool()
+        self._traffic = Traffic()
         self._security = config.make_security()
         self._channels: dict[tuple[BrokerId, str], Channel] = {}
         self._control: dict[tuple[Endpoint, Wire], Channel] = {}
@@ -104,6 +107,8 @@ class Cluster:
         self._refreshing: asyncio.Task[None] | None = None
         self._refresh_now = asyncio.Event()
         self._last_refresh = float("-inf")
+        self._updated_at = time.monotonic()
+        """The time of the last successful refresh, or of the start."""
         self._age_timer: asyncio.TimerHandle | None = None
         self._watch_timer: asyncio.TimerHandle | None = None
         self.refusal: AuthenticationFailed | None = None
@@ -350,6 +355,25 @@ class Cluster:
         if not self.is_closed:
             self.request_refresh(at_once=self.cache.invalidate_node(node_id))
 
+    def metrics(self) -> Metrics:
+        """The measurements of `CLIENT_METRICS`. Any thread."""
+        traffic = self._traffic
+        # Lists, because the loop may add a connection meanwhile.
+        channels = [*list(self._channels.values()), *list(self._control.values())]
+        return {
+            "connection-count": traffic.opened - traffic.closed,
+            "connection-creation-total": traffic.opened,
+            "connection-close-total": traffic.closed,
+            "successful-authentication-total": traffic.authenticated,
+            "failed-authentication-total": traffic.refused,
+            "request-total": traffic.requests,
+            "response-total": traffic.responses,
+            "outgoing-byte-total": traffic.sent_bytes,
+            "incoming-byte-total": traffic.received_bytes,
+            "requests-in-flight": sum(channel.in_flight for channel in channels),
+            "metadata-age": since(self._updated_at),
+        }
+
     # Refreshing
 
     async def refresh(self, *, at_once: bool = False) -> None:
@@ -417,6 +441,7 @@ class Cluster:
             topics = [topic for topic in topics if topic.name not in missing] + response.topics
         response.topics = topics
         self.cache.update(response)
+        self._updated_at = time.monotonic()
         if self.cache.is_stale:
             # A broker without ZooKeeper answers from stale metadata, so others are asked next time.
             self._stale_endpoint = next((endpoint for endpoint, _ in self._control), None)
@@ -553,6 +578,7 @@ class Cluster:
             pool=self._pool,
             wire=wire,
             security=self._security,
+            traffic=self._traffic,
         )
 
     def _check_open(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, g
 
 from barnabas.client.client import Client
 from barnabas.client.errors import ClientClosed
+from barnabas.client.metrics import Metrics
 from barnabas.common.threads import LoopThread
 
 C = TypeVar("C", bound=Client)
@@ -191,6 +192,10 @@ class BlockingClient(Generic[C_co]):
         if self._thread.closed_reason is None:
             self._thread.call(self._client.close)
             self._thread.stop("the client is closed")
+
+    def metrics(self) -> Metrics:
+        """A snapshot of what the client has measured; any thread may take it, also after `close`."""
+        return self._client.metrics()
 
     def __enter__(self) -> Self:
         return self

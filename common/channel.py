@@ -35,6 +35,7 @@ from barnabas.common.connection import Connection, open_connection, tls_failure
 from barnabas.common.dialects import NATIVE, Dialect, Features, Wire
 from barnabas.common.opening import Gate, Opening, authenticate, negotiate
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity, Login
+from barnabas.common.traffic import Traffic
 from barnabas.protocol.errors import (
     AuthenticationFailed,
     ClosedUnanswered,
@@ -123,6 +124,7 @@ class Channel:
         wire: Wire | str = Wire.NATIVE,
         ends_with_silent_host: bool = False,
         security: ChannelSecurity = PLAINTEXT,
+        traffic: Traffic | None = None,
     ) -> None:
         """``ends_with_silent_host``: see `connection.end_with_silent_host`."""
         self.endpoint = endpoint
@@ -134,6 +136,7 @@ class Channel:
         self._idle_ms = connections_max_idle_ms
         self._max_frame_bytes = max_frame_bytes
         self._pool = pool or BufferPool()
+        self._traffic = traffic or Traffic()
         self._on_close = on_close
         self._wire = Wire(wire)
         self._ends_with_silent_host = ends_with_silent_host
@@ -363,7 +366,10 @@ class Channel:
             self._backoff.failed(loop.time())
             self._move(ChannelState.DISCONNECTED)
             reason = self._reason(error)
-            self._refusal = reason if isinstance(reason, AuthenticationFailed) else None
+            self._refusal = None
+            if isinstance(reason, AuthenticationFailed):
+                self._refusal = reason
+                self._traffic.refused += 1
             if reason is error:
                 raise
             raise reason from error
@@ -396,6 +402,7 @@ class Channel:
             dialect = NATIVE if self._wire is Wire.NATIVE else await negotiate(opening)
             if client is not None:
                 session_ms = await authenticate(self.endpoint, client, lambda m: opening.ask(dialect, m))
+                self._traffic.authenticated += 1
             # After the last answer arrived and before it was read.
             opening.check_open()
         except BaseException:
@@ -494,11 +501,16 @@ class Channel:
 
     def _refused(self, error: AuthenticationFailed) -> None:
         self._refusal = error
+        self._traffic.refused += 1
         self._backoff.failed(asyncio.get_running_loop().time())
 
     def _new_connection(self) -> Connection:
         return Connection(
-            self, self._pool, self._max_frame_bytes, ends_with_silent_host=self._ends_with_silent_host
+            self,
+            self._pool,
+            self._max_frame_bytes,
+            traffic=self._traffic,
+            ends_with_silent_host=self._ends_with_silent_host,
         )
 
     def _move(self, state: ChannelState) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from barnabas.common.traffic import Traffic
 from barnabas.protocol.errors import ConnectionClosed, MalformedFrame, TlsHandshakeFailed
 from barnabas.protocol.frames import BufferPool, FrameReceiver
 from barnabas.protocol.ids import Endpoint
@@ -36,9 +37,11 @@ class Connection(asyncio.BufferedProtocol):
         pool: BufferPool,
         max_frame_bytes: int,
         *,
+        traffic: Traffic | None = None,
         ends_with_silent_host: bool = False,
     ) -> None:
         self._owner = owner
+        self._traffic = traffic or Traffic()
         self._ends_with_silent_host = ends_with_silent_host
         self._receiver = FrameReceiver(pool, max_frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -64,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transport has the same methods, but not the base class.
         self._transport = cast(asyncio.Transport, transport)
+        self._traffic.opened += 1
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_WATER_BYTES)
         sock = transport.get_extra_info("socket")
         # macOS refuses the options of a connection that its peer has closed already.
@@ -79,9 +83,11 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._ended:
             return
+        self._traffic.received_bytes += nbytes
         try:
             frames = self._receiver.buffer_updated(nbytes)
             if frames:
+                self._traffic.responses += len(frames)
                 self._owner.received(self, frames)
         except MalformedFrame as error:
             self._end(error)
@@ -99,9 +105,11 @@ class Connection(asyncio.BufferedProtocol):
         self._end(exc)
 
     def write(self, buffers: list[Buffer]) -> None:
-        """Send the buffers, without a copy if the loop can. Raises ConnectionClosed."""
+        """Send the buffers of one request, without a copy if the loop can. Raises ConnectionClosed."""
         if self._transport is None or not self.is_usable:
             raise ConnectionClosed("the connection is closing")
+        self._traffic.requests += 1
+        self._traffic.sent_bytes += sum(map(len, buffers))
         if len(buffers) == 1:
             self._transport.write(buffers[0])
         else:
@@ -109,6 +117,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close at once, without a call of the owner's `lost`. Idempotent."""
+        if self._transport is not None and not self._ended:
+            self._traffic.closed += 1
         self._ended = True
         # Waiting callers go on after the owner's `lost`; a writer checks `is_usable` next.
         self.ended.set()

@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Final
 
 from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer.measurements import ConsumerMetrics
 from barnabas.client.consumer.partition_state import AnyRecord, PartitionState, Reset, reset_of
 from barnabas.client.errors import BarnabasError, RecordDeserializationError, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
@@ -91,6 +92,7 @@ class Assignment:
         self._deserializers = deserializers
         self._changed = changed
         self.states: dict[TopicPartition, PartitionState] = {}
+        self.metrics = ConsumerMetrics()
         self._turns: deque[PartitionState] = deque()
         self._searches: set[asyncio.Task[None]] = set()
         """Tasks that find the start offsets of new partitions."""
@@ -308,6 +310,7 @@ class Assignment:
                 while len(records) < limit and (taken := state.take(limit - len(records))):
                     in_hand.setdefault(state.tp, int(taken[0].offset))
                     records += taken
+                    self.metrics.records += len(taken)
             except BarnabasError as damage:
                 state.error = damage
             except BaseException:
@@ -316,6 +319,7 @@ class Assignment:
                 self._changed()
                 raise
             made_room = made_room or state.buffered_bytes < before
+            self.metrics.bytes += before - state.buffered_bytes
             self.has_passed = self.has_passed or state.taken_offset > reached
             if state.error is not None and self._failed is None:
                 self._failed = state

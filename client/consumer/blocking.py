@@ -130,7 +130,6 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
     position = hop(_Consumer.position)
     lag = hop_plain(_Consumer.lag)
     high_watermark = hop_plain(_Consumer.high_watermark)
-    metrics = hop_plain(_Consumer.metrics)
     committed = hop(_Consumer.committed)
     partitions_for = hop(_Consumer.partitions_for)
     topic_id = hop_plain(_Consumer.topic_id)

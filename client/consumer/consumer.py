@@ -32,7 +32,7 @@ from barnabas.client.consumer.assignment import by_partition
 from barnabas.client.consumer.fetcher import Fetcher
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.group_session import GroupSession
-from barnabas.client.consumer.partition_state import ConsumerRecord, consumer_metrics
+from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.positions import NEVER, Positions
 from barnabas.client.consumer.subscription import RebalanceListener, select
 from barnabas.client.errors import (
@@ -41,6 +41,7 @@ from barnabas.client.errors import (
     SubscriptionConflict,
 )
 from barnabas.client.metadata import PartitionInfo
+from barnabas.client.metrics import Metrics
 from barnabas.client.offsets import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -93,7 +94,10 @@ class Consumer(Positions, Generic[K_co, V_co]):
         return Cluster(self.config, may_create=self._may_create)
 
     def _started(self, cluster: Cluster) -> None:
-        self._fetcher = Fetcher(cluster, self.config, self._assignment.states, self._arrived.set)
+        assignment = self._assignment
+        self._fetcher = Fetcher(
+            cluster, self.config, assignment.states, self._arrived.set, assignment.metrics
+        )
         if self.config.group_id is not None:
             self._group = GroupSession(cluster, self.config, self._assignment, self._arrived.set)
 
@@ -268,6 +272,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         limit = self._record_limit(max_records)
         only = {state.tp for state in self._states(partitions)}
         self._assignment.in_hand.clear()
+        self._assignment.metrics.polled()
         # Let the fetches run even if the caller polls without ever waiting.
         await asyncio.sleep(0)
         try:
@@ -321,6 +326,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
                             return record
                     assignment.finish_current()
                 assignment.in_hand.clear()
+                assignment.metrics.polled()
                 await asyncio.sleep(0)
                 self._parts()
                 if not assignment.take_current():
@@ -416,9 +422,10 @@ class Consumer(Positions, Generic[K_co, V_co]):
 
     # Metrics and topics
 
-    def metrics(self) -> dict[str, int]:
-        """``records-lag-max`` and ``records-lead-min``, after the first fetch."""
-        return consumer_metrics(self._assignment.states.values())
+    def metrics(self) -> Metrics:
+        # A list, because the loop may change the assignment meanwhile.
+        states = list(self._assignment.states.values())
+        return super().metrics() | self._assignment.metrics.snapshot(states)
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""

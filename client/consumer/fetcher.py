@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from barnabas.client.cluster import FETCH_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
+from barnabas.client.consumer.measurements import ConsumerMetrics
 from barnabas.client.consumer.partition_state import (
     NO_EPOCH,
     FetchedFrame,
@@ -125,12 +126,14 @@ class Fetcher:
         config: ConsumerConfig,
         states: dict[TopicPartition, PartitionState],
         arrived: Callable[[], None],
+        metrics: ConsumerMetrics,
     ) -> None:
         self._cluster = cluster
         self._config = config
         self._isolation = config.isolation
         self._states = states
         self._arrived = arrived
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._is_scheduled = False
         self._is_closed = False
@@ -346,12 +349,14 @@ class Fetcher:
             isolation_level=self._isolation.value,
             rack_id=config.client_rack or "",
         )
+        sent_at = time.monotonic()
         try:
             answer = await self._cluster.request_frame(flight.node_id, request, lane=FETCH_LANE)
         except BarnabasError as error:
             log.debug("a fetch from broker %d failed: %s", flight.node_id, error)
             self._postpone(flight, error)
         else:
+            self._metrics.fetched(sent_at, len(answer.frame.view), answer.body.throttle_time_ms)
             self._settle(flight, answer)
 
     def _postpone(self, flight: Flight, error: BarnabasError) -> None:

@@ -25,6 +25,7 @@ from barnabas.client.ask import ToCoordinator, ask
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.group_membership import Identity, Membership, MemberState
+from barnabas.client.consumer.measurements import ConsumerMetrics
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import CommitFailed, report_bug
 from barnabas.client.offsets import OffsetAndMetadata
@@ -59,11 +60,14 @@ _REFRESH_MS: Final = 1_000
 class CommittedOffsets:
     """The offsets of one group; ``is_member`` is False while partitions are assigned by hand."""
 
-    def __init__(self, link: CoordinatorLink, member: Membership) -> None:
+    def __init__(
+        self, link: CoordinatorLink, member: Membership, metrics: ConsumerMetrics | None = None
+    ) -> None:
         self._cluster = cluster = link.cluster
         self.link = link
         self.member = member
         self._request_timeout_ms = cluster.config.request_timeout_ms
+        self._metrics = metrics or ConsumerMetrics()
         self.is_member = False
 
     async def commit(
@@ -167,7 +171,9 @@ class CommittedOffsets:
                 for (name, topic_id), partitions in topics.items()
             ],
         )
+        sent_at = time.monotonic()
         response = await self.link.ask(request, timeout_ms=timeout_ms)
+        self._metrics.committed(sent_at)
         codes = {tp: answer.error_code for tp, answer in entries(response.topics)}
         if ErrorCode.UNKNOWN_TOPIC_ID in codes.values():
             # Either the coordinator or this client has older metadata than the other.

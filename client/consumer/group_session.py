@@ -68,6 +68,7 @@ class GroupSession:
         self._is_cooperative = is_cooperative(config.assignors)
         self.selection: TopicSelection | None = None
         self._joining: asyncio.Task[Joined | None] | None = None
+        self._joining_since = -_NEVER
         self._background: asyncio.Task[None] | None = None
         self._background_wakeup = asyncio.Event()
         """Set to wake the background before its time."""
@@ -223,6 +224,7 @@ class GroupSession:
             await self._revoke(selection, unwanted)
         if member.state is MemberState.UNJOINED and not member.has_lost_partitions:
             holdings = Holdings(set(self._assignment.states), set(self._remembered), self._held_generation)
+            self._joining_since = time.monotonic()
             self._joining = self._spawn(self._join_with(selection, holdings))
             self._joining.add_done_callback(self._join_done)
 
@@ -240,19 +242,28 @@ class GroupSession:
         joining, self._joining = self._joining, None
         if joining is None or joining.cancelled():
             return
+        metrics = self._assignment.metrics
+        if await self._apply(selection, joining):
+            metrics.rebalanced(self._joining_since)
+        else:
+            metrics.failed_rebalances += 1
+
+    async def _apply(self, selection: TopicSelection, joining: asyncio.Task[Joined | None]) -> bool:
+        """Whether the join has succeeded and its assignment is that of this member."""
         if (error := joining.exception()) is not None:
             self.commits.fail(error)
-            return
+            return False
         joined = joining.result()
         member = self.member
         if joined is None or joined.identity != member.identity:
-            return
+            return False
         try:
             await self._exchange(selection, joined)
         except asyncio.CancelledError:
             # The poll was cancelled in the middle: another join completes the change.
             member.want_rejoin("a rebalance was interrupted")
             raise
+        return not member.has_lost_partitions
 
     async def _exchange(self, selection: TopicSelection, joined: Joined) -> None:
         """Switch to the assignment of the new generation."""
@@ -395,6 +406,7 @@ class GroupSession:
             member.heartbeat_failed(time.monotonic(), config.retry_backoff_ms / 1000)
             return
         reaction = reaction_to(Api.HEARTBEAT, response.error_code)
+        self._assignment.metrics.heartbeat_answered(present)
         if reaction is Reaction.GO_ON:
             member.heard(time.monotonic())
             return
@@ -497,7 +509,7 @@ class GroupSession:
         """Make the helpers of a new member."""
         cluster, config, member = self._cluster, self._config, self.member
         self._link = CoordinatorLink(cluster, CoordinatorType.GROUP, self._group_id, member)
-        self.offsets = CommittedOffsets(self._link, member)
+        self.offsets = CommittedOffsets(self._link, member, self._assignment.metrics)
         self.commits = GroupCommits(config, self.offsets, self._assignment, self._request_upkeep_if_needed)
         self._join = GroupJoin(config, self.offsets)
         self._remembered = set()

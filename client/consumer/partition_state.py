@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import partial
@@ -452,23 +452,3 @@ class PartitionState:
         else:
             self.taken_topic_id = self.topic_id
         return True
-
-
-def consumer_metrics(states: Iterable[PartitionState]) -> dict[str, int]:
-    """Kafka's metrics of the partitions that were fetched at least once, as of the last fetch.
-
-    - ``records-lag-max``: the largest distance of a position to the end that can be read;
-    - ``records-lead-min``: the smallest distance of a position to its log's start. At 0 retention may delete
-      the next records before they are read.
-    """
-    fetched = [
-        (state.position, state.end_offset, state.log_start_offset)
-        for state in states
-        if state.position is not None and state.end_offset >= 0 and state.log_start_offset >= 0
-    ]
-    if not fetched:
-        return {}
-    return {
-        "records-lag-max": max(max(0, end_offset - position) for position, end_offset, _ in fetched),
-        "records-lead-min": min(max(0, position - log_start) for position, _, log_start in fetched),
-    }

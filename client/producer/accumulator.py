@@ -24,7 +24,9 @@ from typing import Final, TypeVar
 from barnabas.client.config import ProducerConfig
 from barnabas.client.errors import BufferExhausted, ClientClosed
 from barnabas.client.metadata import TopicInfo
+from barnabas.client.metrics import Metrics
 from barnabas.client.producer.batch import DeliveryCallback, ProducerBatch, now
+from barnabas.client.producer.measurements import ProducerMetrics
 from barnabas.client.producer.partitioners import KeyCache, KeyPartitioner, check_partition
 from barnabas.client.producer.sequences import MAX_NUMBERED, Pipeline
 from barnabas.protocol.batch_builder import RecordBatchBuilder
@@ -164,6 +166,7 @@ class Accumulator:
         self.active: dict[TopicPartition, PartitionQueue] = {}
         """The queues with unsent or unfinished batches."""
         self.incomplete: set[ProducerBatch] = set()
+        self.metrics = ProducerMetrics()
         self.available_bytes = config.buffer_memory
         """0 ≤ available ≤ buffer_memory; the memory that no batch and no woken waiter has reserved."""
         self.refusal: BarnabasError | None = None
@@ -181,6 +184,14 @@ class Accumulator:
     def is_short_of_memory(self) -> bool:
         """Whether an appender waits for memory; if so, batches do not linger."""
         return bool(self._waiters)
+
+    def snapshot(self) -> Metrics:
+        """The measurements of `PRODUCER_METRICS`. Any thread, without the lock."""
+        return self.metrics.snapshot() | {
+            "buffer-available-bytes": self.available_bytes,
+            "buffer-total-bytes": self.config.buffer_memory,
+            "waiting-threads": len(self._waiters),
+        }
 
     def _make_queue(self, tp: TopicPartition) -> PartitionQueue:
         return PartitionQueue(tp, self.make_pipeline())
@@ -378,7 +389,7 @@ class Accumulator:
 
         On the event loop only. Raises BufferExhausted when the deadline passes, and `refusal`.
         """
-        waiter = _MemoryWaiter(size, asyncio.get_running_loop().create_future())
+        waiter, began = _MemoryWaiter(size, asyncio.get_running_loop().create_future()), now()
         with self.lock:
             self.check_accepting()
             self._waiters.append(waiter)
@@ -394,11 +405,14 @@ class Accumulator:
                 with self.lock:
                     self._release(size)
             elif isinstance(error, TimeoutError):
+                self.metrics.exhausted += 1
                 raise BufferExhausted(
                     f"no {size} bytes of buffer_memory ({self.config.buffer_memory}) became free within "
                     f"max_block_ms ({self.config.max_block_ms})"
                 ) from None
             raise
+        finally:
+            self.metrics.buffer_wait_s += now() - began
         return size
 
     def _withdraw(self, waiter: _MemoryWaiter) -> bool:
@@ -435,6 +449,7 @@ class Accumulator:
         if batch is queue.open:
             queue.let_go()
         batch.close()
+        self.metrics.queue_time_ms.add((now() - batch.created_at) * 1000)
         queue.pipeline.add(batch)
         queue.batches.popleft()
         return batch

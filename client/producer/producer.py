@@ -36,6 +36,7 @@ from barnabas.client.config import ProducerConfig, ProducerSettings
 from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ClientClosed, IllegalTransactionState
 from barnabas.client.metadata import PartitionInfo
+from barnabas.client.metrics import Metrics
 from barnabas.client.offsets import GroupMetadata, OffsetsOrRecords, offsets_after
 from barnabas.client.producer.accumulator import Accumulator, TopicQueues
 from barnabas.client.producer.batch import (
@@ -90,6 +91,8 @@ class Producer(Client, Generic[K_contra, V_contra]):
         # Both exist from `start` on; until then, and after `close`, no topic is open and `send` raises.
         self._sender: Sender | None = None
         self._accumulator: Accumulator | None = None
+        self._last_metrics: Metrics = {}
+        """Its measurements when the producer was closed."""
         self._session: TransactionSession | None = None
         self._topics: dict[str, TopicQueues] = {}
 
@@ -370,6 +373,7 @@ class Producer(Client, Generic[K_contra, V_contra]):
             sender.fail_all(ClientClosed("the producer was closed before the record was delivered"))
             sender.close()
             cluster.close()
+            self._last_metrics = accumulator.snapshot()
             self._accumulator = self._sender = self._session = None
             self._topics = {}
 
@@ -403,6 +407,10 @@ class Producer(Client, Generic[K_contra, V_contra]):
         if self._session is None:
             raise IllegalTransactionState("the producer has no transactional_id")
         return self._session
+
+    def metrics(self) -> Metrics:
+        accumulator = self._accumulator
+        return super().metrics() | (self._last_metrics if accumulator is None else accumulator.snapshot())
 
     def _take_new_partitions(self) -> None:
         cluster, accumulator = self._cluster, self._accumulator

@@ -307,7 +307,8 @@ class Sender:
         sent = self._leaving(sent)
         if not sent:
             return
-        request = self._request(sent)
+        request, metrics, sent_at = self._request(sent), self._accumulator.metrics, now()
+        metrics.leaves([(batch.size_bytes, batch.record_count, batch.flight > 1) for _, batch, _ in sent])
         try:
             if request.acks == 0:
                 await self._cluster.send_oneway(node_id, request)
@@ -323,6 +324,7 @@ class Sender:
         if response is None:
             self._settle(sent, self._sent_oneway)
         else:
+            metrics.answered(now() - sent_at, response.throttle_time_ms)
             answers = {
                 TopicPartition(topic.name, answer.index): answer
                 for topic in response.responses
@@ -416,6 +418,7 @@ class Sender:
         if code in TOO_LARGE and batch.may_split and batch.record_count > 1:
             log.info("%s: a batch of %d records is too large and is halved", queue.tp, batch.record_count)
             try:
+                self._accumulator.metrics.batch_splits += 1
                 self._accumulator.split(queue, batch)
             except Exception as bug:  # noqa: BLE001 - reported, and the outcome of the records
                 self._fail(queue, batch, report_bug(_BUG, bug), may_be_written=batch.may_be_written)
@@ -485,15 +488,25 @@ class Sender:
     def _fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: BarnabasError, *, may_be_written: bool
     ) -> None:
-        _log_failed(queue, [batch], error)
+        self._log_failed(queue, [batch], error)
         self._fail_transaction(error)
         self._accumulator.failed(queue, batch, error, may_be_written=may_be_written)
 
     def _abandon(self, queue: PartitionQueue, error: BarnabasError) -> None:
         """Fail all unfinished batches of a partition; its state may be wrong after a bug."""
-        _log_failed(queue, [*queue.pipeline.batches, *queue.batches], error)
+        self._log_failed(queue, [*queue.pipeline.batches, *queue.batches], error)
         self._fail_transaction(error)
         self._accumulator.abandon(queue, error)
+
+    def _log_failed(
+        self, queue: PartitionQueue, batches: Iterable[ProducerBatch], error: BarnabasError
+    ) -> None:
+        for batch in batches:
+            if not batch.is_done:
+                # The builder of an open batch counts its records.
+                count = (batch.builder or batch).record_count
+                self._accumulator.metrics.failed_records += count
+                log.warning("%d records for %s were not delivered: %s", count, queue.tp, error)
 
     def fail_all(self, error: BarnabasError) -> None:
         """Fail all unfinished batches: a close waits no longer, or a bug of ours ended the sender."""
@@ -509,11 +522,3 @@ class Sender:
         if error is not None:
             self._settle(sent, partial(self._unanswered, report_bug(_BUG, error)))
         self.wake()
-
-
-def _log_failed(queue: PartitionQueue, batches: Iterable[ProducerBatch], error: BarnabasError) -> None:
-    for batch in batches:
-        if not batch.is_done:
-            # The builder of an open batch counts its records.
-            count = (batch.builder or batch).record_count
-            log.warning("%d records for %s were not delivered: %s", count, queue.tp, error)

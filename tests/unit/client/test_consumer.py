@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.client.consumer import fetcher
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.consumer.partition_state import FetchedFrame, PartitionState, consumer_metrics
+from barnabas.client.consumer.partition_state import FetchedFrame, PartitionState
 from barnabas.client.errors import (
     ApiError,
     ClientClosed,
@@ -553,36 +553,3 @@ async def test_the_frames_of_all_answers_are_released_once_their_records_are_rea
         # Answers without records come as well.
         await until(lambda: len(frames) > 2)
         assert [frame._users for frame in frames] == [0] * len(frames)
-
-
-def fetched_state(position: int | None, log_start_offset: int, end_offset: int) -> PartitionState:
-    state = PartitionState(T0, check_crcs=True)
-    state.position, state.log_start_offset, state.end_offset = position, log_start_offset, end_offset
-    return state
-
-
-@pytest.mark.parametrize(
-    ("states", "lag_and_lead"),
-    [
-        pytest.param([(10, 2, 30), (100, 99, 101), (5, 0, 5)], (20, 1), id="the worst partition counts"),
-        pytest.param([(None, 0, 10), (3, 1, 4)], (1, 2), id="a partition without a position does not"),
-        pytest.param([(9, 10, 8)], (0, 0), id="a position outside the log"),
-        pytest.param([(None, 0, 10), (3, -1, -1)], None, id="no partition was fetched"),
-        pytest.param([], None, id="no partitions"),
-    ],
-)
-def test_lag_and_lead(
-    states: list[tuple[int | None, int, int]], lag_and_lead: tuple[int, int] | None
-) -> None:
-    names = ("records-lag-max", "records-lead-min")
-    expected = {} if lag_and_lead is None else dict(zip(names, lag_and_lead, strict=True))
-    assert consumer_metrics([fetched_state(*state) for state in states]) == expected
-
-
-async def test_the_metrics_of_a_consumer_follow_its_position(cluster: FakeCluster) -> None:
-    fill(cluster.partition("t"), 0, 100)
-    async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign([TopicPartition("t", 0)])
-        assert consumer.metrics() == {}
-        assert len(await consumer.poll(5_000, max_records=40)) == 40
-        assert consumer.metrics() == {"records-lag-max": 60, "records-lead-min": 40}
