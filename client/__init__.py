@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from barnabas.client.producer.batch import RecordFuture, RecordMetadata
     from barnabas.client.producer.producer import Producer
     from barnabas.client.producer.transactions import PreparedTransaction
+    from barnabas.client.telemetry import observe
     from barnabas.common.fault_rules import FaultRule
     from barnabas.common.security.acl import (
         AclBinding,
@@ -69,6 +70,7 @@ __all__ = [
     "ScramMechanism",
     "ScramUpsertion",
     "TopicPartition",
+    "observe",
 ]
 
 _HOMES = {
@@ -83,6 +85,7 @@ _HOMES = {
     "barnabas.client.producer.batch": ("RecordFuture", "RecordMetadata"),
     "barnabas.client.producer.producer": ("Producer",),
     "barnabas.client.producer.transactions": ("PreparedTransaction",),
+    "barnabas.client.telemetry": ("observe",),
     "barnabas.common.fault_rules": ("FaultRule",),
     "barnabas.common.security.acl": (
         "AclBinding",

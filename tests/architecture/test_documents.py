@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
 DOCUMENTS = {str(path.relative_to(ROOT)): path.read_text() for path in PAGES}
 PLACEHOLDERS = {"FILE": "some.log", "BROKER": "1"}
-NOT_OURS = re.compile(r"(barnabas|spark|sys|os)\..*|.*\.(py|md|yml)")
+NOT_OURS = re.compile(r"(barnabas|messaging|spark|sys|os)\..*|.*\.(py|md|yml)")
 """Dotted names that are no settings of a broker or topic."""
 MADE_WHEN_USED = ("build/",)
 
