@@ -23,6 +23,8 @@ from barnabas.deploy.process import DeployError
 from barnabas.deploy.running_cluster import RunningCluster
 from barnabas.deploy.state import LINKS, ZOOKEEPER
 from barnabas.protocol.errors import BarnabasError
+from barnabas.ui import protocol_faults
+from barnabas.ui.asking import tried
 from barnabas.ui.context import context_of, form_of, outcome, refused, render
 
 _MARKED_AT_END: Final = frozenset({"restart", "give-room", "drain"})
@@ -32,9 +34,20 @@ _under_way: Final[set[tuple[Path, str]]] = set()
 
 
 async def _page(request: Request) -> Response:
-    cluster = context_of(request).cluster
+    context = context_of(request)
+    cluster = context.cluster
     seen = None if cluster is None else await asyncio.to_thread(_look, cluster.directory)
-    return render(request, "faults.html", seen=seen, delay_ms=DELAY_MS)
+    # Brokers of other software have no such rules.
+    rules, problem = (None, "") if context.is_kafka else await tried(protocol_faults.described(context))
+    return render(
+        request,
+        "faults.html",
+        seen=seen,
+        delay_ms=DELAY_MS,
+        rules=rules,
+        rules_problem=problem,
+        choices=protocol_faults.CHOICES,
+    )
 
 
 def _look(directory: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ assert page.status == 200
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,11 +61,13 @@ async def get(
     return await _call(app, _scope("GET", url, headers), b"", leaves_after, gone=has_left)
 
 
-async def post(app: Any, url: str, *, accept: str = "text/html", **form: str) -> Answer:
-    body = urlencode(form).encode()
+async def post(app: Any, url: str, value: object = None, *, accept: str = "text/html", **form: str) -> Answer:
+    """With a form, or with a JSON value, as a script."""
+    is_json = value is not None
+    body = (json.dumps(value) if is_json else urlencode(form)).encode()
     headers = {
-        "accept": accept,
-        "content-type": "application/x-www-form-urlencoded",
+        "accept": "application/json" if is_json else accept,
+        "content-type": "application/json" if is_json else "application/x-www-form-urlencoded",
         "content-length": str(len(body)),
     }
     return await _call(app, _scope("POST", url, headers), body, lambda body: False)
