@@ -138,7 +138,20 @@ async def a_poll(consumer: Consumer[bytes, int]) -> int | None:
     return records[0].value
 
 
-@pytest.mark.parametrize("take", [one_by_one, a_poll])
+async def getmany(consumer: Consumer[bytes, int]) -> int | None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not (records := await consumer.getmany(T0, max_records=1)):
+            pass
+    return records[T0][0].value
+
+
+async def iteration(consumer: Consumer[bytes, int]) -> int | None:
+    async for record in consumer:
+        return record.value
+    raise AssertionError("the iteration has ended")
+
+
+@pytest.mark.parametrize("take", [one_by_one, a_poll, getmany, iteration])
 async def test_a_record_that_cannot_be_read_is_an_error_after_the_records_before_it(
     cluster: FakeCluster, take: Take
 ) -> None:
