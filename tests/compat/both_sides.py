@@ -15,6 +15,7 @@ import asyncio
 import inspect
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from barnabas.client import ConfigResource, NewTopic, TopicPartition
+from barnabas.client import ConfigResource, ConsumerRecord, NewTopic, TopicPartition
 from barnabas.client.blocking import Admin, Consumer, Producer
 from tests.support.names import fresh_name
 
@@ -182,29 +183,52 @@ def _old_time(value: Any) -> Any:
     return "now" if is_now else value
 
 
+class Seat:
+    """The cluster and the clients that all columns share."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.admin = Admin(bootstrap_servers=bootstrap)
+        self.producer = Producer(bootstrap_servers=bootstrap)
+        # A fetch at the end of another topic must not hold the next one up.
+        self._reader = Consumer(
+            bootstrap_servers=bootstrap, isolation_level="read_committed", fetch_max_wait_ms=5
+        )
+        self._reading = threading.Lock()
+
+    def read(self, seen: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+        """Add the committed records that are new, and take those away that are deleted."""
+        with self._reading:
+            ends, starts = self._reader.end_offsets(seen), self._reader.beginning_offsets(seen)
+            for tp, records in seen.items():
+                records[:] = [record for record in records if record.offset >= starts[tp]]
+                position = max(starts[tp], records[-1].offset + 1 if records else 0)
+                if position < ends[tp]:
+                    self._reader.assign([tp])
+                    self._reader.seek(tp, position)
+                    while self._reader.position(tp) < ends[tp]:
+                        records.extend(self._reader.poll(1_000))
+            self._reader.assign([])
+
+    def close(self) -> None:
+        for client in (self.admin, self.producer, self._reader):
+            client.close()
+
+
 class Watch:
     """What can be seen of a program from outside: the topics with its prefix, their records, its group."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, seat: Seat) -> None:
         self.topic, self.group = fresh_name("t"), fresh_name("g")
         self.plain = Plain({self.topic: "topic", self.group: "group"})
-        self._admin = Admin(bootstrap_servers=bootstrap)
-        self._reader = Consumer(
-            bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
-        )
-        self._records: dict[int, list[Any]] = {}
-
-    def seed(self, bootstrap: str) -> None:
+        self._admin = seat.admin
+        self._seat = seat
+        self._records: dict[TopicPartition, list[ConsumerRecord]] = {}
         self._admin.create_topics(NewTopic(self.topic, 2, 1))
-        with Producer(bootstrap_servers=bootstrap) as producer:
-            for n in range(SEEDED):
-                producer.send(
-                    self.topic, b"v%d" % n, b"k%d" % n, partition=0, timestamp_ms=FIRST_MS + 1_000 * n
-                )
-
-    def close(self) -> None:
-        self._admin.close()
-        self._reader.close()
+        for n in range(SEEDED):
+            time_ms = FIRST_MS + 1_000 * n
+            seat.producer.send(self.topic, b"v%d" % n, b"k%d" % n, partition=0, timestamp_ms=time_ms)
+        seat.producer.flush()
 
     def state(self) -> Names:
         topics = [name for name in self._admin.list_topics() if name.startswith(self.topic)]
@@ -216,35 +240,28 @@ class Watch:
             state["settings"] = {
                 name: entry.value for name, entry in entries.items() if "TOPIC" in entry.source.name
             }
-            tps = [TopicPartition(self.topic, number) for number in range(counts[self.topic])]
-            state["records"] = self._read(tps)
+            for number in range(counts[self.topic]):
+                self._records.setdefault(TopicPartition(self.topic, number), [])
+            self._seat.read(self._records)
+            state["records"] = self._seen()
             # Aborted records and the ends of transactions too.
-            state["written"] = sum(
-                one.offset for one in self._admin.list_offsets(dict.fromkeys(tps, "latest")).values()
-            )
+            latest = self._admin.list_offsets(dict.fromkeys(self._records, "latest"))
+            state["written"] = sum(one.offset for one in latest.values())
         committed = self._admin.group_offsets(self.group)
         # 0 is the position of an empty partition, which some clients commit.
         state["committed"] = {tp.partition: one.offset for tp, one in committed.items() if one and one.offset}
         return self.plain(state)
 
-    def _read(self, tps: list[TopicPartition]) -> list[Any]:
-        self._reader.assign(tps)
-        ends, starts = self._reader.end_offsets(tps), self._reader.beginning_offsets(tps)
-        while any(self._reader.position(tp) < end for tp, end in ends.items()):
-            for record in self._reader.poll(1_000):
-                self._records.setdefault(record.partition, []).append(record)
-        alive = {
-            tp: [one for one in self._records.get(tp.partition, []) if one.offset >= starts[tp]] for tp in tps
-        }
-        # In the order of each partition; partitioners spread records without a key differently.
+    def _seen(self) -> list[Any]:
+        """The records in the order of each partition; partitioners spread those without a key differently."""
         keyed = {
-            tp.partition: [one._replace(offset=-1) for one in of_one if one.key is not None]
-            for tp, of_one in alive.items()
+            tp.partition: [one._replace(offset=-1) for one in records if one.key is not None]
+            for tp, records in self._records.items()
         }
         unkeyed = [
             one._replace(offset=-1, partition=-1)
-            for of_one in alive.values()
-            for one in of_one
+            for records in self._records.values()
+            for one in records
             if one.key is None
         ]
         return [keyed, sorted(unkeyed, key=repr)]
@@ -334,17 +351,12 @@ def _json_record(line: str) -> Any:
 Column = PythonColumn | ShellColumn
 
 
-def run_column(
-    rows: Iterable[str], bootstrap: str, make: Callable[[Watch], Column]
-) -> tuple[list[Outcome], str]:
+def run_column(rows: Iterable[str], seat: Seat, make: Callable[[Watch], Column]) -> tuple[list[Outcome], str]:
     """Run one column: the outcomes before the first row and after each, and the error that ended it."""
-    watch, code = Watch(bootstrap), ""
-    outcomes = [Outcome()]
+    watch = Watch(seat)
+    outcomes, code = [Outcome(watch.state())], ""
     with ExitStack() as ends:
-        ends.callback(watch.close)
         try:
-            watch.seed(bootstrap)
-            outcomes[0].state = watch.state()
             column = make(watch)
             ends.callback(column.close)
             for code in rows:

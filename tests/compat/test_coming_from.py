@@ -7,6 +7,7 @@ import subprocess
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from .both_sides import (
     Outcome,
     PythonColumn,
     Row,
+    Seat,
     ShellColumn,
     Table,
     Watch,
@@ -51,17 +53,17 @@ Done = tuple[list[Outcome], str]
 class Columns:
     """All columns of all tables: programs in threads, and our commands in this one, which they patch."""
 
-    def __init__(self, cluster: LocalCluster, plain: str, folder: Path, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, cluster: LocalCluster, seat: Seat, folder: Path, pool: ThreadPoolExecutor) -> None:
         assert cluster.security is not None
-        self._plain, self._folder, self._pool = plain, folder, pool
+        self._seat, self._folder, self._pool = seat, folder, pool
         self._given: dict[str, Any] = {
-            "servers": plain,
+            "servers": seat.bootstrap,
             "secured_servers": cluster.bootstrap,
             "ca_file": str(cluster.directory / "security" / "ca.pem"),
             "password": PASSWORD,
         }
         (folder / "lines.txt").write_text("one\ntwo\n")
-        (folder / "kcat.conf").write_text(f"bootstrap.servers={plain}\npartitioner=murmur2_random\n")
+        (folder / "kcat.conf").write_text(f"bootstrap.servers={seat.bootstrap}\npartitioner=murmur2_random\n")
         self._words = {"lines.txt": str(folder / "lines.txt")}
         self._unavailable: dict[Table, str] = {}
         self._others = {table: self._begin(table) for table in TABLES}
@@ -86,7 +88,7 @@ class Columns:
         return [self._submit(there, lambda watch: ShellColumn(watch, self._words, self._run(variables)))]
 
     def _submit(self, rows: list[str], make: Callable[[Watch], Column]) -> Future[Done]:
-        return self._pool.submit(run_column, rows, self._plain, make)
+        return self._pool.submit(run_column, rows, self._seat, make)
 
     def of(self, table: Table) -> tuple[Done, Done]:
         if table in self._unavailable:
@@ -95,7 +97,7 @@ class Columns:
         if len(done) < 2:
             rows = [row.here for row in table.rows]
             done.append(
-                run_column(rows, self._plain, lambda watch: ShellColumn(watch, self._words, self._call))
+                run_column(rows, self._seat, lambda watch: ShellColumn(watch, self._words, self._call))
             )
         if len(done) < 2:
             done.insert(0, ([Outcome()] * (len(table.rows) + 1), ""))
@@ -119,7 +121,7 @@ class Columns:
         program, *arguments = shlex.split(words)
         assert program == "barnabas"
         text = "".join(f"{word}\n" for word in shlex.split(stdin))
-        done = call_command(*arguments, stdin=text, BARNABAS_BOOTSTRAP=self._plain)
+        done = call_command(*arguments, stdin=text, BARNABAS_BOOTSTRAP=self._seat.bootstrap)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -150,8 +152,8 @@ def columns(
         users={"alice": PASSWORD},
         command=with_plain_listener,
     )
-    with running(cluster), ThreadPoolExecutor(len(TABLES) * 2) as pool:
-        yield Columns(cluster, plain, folder, pool)
+    with running(cluster), closing(Seat(plain)) as seat, ThreadPoolExecutor(len(TABLES) * 2) as pool:
+        yield Columns(cluster, seat, folder, pool)
     reserved.close()
 
 
