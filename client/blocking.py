@@ -9,6 +9,7 @@ parent raise an error in the child, which must make its own.
 from barnabas.client.admin.blocking import Admin
 from barnabas.client.consumer.blocking import Consumer
 from barnabas.client.consumer.blocking_range_reader import RangeReader, read_range
+from barnabas.client.consumer.pool import WorkerPool
 from barnabas.client.producer.blocking import Producer, RecordFuture
 
-__all__ = ["Admin", "Consumer", "Producer", "RangeReader", "RecordFuture", "read_range"]
+__all__ = ["Admin", "Consumer", "Producer", "RangeReader", "RecordFuture", "WorkerPool", "read_range"]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import runpy
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from barnabas.client import NewTopic
 from barnabas.client.blocking import Admin, Producer
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.ids import TopicPartition
@@ -55,6 +59,21 @@ def produce(spark_cluster: LocalCluster) -> Callable[..., list[tuple[int, int]]]
 
 def record(partition: int, value: bytes | None, **given: Any) -> tuple[Any, ...]:
     return (partition, given.get("key"), value, given.get("headers"), given.get("timestamp_ms", 0))
+
+
+def test_the_example_of_sql(
+    spark_cluster: LocalCluster,
+    admin: Admin,
+    produce: Any,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admin.create_topics(NewTopic("orders", 1, 1))
+    produce("orders", [record(0, b'{"item": "lamp", "count": %d}' % count) for count in (1, 2, 4)])
+    monkeypatch.setenv("BARNABAS_BOOTSTRAP", spark_cluster.bootstrap)
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "spark_sql.py"))
+    assert re.search(r"\|lamp\| *3\| *7\|", capsys.readouterr().out)
 
 
 def test_every_column_arrives_as_it_was_sent(read: Read, produce: Any, make_topic: MakeTopic) -> None:

@@ -1,13 +1,9 @@
 """The blocking consumer in a group, against a fake coordinator on a thread of its own."""
 
-import importlib.util
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -436,42 +432,6 @@ def test_a_listener_may_subscribe_with_another_one(group: Group) -> None:
 
 
 # The example of a poller with workers
-
-
-def example() -> ModuleType:
-    path = Path(__file__).parents[3] / "examples" / "group_pool.py"
-    spec = importlib.util.spec_from_file_location("group_pool", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_work_on_lost_partitions_is_not_committed(
-    group: Group,
-) -> None:
-    group.fill(0, 20)
-    is_over, may_go_on = threading.Event(), threading.Event()
-    begun: list[int] = []
-
-    def work(record: Any) -> None:
-        begun.append(record.offset)
-        may_go_on.wait(20)
-
-    runner = ThreadPoolExecutor(1)
-    running = runner.submit(example().run, group.cluster.bootstrap, "t", "g", 20, work, is_over)
-    try:
-        wait_for(lambda: len(begun) == 20, "the beginning of the work")
-        group.evict_one()
-        may_go_on.set()
-        wait_for(lambda: group.committed() == 20, "the work on what was lost, by the member that came back")
-    finally:
-        is_over.set()
-        may_go_on.set()
-        runner.shutdown()
-    running.result()
-    assert group.coordinator.group("g").members == []
 
 
 def test_records_of_a_topic_that_was_made_again_are_not_committed_to_the_new_one(group: Group) -> None:
