@@ -103,12 +103,12 @@ async def _values(request: Request) -> dict[str, Any]:
 
 
 def _of_form(form: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-    """The fields that were filled in. ``action`` is the choice of one; an error code belongs to ``error``."""
-    action = form.get("action", "")
+    """The fields that were filled in. ``then`` is the choice of an action; an error code is for ``error``."""
+    action = form.get("then", "")
     for name, text in form.items():
         if name == "clear":
             yield name, text
-        elif not text.strip() or name == "action" or (name == "error" and action not in ("", "error")):
+        elif not text.strip() or name == "then" or (name == "error" and action not in ("", "error")):
             continue
         elif name in _NUMBERS:
             yield name, _number(name, text)

@@ -82,7 +82,7 @@ async def test_the_form_adds_a_rule_and_marks_it(app: Starlette, brokers: Broker
         "client_id": "",
         "nth": "3",
         "delay_ms": "2.5",
-        "action": "disconnect",
+        "then": "disconnect",
         "error": "NOT_LEADER_OR_FOLLOWER",
         "after": "on",
     }
@@ -127,9 +127,9 @@ async def test_a_script_adds_shows_and_clears_rules_as_json(app: Starlette, brok
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ({"action": "drop", "api": "Produse"}, "no API has the name 'Produse'; did you mean Produce?"),
-        ({"action": "drop", "nth": "x"}, "nth 'x': expected a number"),
-        ({"action": "delay"}, "no action; expected one of"),
+        ({"then": "drop", "api": "Produse"}, "no API has the name 'Produse'; did you mean Produce?"),
+        ({"then": "drop", "nth": "x"}, "nth 'x': expected a number"),
+        ({"then": "delay"}, "no action; expected one of"),
         ({"dorp": "true"}, "a fault rule has no 'dorp'; did you mean drop?"),
     ],
 )
@@ -149,7 +149,7 @@ async def test_the_page_says_why_there_are_no_rules(app: Starlette, brokers: Bro
     brokers.refusal = api_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     assert "CLUSTER_AUTHORIZATION_FAILED" in (await get(app, "faults")).text
     assert (await get(app, "protocol-faults")).status == 502
-    answer = await post(app, "protocol-faults", action="drop", accept="application/json")
+    answer = await post(app, "protocol-faults", then="drop", accept="application/json")
     assert answer.status == 403
 
 
