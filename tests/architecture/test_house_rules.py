@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.macos.absent_on_macos import ABSENT
+
 from .sources import PACKAGES, ROOT, Source, source, sources_in
 
 MAX_FUNCTION_LINES = 60
@@ -108,6 +110,18 @@ def small_modules(modules: dict[str, Source]) -> Iterator[str]:
             yield f"{name} has {lines} lines and one importer: {importers[name].pop()}"
 
 
+def unguarded_linux_calls(source: Source) -> Iterator[tuple[int, str]]:
+    """What macOS does not have, in a file that never asks whether the system has it."""
+    if "/proc" in source.text and not re.search(r"FileNotFoundError|OSError|\.exists\(\)", source.text):
+        yield 1, "a file of /proc, which macOS does not have, and no other way"
+    for node in source.nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            is_absent = node.attr.startswith(ABSENT.get(node.value.id, ()))
+            guards = (f'hasattr({node.value.id}, "', "sys.platform")
+            if is_absent and not any(guard in source.text for guard in guards):
+                yield node.lineno, f"{node.value.id}.{node.attr} is not there on macOS"
+
+
 def missing_module_docstrings(source: Source) -> Iterator[tuple[int, str]]:
     if ast.get_docstring(source.tree) is None:
         yield 1, "the module has no docstring"
@@ -122,6 +136,7 @@ RULES: dict[str, Rule] = {
         silent_excepts,
         missing_module_docstrings,
         unexplained_suppressions,
+        unguarded_linux_calls,
     )
 }
 
@@ -147,6 +162,8 @@ def test_no_shipped_source_breaks_the_rule_on(name: str) -> None:
         ("missing_module_docstrings", "x = 1\n"),
         ("unexplained_suppressions", "import x  \x23 noqa: F401\n"),
         ("unexplained_suppressions", "x = y  \x23 type: ignore[misc]\n"),
+        ("unguarded_linux_calls", "descriptor = os.eventfd(0)\n"),
+        ("unguarded_linux_calls", "status = open('/proc/self/status')\n"),
     ],
 )
 def test_the_check_sees_a_breach_of(name: str, text: str) -> None:

@@ -17,58 +17,21 @@ for name in [name for name in vars(select) if name.lower().startswith("epoll")]:
 import builtins
 import errno
 import fcntl
+import importlib
 import io
 import mmap
 import os
 import resource
-import signal
 import socket
-import time
 import types
+
+from absent_on_macos import ABSENT
 
 sys.modules["_scproxy"] = proxies = types.ModuleType("_scproxy")
 proxies._get_proxy_settings = proxies._get_proxies = dict
 
-_ABSENT = {
-    os: (
-        "EFD_",
-        "MFD_",
-        "POSIX_FADV_",
-        "RWF_",
-        "SCHED_",
-        "SEEK_DATA",
-        "SEEK_HOLE",
-        "copy_file_range",
-        "eventfd",
-        "fdatasync",
-        "memfd_create",
-        "pidfd_open",
-        "posix_fadvise",
-        "posix_fallocate",
-        "preadv",
-        "pwritev",
-        "sched_get",
-        "sched_set",
-        "splice",
-    ),
-    errno: ("ENONET", "ECOMM", "EREMOTEIO", "ENOTUNIQ", "EBADFD", "ERESTART"),
-    mmap: ("MADV_", "MAP_POPULATE", "MAP_NORESERVE"),
-    resource: ("prlimit", "RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE"),
-    signal: ("sigtimedwait", "sigwaitinfo", "SIGRTMIN", "SIGRTMAX"),
-    socket: (
-        "MSG_NOSIGNAL",
-        "SOCK_CLOEXEC",
-        "SOCK_NONBLOCK",
-        "SO_PEERCRED",
-        "TCP_CORK",
-        "TCP_DEFER_ACCEPT",
-        "TCP_KEEPIDLE",
-        "TCP_QUICKACK",
-        "TCP_USER_TIMEOUT",
-    ),
-    time: ("CLOCK_BOOTTIME", "CLOCK_TAI"),
-}
-for module, prefixes in _ABSENT.items():
+for module_name, prefixes in ABSENT.items():
+    module = importlib.import_module(module_name)
     for name in [name for name in vars(module) if name.startswith(prefixes)]:
         delattr(module, name)
 
