@@ -43,13 +43,18 @@ class ClientThread:
         self.closed_reason: str | None = None
         # Held while a call is handed over, so that no call comes after the end of the loop and never ends.
         self._handing_over = threading.Lock()
+        self._calls: set[concurrent.futures.Future[Any]] = set()
+        """The calls without an outcome: if the thread dies, nothing else ends them."""
         self._runner = LoopThread(name, on_fatal=self._died)
         self.loop = self._runner.loop
         self._runner.start()
         _threads.add(self)
 
     def _died(self, error: BaseException) -> None:
-        self.closed_reason = f"the client's thread died: {error!r}"
+        with self._handing_over:
+            self.closed_reason = f"the client's thread died: {error!r}"
+        for call in list(self._calls):
+            call.cancel()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the loop and wait for its outcome.
@@ -73,7 +78,10 @@ class ClientThread:
         with self._handing_over:
             if self.closed_reason is not None:
                 raise ClientClosed(self.closed_reason)
-            return asyncio.run_coroutine_threadsafe(work(), self.loop)
+            call = asyncio.run_coroutine_threadsafe(work(), self.loop)
+            self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return call
 
     def outcome(self, future: concurrent.futures.Future[T]) -> T:
         """Wait for a coroutine of `begin`. Raises ClientClosed if `stop` cancelled it."""

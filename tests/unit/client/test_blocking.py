@@ -142,6 +142,22 @@ def test_an_exit_of_a_deserializer_is_raised_by_the_poll_and_loses_no_record(
         assert [consumer.getone().value for _ in range(4)] == [0, 1, 2, 3]
 
 
+def test_a_call_ends_when_the_thread_of_its_client_dies() -> None:
+    """As of an exit in a callback of a delivery."""
+
+    def leave() -> None:
+        raise SystemExit("the end")
+
+    thread = ClientThread("dying")
+    waiting = thread.begin(lambda: asyncio.sleep(3_600))
+    thread.loop.call_soon_threadsafe(leave)
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting.result(DEADLINE_S)
+    for call in (lambda: thread.outcome(waiting), lambda: thread.call_plain(int)):
+        with pytest.raises(ClientClosed, match="the client's thread died: SystemExit"):
+            call()
+
+
 def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> None:
     cluster.do(lambda: cluster.fake.add_topic("t", 2))
     cluster.do(lambda: cluster.fake.add_topic("keyed", 6))
