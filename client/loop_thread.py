@@ -83,6 +83,13 @@ class ClientThread:
         call.add_done_callback(self._calls.discard)
         return call
 
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a plain function on the loop, without waiting for it. Raises ClientClosed after `stop`."""
+        with self._handing_over:
+            if self.closed_reason is not None:
+                raise ClientClosed(self.closed_reason)
+            self.loop.call_soon_threadsafe(function)
+
     def outcome(self, future: concurrent.futures.Future[T]) -> T:
         """Wait for a coroutine of `begin`. Raises ClientClosed if `stop` cancelled it."""
         try:

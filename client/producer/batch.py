@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextvars import Context, copy_context
 from dataclasses import KW_ONLY, dataclass, field
@@ -179,19 +180,18 @@ class ProducerBatch:
             self.callbacks = []
         self.callbacks.append((index, timestamp_ms, callback))
 
-    async def wait(self) -> None:
-        """Return when the batch is delivered, failed or split."""
-        if self.is_done:
-            return
+    def waiter(self) -> asyncio.Future[None]:
+        """A future that ends when the batch, which is not done, is delivered, failed or split."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.waiters is None:
             self.waiters = []
         self.waiters.append(waiter)
-        await waiter
+        return waiter
 
     async def wait_delivered(self) -> None:
         """Return when every record is delivered or failed, also after splits."""
-        await self.wait()
+        if not self.is_done:
+            await self.waiter()
         for _, part in self.parts:
             await part.wait_delivered()
 
@@ -223,8 +223,55 @@ class ProducerBatch:
         self.encoded = self.builder = None
 
 
-@dataclass(slots=True, eq=False)
-class BatchFuture:
+class _Sent(ABC):
+    """What the futures of records and batches have in common."""
+
+    __slots__ = ()
+    _batch: ProducerBatch
+
+    @abstractmethod
+    def unfinished(self) -> ProducerBatch | None:
+        """A batch whose outcome must be waited for; there may be another one after it."""
+
+    @abstractmethod
+    def result(self) -> RecordMetadata:
+        """The outcome. Raises the error, or asyncio.InvalidStateError when it is not known yet."""
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self.unfinished() is None
+
+    def exception(self) -> BarnabasError | None:
+        """The error, None if it is written. Raises asyncio.InvalidStateError as `result`."""
+        try:
+            self.result()
+        except BarnabasError as error:
+            return error
+        return None
+
+    def call_when_done(self, callback: Callable[[], object]) -> None:
+        """Call it on the running loop, which is the producer's, without a task; now if it is done."""
+        if (batch := self.unfinished()) is None:
+            callback()
+        else:
+            batch.waiter().add_done_callback(lambda _: self.call_when_done(callback))
+
+    async def _wait(self) -> RecordMetadata:
+        while (batch := self.unfinished()) is not None:
+            await batch.waiter()
+        return self.result()
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        return self._wait().__await__()
+
+    def __repr__(self) -> str:
+        # Not the batch, which has the bytes of its records.
+        outcome = "pending" if not self.done() else self.exception() or f"offset {self.result().offset}"
+        return f"<{type(self).__name__} of {self._batch.tp}: {outcome}>"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class BatchFuture(_Sent):
     """The future of all records of a batch, also after splits: the metadata of the first one, or an error."""
 
     _batch: ProducerBatch
@@ -236,10 +283,9 @@ class BatchFuture:
             parts = [leaf for part in parts for leaf in ([half for _, half in part.parts] or [part])]
         return parts
 
-    def done(self) -> bool:
-        """Whether the outcome of every record is known."""
+    def unfinished(self) -> ProducerBatch | None:
         # In this order: another thread may be splitting the part, which sets the state last.
-        return all(part.is_done and not part.parts for part in self._parts())
+        return next((part for part in self._parts() if not part.is_done or part.parts), None)
 
     def result(self) -> RecordMetadata:
         """The metadata of the first record.
@@ -250,13 +296,6 @@ class BatchFuture:
             raise asyncio.InvalidStateError("the batch is not acknowledged yet; await the future")
         first, *_ = [part.outcome(0, self._timestamp_ms) for part in self._parts()]
         return first
-
-    async def _wait(self) -> RecordMetadata:
-        await self._batch.wait_delivered()
-        return self.result()
-
-    def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        return self._wait().__await__()
 
 
 @dataclass(slots=True, eq=False)
@@ -271,8 +310,8 @@ class _DoneCallback:
         self.context.run(self.callback, self.future)
 
 
-@dataclass(slots=True, eq=False)
-class RecordFuture:
+@dataclass(slots=True, eq=False, repr=False)
+class RecordFuture(_Sent):
     """The future of a sent record: await it for its `RecordMetadata`, or for the error.
 
     It costs next to nothing until it is awaited and may be dropped; a batch that fails is logged anyway. It
@@ -289,9 +328,9 @@ class RecordFuture:
             self._batch, self._index = self._batch.part_of(self._index)
         return self._batch
 
-    def done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._resolve().is_done
+    def unfinished(self) -> ProducerBatch | None:
+        batch = self._resolve()
+        return None if batch.is_done else batch
 
     def result(self) -> RecordMetadata:
         """The outcome. Raises the record's error, or asyncio.InvalidStateError when it is not known yet."""
@@ -299,14 +338,6 @@ class RecordFuture:
         if not batch.is_done:
             raise asyncio.InvalidStateError("the record is not acknowledged yet; await the future")
         return batch.outcome(self._index, self._timestamp_ms)
-
-    def exception(self) -> BarnabasError | None:
-        """The record's error, None if it is written. Raises asyncio.InvalidStateError as `result`."""
-        try:
-            self.result()
-        except BarnabasError as error:
-            return error
-        return None
 
     def cancelled(self) -> bool:
         """Always False."""
@@ -337,14 +368,6 @@ class RecordFuture:
             if not (isinstance(entry, _DoneCallback) and entry.future is self and entry.callback == callback)
         ] or None
         return len(before) - len(batch.callbacks or ())
-
-    async def _wait(self) -> RecordMetadata:
-        while not (batch := self._resolve()).is_done:
-            await batch.wait()
-        return batch.outcome(self._index, self._timestamp_ms)
-
-    def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        return self._wait().__await__()
 
 
 def now() -> float:

@@ -17,7 +17,7 @@ import logging
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +42,7 @@ _UNCLOSED_CLOSE_MS: Final = 30_000
 """The time limit to deliver an unclosed producer's records; without brokers a program must still end."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RecordFuture:
     """The future of a record that `Producer.send` took, or of a batch; ``result`` waits for its outcome."""
 
@@ -75,9 +75,37 @@ class RecordFuture:
             raise
         return None
 
+    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
+        """Call this with the future when the outcome is known: at once, or on the producer's own thread.
+
+        There it must not block; its exception is logged.
+        """
+        if not self.done():
+            try:
+                self._thread.call_soon(lambda: self._future.call_when_done(lambda: callback(self)))
+            except ClientClosed:
+                if not self.done():
+                    raise
+            else:
+                return
+        callback(self)
+
     def as_future(self) -> concurrent.futures.Future[RecordMetadata]:
         """A future for `concurrent.futures.wait` and `as_completed`; a sent record cannot be cancelled."""
-        return self._thread.begin(lambda: self._wait(None))
+        future: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+
+        def settle(sent: RecordFuture) -> None:
+            try:
+                future.set_result(sent.result())
+            except BarnabasError as error:
+                future.set_exception(error)
+
+        self.add_done_callback(settle)
+        return future
+
+    def __repr__(self) -> str:
+        return repr(self._future)
 
     async def _wait(self, timeout_s: float | None) -> RecordMetadata:
         async with asyncio.timeout(timeout_s):

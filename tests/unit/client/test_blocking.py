@@ -5,6 +5,7 @@ import concurrent.futures
 import gc
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -212,6 +213,36 @@ def test_records_can_be_waited_for_as_concurrent_futures(cluster: ThreadedCluste
         error = producer.send("t", b"v").exception(DEADLINE_S)
         assert isinstance(error, ApiError)
         assert error.code == ErrorCode.INVALID_RECORD
+
+
+def test_callbacks_of_a_record_are_called_when_its_outcome_is_known(cluster: ThreadedCluster) -> None:
+    def gate() -> list[asyncio.Event]:
+        return [broker.gate(ApiKey.PRODUCE) for broker in cluster.fake.brokers.values()]
+
+    calls: queue.SimpleQueue[tuple[Any, str]] = queue.SimpleQueue()
+
+    def call(future: blocking.RecordFuture) -> None:
+        calls.put((future, threading.current_thread().name))
+
+    gates = cluster.do(gate)
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        sent = producer.send("t", b"v")
+        sent.add_done_callback(call)
+        future = sent.as_future()
+        assert not future.cancel()
+        assert calls.empty()
+        assert repr(sent).endswith(": pending>")
+        cluster.do(lambda: [gate.set() for gate in gates])
+        assert calls.get(timeout=DEADLINE_S) == (sent, producer._thread.name)
+        assert future.result(DEADLINE_S) == sent.result()
+        sent.add_done_callback(call)
+        assert calls.get_nowait() == (sent, threading.current_thread().name)
+        for broker in cluster.fake.brokers.values():
+            cluster.do(lambda: broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD)))  # noqa: B023 - at once
+        refused = producer.send("t", b"v").as_future()
+        assert isinstance(refused.exception(DEADLINE_S), ApiError)
+    assert sent.as_future().result(0).offset == 0
+    assert repr(sent).endswith(": offset 0>")
 
 
 def test_closing_ends_an_iteration_and_refuses_a_new_one(cluster: ThreadedCluster) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import re
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -364,10 +365,14 @@ async def test_a_batch_that_is_too_large_is_split_and_every_future_and_callback_
             )
             for number in range(33)
         ]
+        called: list[RecordFuture] = []
+        for future in futures:
+            future.call_when_done(partial(called.append, future))
         found = [await future for future in futures]
     assert [metadata.offset for metadata in found] == list(range(33))
     assert [metadata.timestamp_ms for metadata in found] == [1000 + number for number in range(33)]
     assert sorted(outcomes) == list(range(33))
+    assert set(called) == set(futures)
     partition = cluster.partition("t")
     assert partition.values() == [b"%050d" % number for number in range(33)]
     assert {parse_header(batch).producer_epoch for batch in partition.batches} == {0}, "the numbers stay"
