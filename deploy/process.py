@@ -32,6 +32,9 @@ _HAS_DEATH_SIGNAL = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PS_TIMEOUT_S = 10.0
+_PS_FRESH_S = 0.1
+"""A page or a status asks several times about each process."""
+_MOST_ANSWERS = 64
 _PS = ("ps", "-o", "stat=", "-o", "time=", "-o", "lstart=", "-p")
 _PS_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
 """The same text for the same time, in every shell."""
@@ -142,14 +145,29 @@ def _boot_id() -> str:
         return ""
 
 
+_answers: dict[int, tuple[float, _State | None]] = {}
+"""By pid: when ``ps`` was asked last, and what it said."""
+
+
 def _ask_ps(pid: int) -> _State | None:
     try:
-        # A tenth of the cost of a new process, and most answers are this one.
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
     except PermissionError:
+        # It is another user's.
         pass
+    now = time.monotonic()
+    asked_at, state = _answers.get(pid, (0.0, None))
+    if now >= asked_at + _PS_FRESH_S or state is None:
+        state = _run_ps(pid)
+        if len(_answers) >= _MOST_ANSWERS:
+            _answers.clear()
+        _answers[pid] = now, state
+    return state
+
+
+def _run_ps(pid: int) -> _State | None:
     try:
         environment = {**os.environ, **_PS_ENVIRONMENT}
         said = subprocess.run(

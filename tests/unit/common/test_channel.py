@@ -1,6 +1,7 @@
 """The channel in both dialects, against a small server that answers, waits, lies or hangs up."""
 
 import asyncio
+import errno
 import gc
 import re
 import socket
@@ -502,6 +503,27 @@ async def test_a_connection_to_itself_is_recognized() -> None:
         assert connection.is_to_itself()
         connection.close()
         await asyncio.sleep(0)
+
+
+async def test_a_connection_whose_options_macos_refuses_is_made() -> None:
+    """Its peer has closed it already, and its end is reported next."""
+
+    class Refusing(asyncio.Transport):
+        def setsockopt(self, *option: int) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return self
+
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+            pass
+
+        def is_closing(self) -> bool:
+            return False
+
+    connection = Connection(NobodyCares(), BufferPool(), 1000, ends_with_silent_host=True)
+    connection.connection_made(Refusing())
+    assert connection.is_usable
 
 
 async def test_a_connection_that_its_owner_closes_calls_it_no_more(server: Server) -> None:

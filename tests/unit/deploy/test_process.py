@@ -163,6 +163,7 @@ def test_a_child_ends_with_its_parent_also_if_that_is_killed(tmp_path: Path) -> 
 
 def test_ps_says_what_proc_would(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.deploy.process._boot_id", lambda: "")
+    monkeypatch.setattr("barnabas.deploy.process._PS_FRESH_S", 0.0)
     child = spawn("for _ in range(10**7): pass\n" + _WAIT)
     assert child.identity.started.endswith(time.strftime("%Y", time.gmtime()))
     recorded = ManagedProcess("child", child.identity)
