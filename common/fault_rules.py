@@ -135,8 +135,11 @@ class FaultRule:
         self._check_names()
         for name in ("client_id", "topic"):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, str) and 0 < len(value) <= _MAX_PATTERN):
-                self._refuse(name, f"expected a name or a pattern of 1 to {_MAX_PATTERN} characters")
+            is_text = isinstance(value, str) and value.isprintable()
+            if value is not None and not (is_text and 0 < len(value) <= _MAX_PATTERN):
+                self._refuse(
+                    name, f"expected a name or a pattern of 1 to {_MAX_PATTERN} printable characters"
+                )
         for flag in (*_FLAGS, "after"):
             if type(getattr(self, flag)) is not bool:
                 self._refuse(flag, "expected True or False")

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 _OWN: Final = frozenset({ApiKey.ALTER_FAULT_RULES, ApiKey.DESCRIBE_FAULT_RULES})
 _BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-_OF_BROKERS: Final = re.compile(r"(broker-\d+-|controller-|registration-probe$)")
+OF_BROKERS: Final = re.compile(r"(broker-\d+-|controller-|registration-probe$)")
 """The client ids of brokers and controllers."""
 _ONE_BYTE_KEYS: Final = 128
 _NATIVE_KEY_AT: Final = 6
@@ -136,7 +136,7 @@ class FaultInjection:
         api = decoded.api_key
         if api in _OWN or decoded.client_id == FAULTS_CLIENT_ID or (is_unknown and api not in _BEFORE_LOGIN):
             return None
-        is_of_broker = HANDLERS[api].inter_broker_only or _OF_BROKERS.match(decoded.client_id) is not None
+        is_of_broker = HANDLERS[api].inter_broker_only or OF_BROKERS.match(decoded.client_id) is not None
         active = self._table.find(
             api, decoded.client_id, is_of_broker, lambda: named_topics(self._services, decoded)
         )

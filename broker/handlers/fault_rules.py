@@ -6,8 +6,8 @@ import logging
 
 from barnabas.broker.handlers.api_request import ApiRequest
 from barnabas.broker.handlers.services import Services
-from barnabas.common.fault_rules import from_wire, to_wire
-from barnabas.protocol.errors import ErrorCode, InvalidConfiguration
+from barnabas.common.fault_rules import MAX_RULES, FaultRule, from_wire, to_wire
+from barnabas.protocol.errors import ApiError, ErrorCode, InvalidConfiguration, api_error
 from barnabas.protocol.messages import fault_rules as wire
 
 logger = logging.getLogger(__name__)
@@ -15,25 +15,36 @@ logger = logging.getLogger(__name__)
 
 def handle_alter(services: Services, request: ApiRequest) -> None:
     body: wire.AlterFaultRulesRequest = request.body
-    broker = f"broker {services.config.broker_id}"
-    if body.added and not services.config.fault_injection_enable:
-        text = f"{broker}: fault.injection.enable is false; it must be true in the broker's settings at start"
-        request.respond(
-            wire.AlterFaultRulesResponse(error_code=ErrorCode.POLICY_VIOLATION, error_message=text)
-        )
-        return
     try:
-        rules = [from_wire(entry) for entry in body.added]
+        rules = _received(services, body)
         removed = services.faults.change(body.removed, rules)
+    except ApiError as error:
+        _refuse(services, request, error.code, error.text)
+        return
     except InvalidConfiguration as error:
-        code = ErrorCode.INVALID_REQUEST
-        request.respond(wire.AlterFaultRulesResponse(error_code=code, error_message=f"{broker}: {error}"))
+        _refuse(services, request, ErrorCode.INVALID_REQUEST, str(error))
         return
     for name in removed:
         logger.warning("fault rule %s is removed", name)
     for rule in rules:
         logger.warning("fault rule %s: %s", rule.name, rule)
     request.respond(wire.AlterFaultRulesResponse(removed=removed))
+
+
+def _received(services: Services, body: wire.AlterFaultRulesRequest) -> list[FaultRule]:
+    """The rules to add. Raises ApiError and InvalidConfiguration."""
+    if body.added and not services.config.fault_injection_enable:
+        text = "fault.injection.enable is false; it must be true in the broker's settings at its start"
+        raise api_error(ErrorCode.POLICY_VIOLATION, text)
+    if len(body.added) > MAX_RULES:
+        raise InvalidConfiguration(f"{len(body.added)} fault rules; expected {MAX_RULES} at most")
+    return [from_wire(entry) for entry in body.added]
+
+
+def _refuse(services: Services, request: ApiRequest, code: ErrorCode, text: str) -> None:
+    # Several brokers are asked for the same.
+    message = f"broker {services.config.broker_id}: {text}"
+    request.respond(wire.AlterFaultRulesResponse(error_code=code, error_message=message))
 
 
 def handle_describe(services: Services, request: ApiRequest) -> None:

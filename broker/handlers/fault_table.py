@@ -88,10 +88,9 @@ class FaultTable:
         name of an added rule is that of another one, or if they are too many.
         """
         with self._lock:
-            stays = {each.rule.name: each for each in self.rules} if removed is not None else {}
-            gone = [each for each in self.rules if each.rule.name in (removed or ()) or removed is None]
-            for each in gone:
-                stays.pop(each.rule.name, None)
+            names = None if removed is None else frozenset(removed)
+            gone = [each for each in self.rules if names is None or each.rule.name in names]
+            stays = {each.rule.name: each for each in self.rules if each not in gone}
             for rule in added:
                 if stays.setdefault(rule.name, ActiveRule(rule)).rule != rule:
                     raise InvalidConfiguration(f"there is another fault rule of the name {rule.name}")

@@ -45,7 +45,11 @@ def test_an_error_is_named_in_any_case() -> None:
         ({"drop": True, "seed": 1 << 63}, "seed=.*63 bits"),
         ({"drop": True, "requests": "client"}, "did you mean clients?"),
         ({"drop": True, "topic": ""}, "topic='': expected a name or a pattern"),
-        ({"drop": True, "client_id": "x" * 257}, "expected a name or a pattern of 1 to 256 characters"),
+        (
+            {"drop": True, "client_id": "x" * 257},
+            "expected a name or a pattern of 1 to 256 printable characters",
+        ),
+        ({"drop": True, "client_id": "a\nb"}, "expected a name or a pattern"),
         ({"drop": True, "name": "two words"}, "without spaces"),
         ({"drop": True, "name": "x" * 129}, "expected up to 128 printable characters"),
         ({"drop": True, "topics": "t"}, "no 'topics'; did you mean topic?"),

@@ -2,15 +2,17 @@
 
 import gc
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from barnabas import broker
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.handlers.dispatcher import Dispatcher
-from barnabas.broker.handlers.fault_injection import FaultInjection
+from barnabas.broker.handlers.fault_injection import OF_BROKERS, FaultInjection
 from barnabas.broker.handlers.registry import HANDLERS
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.security.session import Session
@@ -291,6 +293,22 @@ def test_the_requests_of_brokers_are_hit_only_if_the_rule_says_so(faulty: Servin
     add(faulty, disconnect=True, requests="brokers")
     assert as_broker().closed is not None
     assert fetch(faulty, 0).closed is None
+
+
+def test_the_client_ids_of_brokers_are_known() -> None:
+    """Those that the sources give, and no client's own."""
+    root = Path(broker.__path__[0]).resolve().parent
+    given = [
+        re.sub(r"{[^}]*}", "7", client_id)
+        for folder in ("broker", "controller", "zookeeper")
+        for path in (root / folder).rglob("*.py")
+        for client_id in re.findall(r'client_id\s*=\s*f?"([^"]+)"', path.read_text())
+    ]
+    assert len(given) >= 7
+    assert [client_id for client_id in given if not OF_BROKERS.match(client_id)] == []
+    assert not any(
+        map(OF_BROKERS.match, ("barnabas", "broker", "broker-a-1", "rdkafka", "registration-probe-2"))
+    )
 
 
 def test_the_owner_of_the_rules_is_never_hit(faulty: Serving) -> None:
