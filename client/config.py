@@ -50,6 +50,30 @@ AUTO: Final = "auto"
 WIRES: Final = (AUTO, "native", "kafka")
 _ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
+ELSEWHERE: Final = {
+    # kafka-python and aiokafka
+    "max_batch_size": "batch_size",
+    "rebalance_timeout_ms": "max_poll_interval_ms",
+    "sasl_plain_password": "sasl_password",
+    "sasl_plain_username": "sasl_username",
+    "ssl_cafile": "ssl_ca_location",
+    "ssl_certfile": "ssl_certificate_location",
+    "ssl_ciphers": "ssl_cipher_suites",
+    "ssl_context": "ssl_ca_location",
+    "ssl_keyfile": "ssl_key_location",
+    "ssl_password": "ssl_key_password",
+    # librdkafka
+    "compression_codec": "compression_type",
+    "fetch_wait_max_ms": "fetch_max_wait_ms",
+    "message_max_bytes": "max_request_size",
+    "message_timeout_ms": "delivery_timeout_ms",
+    "metadata_broker_list": "bootstrap_servers",
+    "queue_buffering_max_ms": "linger_ms",
+    "request_required_acks": "acks",
+    "sasl_mechanisms": "sasl_mechanism",
+}
+"""Settings that other clients call by another name than Kafka's, for the texts of errors."""
+
 BootstrapServers = str | Endpoint | Iterable[str | Endpoint]
 Partitioner = Callable[[bytes | None, int], int]
 """A custom partitioner: from the key and the number of partitions to a partition."""
@@ -183,7 +207,8 @@ class ClientConfig(SecurityConfig):
     def _declared(cls, name: str, value: object) -> Setting:
         declared = settings_of(cls)
         if name not in declared:
-            hint = suggestion(name.replace(".", "_"), sorted(declared))
+            ours = ELSEWHERE.get(name.replace(".", "_"), "")
+            hint = suggestion(ours if ours in declared else name.replace(".", "_"), sorted(declared))
             raise InvalidConfiguration(f"{name}={shown(name, value)}: there is no such setting{hint}")
         return declared[name]
 

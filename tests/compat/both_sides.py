@@ -84,6 +84,11 @@ def tables_of(page: str, text: str) -> Iterator[Table]:
             )
 
 
+def settings_of(text: str) -> dict[str, str]:
+    """The table of two columns: settings there, and their names here."""
+    return dict(re.findall(r'^\| `"?([\w.]+)"?` \| `(\w+)` \|$', text, flags=re.MULTILINE))
+
+
 def imports_of(text: str) -> list[str]:
     """The blocks of Python on a page, with which its two columns begin; none on a page of commands."""
     return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)

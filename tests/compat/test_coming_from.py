@@ -1,6 +1,7 @@
 """docs/coming-from/*.md: both columns of every row run, and have the same effect."""
 
 import importlib
+import inspect
 import os
 import shlex
 import subprocess
@@ -13,11 +14,14 @@ from typing import Any, Final
 
 import pytest
 
+from barnabas.client.config import ConsumerConfig, ProducerConfig
+from barnabas.common.settings import settings_of as client_settings
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import broker_command
 from barnabas.deploy.ports import ReservedPort
 from barnabas.deploy.state import SecurityConfiguration
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
+from barnabas.protocol.errors import InvalidConfiguration
 from tests.support.names import fresh_name
 
 from ..cluster.tools import UNHARMED, call_command, running
@@ -33,6 +37,7 @@ from .both_sides import (
     differences,
     imports_of,
     run_column,
+    settings_of,
     tables_of,
 )
 from .clients import CLIENTS, Unavailable
@@ -163,6 +168,43 @@ def test_both_columns_of_a_table_do_the_same(columns: Columns, table: Table) -> 
     assert (their_error, our_error) == ("", "")
     assert len(there) == len(here) == len(table.rows) + 1
     assert list(differences(table, there, here, SAME_WORDS)) == []
+
+
+def theirs(page: str) -> Callable[[str], bool]:
+    """Whether a client takes a setting of this name."""
+    import aiokafka
+    import confluent_kafka
+
+    if page == "aiokafka":
+        clients = (aiokafka.AIOKafkaProducer, aiokafka.AIOKafkaConsumer)
+        return {name for client in clients for name in inspect.signature(client).parameters}.__contains__
+    if page == "kafka-python":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            import kafka
+        return {*kafka.KafkaConsumer.DEFAULT_CONFIG, *kafka.KafkaProducer.DEFAULT_CONFIG}.__contains__
+
+    def is_taken(name: str) -> bool:
+        try:
+            confluent_kafka.Consumer({"group.id": "g", name: "?"})
+        except confluent_kafka.KafkaException as error:
+            return "No such configuration property" not in str(error)
+        return True
+
+    return is_taken
+
+
+@pytest.mark.parametrize("page", ["aiokafka", "confluent-kafka", "kafka-python"])
+def test_a_setting_with_another_name_there_is_one_that_the_error_here_names(page: str) -> None:
+    renamed = settings_of(PAGES[page])
+    assert len(renamed) >= 5
+    takes = theirs(page)
+    assert not takes("no.such.setting")
+    assert [name for name in renamed if not takes(name)] == []
+    for name, ours in renamed.items():
+        kind = ConsumerConfig if ours in client_settings(ConsumerConfig) else ProducerConfig
+        with pytest.raises(InvalidConfiguration, match=f"there is no such setting; did you mean {ours}"):
+            kind.of({name: "?"})
 
 
 def test_differences_and_rows_that_show_nothing_are_named() -> None:
