@@ -349,8 +349,9 @@ def _json_record(line: str) -> Any:
     if not line.startswith("{"):
         return line
     names = {"payload": "value", "ts": "timestamp_ms"}
+    shown = ("topic", "partition", "offset", "timestamp_ms", "key", "value")
     record = {names.get(name, name): value for name, value in json.loads(line).items()}
-    return {name: record[name] for name in ("topic", "partition", "offset", "timestamp_ms", "key", "value")}
+    return {name: record[name] for name in shown if name in record}
 
 
 Column = PythonColumn | ShellColumn
