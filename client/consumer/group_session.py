@@ -77,6 +77,8 @@ class GroupSession:
         self._fault: BarnabasError | None = None
         self.upkeep_due_at = -_NEVER
         """The time at which `upkeep` is due; `-inf` is at once."""
+        self._listed: frozenset[str] | None = None
+        """All topics at the first search for the pattern; others are newer than the subscription."""
         self._counts: dict[str, int] = {}
         """The number of partitions of each topic when this consumer learnt of it; 0 if it did not exist."""
         self._turns = asyncio.Lock()
@@ -93,7 +95,7 @@ class GroupSession:
         if before is not None and selection.wants_as(before):
             selection.topics = before.topics
             return
-        self._searched_at = -_NEVER
+        self._searched_at, self._listed = -_NEVER, None
         self._cluster.watch_topics(*selection.topics)
         if before is not None:
             self.member.want_rejoin("the subscription has changed")
@@ -296,6 +298,9 @@ class GroupSession:
         """Note which partitions were created after this member learnt of their topics."""
         cache = self._cluster.cache
         counts = self._counts
+        if self._listed is not None:
+            for topic in ({tp.topic for tp in added} | selection.topics) - self._listed:
+                counts.setdefault(topic, 0)
         self._assignment.appeared |= {tp for tp in added if tp.partition >= counts.get(tp.topic, _NEVER)}
         for topic in selection.topics:
             if (info := cache.topics.get(topic)) is not None:
@@ -446,6 +451,8 @@ class GroupSession:
         """Select the topics that match the pattern; True if they have changed. Raises NoBrokerReachable."""
         response = await self._cluster.ask_any(MetadataRequest(topics=None, allow_auto_topic_creation=False))
         self._searched_at = time.monotonic()
+        if self._listed is None:
+            self._listed = frozenset(topic.name or "" for topic in response.topics)
         names = [topic.name or "" for topic in response.topics if topic.error_code == ErrorCode.NONE]
         matching = selection.matching(names, exclude_internal=self._config.exclude_internal_topics)
         if matching == selection.topics:

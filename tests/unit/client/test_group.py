@@ -454,6 +454,21 @@ async def test_partitions_that_appear_during_a_membership_are_read_from_their_st
         assert sorted(await read(consumer, len(expected))) == sorted(expected)
 
 
+async def test_topics_of_a_pattern_that_appear_during_a_membership_are_read_from_their_start(
+    coordinator: Coordinator,
+) -> None:
+    fill(coordinator.cluster.partition("t"), 0, 10)
+    settings = {"auto_offset_reset": "latest", "metadata_max_age_ms": 30}
+    async with consumer_of(coordinator, **settings) as consumer:
+        consumer.subscribe(pattern="t.*")
+        await poll_until(lambda: shares(consumer) == [6], consumer)
+        assert await consumer.position(P[0]) == 10
+        coordinator.cluster.add_topic("t2", 1)
+        fill(coordinator.cluster.partition("t2"), 0, 10)
+        assert await read(consumer, 10) == values(0, 10)
+        assert await consumer.position(P[0]) == 10
+
+
 async def test_a_listener_without_on_partitions_lost_is_refused(coordinator: Coordinator) -> None:
     class OfAnotherLibrary:
         def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None: ...
