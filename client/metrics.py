@@ -19,6 +19,7 @@ Metrics = dict[str, float]
 TOTAL: Final = "-total"
 """The end of the name of a counter."""
 _WINDOW_S: Final = 30.0
+_NOTHING: Final = (0, 0.0, 0.0)
 
 CLIENT_METRICS: Final = {
     "connection-count": "open connections",
@@ -43,32 +44,31 @@ class Recent:
 
     def __init__(self) -> None:
         self._ends_at = float("-inf")
-        self._count, self._sum, self._max = 0, 0.0, 0.0
-        self._before = (0, 0.0, 0.0)
+        self._count, self._sum, self._max = _NOTHING
+        self._before = _NOTHING
         """The count, the sum and the maximum of the window before the present one."""
 
     def add(self, value: float) -> None:
-        self._turn(time.monotonic())
+        present = time.monotonic()
+        if present >= self._ends_at:
+            is_recent = present < self._ends_at + _WINDOW_S
+            self._before = (self._count, self._sum, self._max) if is_recent else _NOTHING
+            self._count, self._sum, self._max = _NOTHING
+            self._ends_at = present + _WINDOW_S
         self._count += 1
         self._sum += value
         self._max = max(self._max, value)
 
     def put(self, metrics: Metrics, name: str) -> None:
-        """Add ``NAME-avg`` and ``NAME-max``, if anything was measured."""
-        self._turn(time.monotonic())
-        count, total, highest = self._before
+        """Add ``NAME-avg`` and ``NAME-max``, if anything was measured. Any thread: it changes nothing."""
+        late_s = time.monotonic() - self._ends_at
+        if late_s >= _WINDOW_S:
+            return
+        count, total, highest = self._before if late_s < 0 else _NOTHING
         count += self._count
         if count:
             metrics[f"{name}-avg"] = (total + self._sum) / count
             metrics[f"{name}-max"] = max(highest, self._max)
-
-    def _turn(self, present: float) -> None:
-        if present < self._ends_at:
-            return
-        is_recent = present < self._ends_at + _WINDOW_S
-        self._before = (self._count, self._sum, self._max) if is_recent else (0, 0.0, 0.0)
-        self._count, self._sum, self._max = 0, 0.0, 0.0
-        self._ends_at = present + _WINDOW_S
 
 
 def since(moment: float) -> float:
