@@ -93,6 +93,20 @@ def test_a_client_that_nobody_has_is_observed_no_more(meter: Meter) -> None:
     assert meter.values("messaging.client.sent.messages") == {"left": 1}
 
 
+def test_without_a_meter_all_clients_have_that_of_the_global_provider(
+    meter: Meter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The provider of a process can be set only once; until then each call makes another meter.
+    made = [meter.meter]
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", lambda name: made.pop())
+    telemetry._default_meter.cache_clear()
+    first, second = producer("first", 3), producer("second", 8)
+    observe(first)
+    observe(second)
+    telemetry._default_meter.cache_clear()
+    assert meter.values("messaging.client.sent.messages") == {"first": 3, "second": 8}
+
+
 def test_one_collection_takes_one_snapshot(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "_FRESH_S", 60.0)
     made, snapshots = producer("p", 1), []
