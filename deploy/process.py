@@ -35,6 +35,7 @@ _PS_TIMEOUT_S = 10.0
 _PS_FRESH_S = 0.1
 """A page or a status asks several times about each process."""
 _MOST_ANSWERS = 64
+_ENDING_S = 0.5
 _PS = ("ps", "-o", "stat=", "-o", "time=", "-o", "lstart=", "-p")
 _PS_ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC"}
 """The same text for the same time, in every shell."""
@@ -293,6 +294,9 @@ class ManagedProcess:
         except ProcessLookupError:
             return False
         except PermissionError:
+            # macOS refuses it too if the whole group has ended and is not waited for yet.
+            if self.wait(_ENDING_S):
+                return False
             raise DeployError(
                 f"{self.name} (pid {self.pid}) belongs to another user, who alone may signal it"
             ) from None

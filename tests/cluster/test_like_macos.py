@@ -73,8 +73,18 @@ def python(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=DEADLINE_S,
+        timeout=2 * DEADLINE_S,
     )
+
+
+def end_all(directory: Path) -> list[int]:
+    """The processes of a cluster that still run, by pid: their starts are recorded as `ps` says them."""
+    record = read_record(directory)
+    recorded = [] if record is None else record.processes()
+    left = [process.pid for process in recorded if ProcessId.of(process.pid) is not None]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left
 
 
 def test_a_suite_runs_with_the_plugin_and_leaves_no_process_when_it_is_killed(tmp_path: Path) -> None:
@@ -94,7 +104,11 @@ def test_a_detached_cluster_is_controlled_by_commands(
     tmp_path: Path, zookeeper: ZooKeeper | ExistingZooKeeper
 ) -> None:
     connect = fresh_name(f"{zookeeper.connect}/macos")
-    ran = python("-c", COMMANDS, str(tmp_path), BARNABAS_ZOOKEEPER=connect)
+    try:
+        ran = python("-c", COMMANDS, str(tmp_path), BARNABAS_ZOOKEEPER=connect)
+    finally:
+        left = end_all(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert not left
     log = (tmp_path / "broker-1" / "logs" / "server.log").read_text()
     assert "open files: at most 10240, raised from 256" in log

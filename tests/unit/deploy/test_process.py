@@ -182,6 +182,21 @@ def test_ps_says_what_proc_would(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) 
     assert cpu_s(child.pid) is None
 
 
+def test_the_refusal_of_macos_to_signal_an_ended_group_is_no_other_user(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = spawn(_WAIT)
+    recorded = ManagedProcess("child", child.identity)
+    real = os.killpg
+
+    def refuse(pid: int, number: int) -> None:
+        real(pid, signal.SIGKILL)
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.killpg", refuse)
+    assert not recorded.send(signal.SIGTERM)
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("00:01:02", 62), ("2-03:00:01", 183_601), ("1:02.50", 62.5), ("600:00.00", 36_000)]
 )
