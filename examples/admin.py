@@ -1,4 +1,4 @@
-"""Topics, settings, groups and old records, from a program.
+"""Topics, settings, groups and the deletion of records, from a program.
 
 Run: python examples/admin.py
 """
@@ -21,4 +21,6 @@ with Admin(bootstrap_servers=SERVERS) as admin:
         print(f"audit-{found.partition}: leader {found.leader}, in sync {list(found.isr)}")
     for group in admin.list_groups():
         print(f"group {group.group_id} has read", admin.group_offsets(group.group_id))
+    starts = admin.delete_records({("audit", number): -1 for number in range(3)})
+    print("the records of audit begin at", list(starts.values()))
     admin.delete_topics("audit")

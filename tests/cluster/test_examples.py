@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,8 +40,10 @@ STOPPED: Final = {
     "graceful_stop.py": "printers",
     "group_workers.py": "group-workers",
     "worker_pool.py": "workers",
+    "prometheus_metrics.py": "measured",
 }
 """Programs that SIGTERM ends, with their groups."""
+ARGUMENTS: Final = {"copy_exactly_once.py": ("1",), "prometheus_metrics.py": ("0",)}
 PARTITIONS: Final = 4
 RECORDS: Final = 400
 DEADLINE_S: Final = 60.0
@@ -119,7 +122,7 @@ def examples(bench: Bench, shown: list[str]) -> dict[str, Program]:
     first = bench.example("json_orders.py")
     assert len(first.ends_well().splitlines()) == ORDERS
     ending = {name: bench.example(name, *words) for name, words in ENDING.items()}
-    return ending | {name: bench.example(name, "1") for name in STOPPED}
+    return ending | {name: bench.example(name, *ARGUMENTS.get(name, ())) for name in STOPPED}
 
 
 def test_each_client_has_a_complete_program_in_the_documentation(shown: list[str]) -> None:
@@ -143,6 +146,7 @@ def test_the_admin_client_shows_and_changes(examples: dict[str, Program]) -> Non
     assert "retention.ms is 120000" in printed
     assert "audit-2: leader" in printed
     assert "group order-readers has read" in printed
+    assert "the records of audit begin at" in printed
 
 
 @pytest.mark.parametrize("name", STOPPED)
@@ -151,10 +155,13 @@ def test_a_consumer_that_is_stopped_has_committed_all(
 ) -> None:
     def handled() -> bool:
         counts = re.findall(r"(?:stored|copied) (\d+)", examples[name].printed)
-        lines = examples[name].printed.splitlines()
+        lines = [line for line in examples[name].printed.splitlines() if "http" not in line]
         return (sum(map(int, counts)) if counts else len(lines)) >= ORDERS
 
     wait_for(handled, f"{name} has read all", DEADLINE_S)
+    if (page := re.search(r"http\S+", examples[name].printed)) is not None:
+        with urllib.request.urlopen(page[0], timeout=DEADLINE_S) as answer:
+            assert f"orders_records_consumed_total {ORDERS}.0" in answer.read().decode()
     examples[name].process.send_signal(signal.SIGTERM)
     examples[name].ends_well()
     assert bench.committed(STOPPED[name]) == ORDERS
