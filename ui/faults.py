@@ -38,7 +38,7 @@ async def _page(request: Request) -> Response:
     cluster = context.cluster
     seen = None if cluster is None else await asyncio.to_thread(_look, cluster.directory)
     # Brokers of other software have no such rules.
-    rules, problem = (None, "") if context.is_kafka else await tried(protocol_faults.described(context))
+    rules, problem = (None, "") if context.is_kafka else await tried(context.admin.describe_fault_rules())
     return render(
         request,
         "faults.html",

@@ -1,15 +1,13 @@
 """Faults at the protocol: the rules of the brokers, a form that adds one, buttons that remove them.
 
 ``GET protocol-faults`` is the rules as JSON. A POST has the fields of a rule, or ``clear``, the name of one
-or nothing for all, as a form or as a JSON object. Each change becomes a mark of every chart. The client of
-these requests is one that no rule hits.
+or nothing for all, as a form or as a JSON object. Each change becomes a mark of every chart.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -17,11 +15,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from barnabas.client.admin.admin import Admin, FaultRules
-from barnabas.common.fault_rules import API_NAMES, FAULTS_CLIENT_ID, fault_rule
+from barnabas.common.fault_rules import API_NAMES, fault_rule
 from barnabas.protocol.errors import ErrorCode
-from barnabas.ui.asking import TIMEOUT_MS, Missing, answer_change, tried
-from barnabas.ui.context import Context, context_of, form_of
+from barnabas.ui.asking import Missing, answer_change, tried
+from barnabas.ui.context import context_of, form_of
 
 ACTIONS: Final = {
     "error": "an error code",
@@ -44,20 +41,8 @@ _NUMBERS: Final[Mapping[str, type[float] | type[int]]] = {
 }
 
 
-@asynccontextmanager
-async def _admin(context: Context) -> AsyncIterator[Admin]:
-    settings = {**context.settings, "client_id": FAULTS_CLIENT_ID, "request_timeout_ms": TIMEOUT_MS}
-    async with Admin(bootstrap_servers=context.bootstrap, **settings) as admin:
-        yield admin
-
-
-async def described(context: Context) -> FaultRules:
-    async with _admin(context) as admin:
-        return await admin.describe_fault_rules()
-
-
 async def _rules(request: Request) -> Response:
-    rules, problem = await tried(described(context_of(request)))
+    rules, problem = await tried(context_of(request).admin.describe_fault_rules())
     if problem:
         return JSONResponse({"error": problem}, 502)
     return JSONResponse(
@@ -78,17 +63,17 @@ async def _change(request: Request) -> Response:
 async def _changed(request: Request) -> str:
     """Make the change; returns the sentence. Raises BarnabasError and ValueError."""
     values = await _values(request)
-    async with _admin(context_of(request)) as admin:
-        if "clear" in values:
-            name = values["clear"]
-            removed = await admin.remove_fault_rules(*([name] if name else []))
-            if not removed:
-                raise Missing(f"there is no fault rule {name}".rstrip())
-            sentence = f"fault rule {', '.join(removed)} removed"
-        else:
-            rule = fault_rule(values)
-            await admin.add_fault_rules(rule)
-            sentence = f"fault rule {rule.name}: {rule}"
+    admin = context_of(request).admin
+    if "clear" in values:
+        name = values["clear"]
+        removed = await admin.remove_fault_rules(*([name] if name else []))
+        if not removed:
+            raise Missing(f"there is no fault rule {name}".rstrip())
+        sentence = f"fault rule {', '.join(removed)} removed"
+    else:
+        rule = fault_rule(values)
+        await admin.add_fault_rules(rule)
+        sentence = f"fault rule {rule.name}: {rule}"
     request.app.state.sampler.history.mark("fault", sentence, broker=None, time_ms=None)
     return sentence
 

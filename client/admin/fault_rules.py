@@ -1,21 +1,26 @@
 """The rules of faults that brokers inject into requests, for tests of programs: add, show, remove.
 
-Rules live in the memory of each broker, which needs ``fault.injection.enable``. A client whose requests must
-not be hit has the client id `FAULTS_CLIENT_ID`.
+Rules live in the memory of each broker, which needs ``fault.injection.enable``. No rule hits a client with
+the id `FAULTS_CLIENT_ID`. These calls are made by such a client, a short-lived one if the admin client has
+another id: otherwise a rule on every API could not be removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 from barnabas.client.admin.log_dirs import LogDirAdmin
 from barnabas.client.arguments import several
 from barnabas.client.metadata import Node
-from barnabas.common.fault_rules import FaultRule, from_wire, to_wire
+from barnabas.common.fault_rules import FAULTS_CLIENT_ID, FaultRule, from_wire, to_wire
 from barnabas.protocol.errors import BarnabasError, ConnectionRefused
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages import fault_rules as wire
+from barnabas.protocol.schema import RequestOf
+
+R = TypeVar("R")
 
 
 class FaultCounts(NamedTuple):
@@ -65,12 +70,12 @@ class FaultRuleAdmin(LogDirAdmin):
         """
         added = [to_wire(rule) for rule in several("rules", rules, FaultRule)]
         names = [entry.name for entry in added]
-        answers = await self._alter(wire.AlterFaultRulesRequest(added=added), brokers)
+        answers = await self._ask_unhit(wire.AlterFaultRulesRequest(added=added), brokers)
         if errors := _errors(answers):
             # All of those that answered: a broker with another rule of that name has not changed anything.
             took = [node.node_id for node, answer in answers if not isinstance(answer, BarnabasError)]
             if took:
-                await self._alter(wire.AlterFaultRulesRequest(removed=names), took)
+                await self._ask_unhit(wire.AlterFaultRulesRequest(removed=names), took)
             raise errors[0]
         return names
 
@@ -83,7 +88,7 @@ class FaultRuleAdmin(LogDirAdmin):
         delayed requests go on.
         """
         removed = several("names", names, str) or None
-        answers = await self._alter(wire.AlterFaultRulesRequest(removed=removed), brokers)
+        answers = await self._ask_unhit(wire.AlterFaultRulesRequest(removed=removed), brokers)
         if errors := _errors(answers):
             raise errors[0]
         found: dict[str, None] = {}
@@ -93,10 +98,9 @@ class FaultRuleAdmin(LogDirAdmin):
 
     async def describe_fault_rules(self, brokers: Collection[int] | int | None = None) -> FaultRules:
         """The rules of these brokers, or of all live ones, with their counts."""
-        ids = None if brokers is None else several("brokers", brokers, int)
         counts: dict[FaultRule, dict[BrokerId, FaultCounts]] = {}
         disabled, errors = [], {}
-        for node, answer in await self._ask_live(wire.DescribeFaultRulesRequest(), ids):
+        for node, answer in await self._ask_unhit(wire.DescribeFaultRulesRequest(), brokers):
             if isinstance(answer, BarnabasError):
                 errors[node.node_id] = answer
                 continue
@@ -108,11 +112,16 @@ class FaultRuleAdmin(LogDirAdmin):
         states = [FaultRuleState(rule, of_rule) for rule, of_rule in counts.items()]
         return FaultRules(states, disabled, errors)
 
-    async def _alter(
-        self, request: wire.AlterFaultRulesRequest, brokers: Collection[int] | int | None
-    ) -> list[tuple[Node, wire.AlterFaultRulesResponse | BarnabasError]]:
+    async def _ask_unhit(
+        self, request: RequestOf[R], brokers: Collection[int] | int | None
+    ) -> list[tuple[Node, R | BarnabasError]]:
+        """The answer or the error of each of these brokers, or of each live one."""
         ids = None if brokers is None else several("brokers", brokers, int)
-        return await self._ask_live(request, ids)
+        if self.config.client_id == FAULTS_CLIENT_ID:
+            return await self._ask_live(request, ids)
+        self._open()
+        async with FaultRuleAdmin(replace(self.config, client_id=FAULTS_CLIENT_ID)) as unhit:
+            return await unhit._ask_live(request, ids)
 
 
 def _errors(answers: Iterable[tuple[Node, Any]]) -> list[BarnabasError]:

@@ -10,7 +10,6 @@ import pytest
 
 from barnabas.client import FaultRule, NewTopic, TopicPartition
 from barnabas.client.blocking import Admin, Consumer, Producer
-from barnabas.common.fault_rules import FAULTS_CLIENT_ID
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.errors import InvalidRequestError
 from tests.support.names import fresh_name
@@ -67,7 +66,7 @@ CONSUME = pytest.mark.parametrize("consume", [consume_ours, consume_confluent])
 
 @pytest.fixture(scope="module")
 def admin(shared_cluster: LocalCluster) -> Iterator[Admin]:
-    with Admin(bootstrap_servers=shared_cluster.bootstrap, client_id=FAULTS_CLIENT_ID) as admin:
+    with Admin(bootstrap_servers=shared_cluster.bootstrap) as admin:
         yield admin
 
 
@@ -162,3 +161,10 @@ def test_a_rule_that_one_broker_refuses_is_on_none(admin: Admin) -> None:
         admin.add_fault_rules(other)
     assert other not in [state.rule for state in admin.describe_fault_rules().rules]
     assert admin.remove_fault_rules("name", "unknown") == ["name"]
+
+
+def test_an_admin_client_can_remove_a_rule_that_hits_all_its_requests(admin: Admin) -> None:
+    rule = FaultRule(drop=True)
+    admin.add_fault_rules(rule)
+    assert admin.remove_fault_rules() == [rule.name]
+    assert len(admin.describe_cluster().nodes) == 3

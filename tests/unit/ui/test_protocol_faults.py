@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
 
-from barnabas.client.admin.admin import Admin
 from barnabas.client.admin.fault_rules import FaultCounts, FaultRules, FaultRuleState
 from barnabas.common.fault_rules import FaultRule
 from barnabas.protocol.errors import ErrorCode, api_error
 from barnabas.protocol.ids import BrokerId
-from barnabas.ui import protocol_faults
 from barnabas.ui.app import make_app
 from barnabas.ui.context import Context
 from tests.support.asgi import get, post
@@ -32,6 +28,7 @@ class Brokers:
         self.marks: list[str] = []
         self.disabled: list[BrokerId] = []
         self.refusal: Exception | None = None
+        self.is_kafka = False
 
     async def describe_fault_rules(self) -> FaultRules:
         if self.refusal:
@@ -56,23 +53,19 @@ class Brokers:
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
-    brokers = Brokers()
+def brokers() -> Brokers:
+    return Brokers()
 
-    @asynccontextmanager
-    async def admin(context: Context) -> AsyncIterator[Any]:
-        yield brokers
 
-    monkeypatch.setattr(protocol_faults, "_admin", admin)
-    return brokers
+def app_of(brokers: Brokers, **context: Any) -> Starlette:
+    app = make_app(Context(admin=cast(Any, brokers), bootstrap="", settings={}, **context))
+    app.state.sampler = SimpleNamespace(history=brokers)
+    return app
 
 
 @pytest.fixture
 def app(brokers: Brokers) -> Starlette:
-    admin = Admin(bootstrap_servers="127.0.0.1:1")
-    app = make_app(Context(admin=admin, bootstrap="", settings={}))
-    app.state.sampler = SimpleNamespace(history=brokers)
-    return app
+    return app_of(brokers)
 
 
 async def test_the_form_adds_a_rule_and_marks_it(app: Starlette, brokers: Brokers) -> None:
@@ -154,8 +147,7 @@ async def test_the_page_says_why_there_are_no_rules(app: Starlette, brokers: Bro
 
 
 async def test_a_page_that_may_only_see_shows_no_form(brokers: Brokers) -> None:
-    admin = Admin(bootstrap_servers="127.0.0.1:1")
-    app = make_app(Context(admin=admin, bootstrap="", settings={}, is_read_only=True))
+    app = app_of(brokers, is_read_only=True)
     brokers.rules["n"] = FaultRule(name="n", drop=True)
     page = (await get(app, "faults")).text
     assert "Add a rule" not in page
