@@ -188,6 +188,7 @@ class ClusterView:
         return [
             *self._problems_of_disk(),
             *self._problems_of_machine(),
+            *self._problems_of_requests(),
             *self._problems_of_brokers(),
             *self._problems_of_log_dirs(),
             *self._problems_of_partitions(),
@@ -217,6 +218,11 @@ class ClusterView:
                 f"`barnabas restart links{self.dir_words}`"
             )
         return problems
+
+    def _problems_of_requests(self) -> list[str]:
+        hit = [broker.node.node_id for broker in self.brokers if broker.fault_rules]
+        end = f"`barnabas faults clear{self.dir_words}` removes them"
+        return [f"{_brokers(hit)} {'have' if len(hit) > 1 else 'has'} fault rules: {end}"] if hit else []
 
     def _problems_of_brokers(self) -> list[str]:
         problems = []

@@ -53,6 +53,7 @@ def handle_describe_replicas(services: Services, request: ApiRequest) -> None:
             topics=in_topics(wire.TopicReplicas, requested),
             strays=[str(stray.folder) for stray in replicas.logs.strays.all()],
             cleaner=_describe_cleaner(services.cleaner),
+            fault_rules=len(services.faults.rules),
         )
     )
 

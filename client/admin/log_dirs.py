@@ -69,7 +69,8 @@ class BrokerLogDirs(NamedTuple):
 class BrokerReplicas(NamedTuple):
     """The replicas of a broker, by partition, or the error of the request.
 
-    ``strays`` are the folders of logs that belong to no known topic and are kept.
+    ``strays`` are the folders of logs that belong to no known topic and are kept; ``fault_rules`` is how many
+    rules of faults it has.
     """
 
     node: Node
@@ -77,6 +78,7 @@ class BrokerReplicas(NamedTuple):
     error: BarnabasError | None = None
     strays: tuple[str, ...] = ()
     cleaner: wire.CleanerDescription = wire.CleanerDescription()
+    fault_rules: int = 0
 
 
 class LogDirAdmin(AdminBase):
@@ -164,7 +166,13 @@ class LogDirAdmin(AdminBase):
                 continue
             replicas = dict(entries(answer.topics))
             described.append(
-                BrokerReplicas(node, replicas, strays=tuple(answer.strays), cleaner=answer.cleaner)
+                BrokerReplicas(
+                    node,
+                    replicas,
+                    strays=tuple(answer.strays),
+                    cleaner=answer.cleaner,
+                    fault_rules=answer.fault_rules,
+                )
             )
         return described
 

@@ -167,13 +167,17 @@ class CleanerDescription:
 
 @s.message
 class DescribeReplicasResponse:
-    """``strays`` are the folders of logs that belong to no known topic and are kept."""
+    """``strays`` are the folders of logs that belong to no known topic and are kept.
+
+    ``fault_rules`` is how many rules of faults the broker has.
+    """
 
     error_code: int = s.int16()
     broker_id: int = s.int32(default=-1)
     topics: list[TopicReplicas] = s.array(TopicReplicas)
     strays: list[str] = s.array(s.WireType.STRING, default_factory=list)
     cleaner: CleanerDescription = s.struct(CleanerDescription, default_factory=CleanerDescription)
+    fault_rules: int = s.int32(default=0)
 
 
 @s.request(s.ApiKey.DESCRIBE_REPLICAS, versions=s.NATIVE_ONLY)

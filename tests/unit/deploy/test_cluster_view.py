@@ -41,6 +41,12 @@ def test_a_refusal_is_no_silence() -> None:
     ]
 
 
+def test_brokers_with_fault_rules_are_named_with_what_ends_that() -> None:
+    view = make_large_view([], 1, 2, 3)
+    view.brokers = [broker._replace(fault_rules=broker.node.node_id - 1) for broker in view.brokers]
+    assert view.problems() == ["brokers 2, 3 have fault rules: `barnabas faults clear` removes them"]
+
+
 @pytest.mark.parametrize(
     ("partition", "problem"),
     [

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.handlers import replicas
+from barnabas.broker.handlers.fault_table import FaultTable
 from barnabas.broker.log import segment
 from barnabas.broker.log.appending import parse_produced
 from barnabas.broker.log.file_system import FileSystem
@@ -294,7 +295,7 @@ def test_described_replicas_include_offline_ones_and_their_dirs(broker: Broker) 
     broker.lose_first_dir()
     answers: list[DescribeReplicasResponse] = []
     services: Any = SimpleNamespace(
-        replicas=broker.replicas, config=SimpleNamespace(broker_id=ME), cleaner=None
+        replicas=broker.replicas, config=SimpleNamespace(broker_id=ME), cleaner=None, faults=FaultTable()
     )
     request: Any = SimpleNamespace(body=DescribeReplicasRequest(topics=["t"]), respond=answers.append)
     replicas.handle_describe_replicas(services, request)
