@@ -137,6 +137,10 @@ class TopicQueues:
         self.keys = KeyCache(self.partition_count)
         self.sticky = self._any_queue()
 
+    def lacks(self, partition: object) -> bool:
+        """Whether the topic had fewer partitions when its metadata was read."""
+        return type(partition) is int and partition >= self.partition_count
+
     def _any_queue(self) -> PartitionQueue:
         return self.by_partition[random.randrange(self.partition_count)]
 

@@ -189,6 +189,9 @@ class Producer(BlockingClient[_producer.Producer[K_contra, V_contra]], Generic[K
         topics = self._topics.get(topic) if type(topic) is str else None
         if topics is None:
             topics = self._thread.call(lambda: self._client._open_topic(topic))
+        if partition is not None and topics.lacks(partition):
+            queues = topics
+            self._thread.call(lambda: self._client._look_for_partitions(queues))
         is_sticky = key_bytes is None and partition is None and self._is_sticky
         accumulator = self._accumulator
         with self._lock:

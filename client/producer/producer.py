@@ -168,6 +168,8 @@ class Producer(Client, Generic[K_contra, V_contra]):
         queues = self._topics.get(topic) if type(topic) is str else None
         if queues is None or asyncio.get_running_loop() is not self._loop:
             queues = await self._open_topic(topic)
+        if partition is not None and queues.lacks(partition):
+            await self._look_for_partitions(queues)
         is_sticky = key_bytes is None and partition is None and self._is_sticky
         if is_sticky:
             queue = queues.sticky
@@ -234,6 +236,8 @@ class Producer(Client, Generic[K_contra, V_contra]):
         header = check_produced_batch(encoded)
         queues = self._topics.get(topic) or await self._open_topic(topic)
         _, accumulator, _ = self._parts()
+        if queues.lacks(partition):
+            await self._look_for_partitions(queues)
         queue = accumulator.queue_for(queues, None, partition)
         batch = await accumulator.when_free(lambda: accumulator.add_encoded(queue, encoded, is_ours=is_ours))
         return batch, header.base_timestamp
@@ -391,6 +395,14 @@ class Producer(Client, Generic[K_contra, V_contra]):
         info = await cluster.topic(topic, self.config.max_block_ms, watches=True)
         with accumulator.lock:
             return accumulator.add_topic(info)
+
+    async def _look_for_partitions(self, topic: TopicQueues) -> None:
+        """Ask for metadata, since it may be from before the topic got a partition."""
+        cluster, accumulator, _ = self._parts()
+        await cluster.refresh_before(now() + self.config.max_block_ms / 1000)
+        if (info := cluster.cache.topics.get(topic.name)) is not None:
+            with accumulator.lock:
+                accumulator.add_topic(info)
 
     def _has_records_for(self, topic: str) -> bool:
         """Whether records wait for a topic, or a call is about to send the first ones."""

@@ -200,6 +200,13 @@ def test_records_are_sent_and_read_and_iterated(cluster: ThreadedCluster) -> Non
         assert consumer.assignment() == {("t", 1)}
 
 
+def test_a_partition_that_the_metadata_is_too_old_to_have_is_looked_for(cluster: ThreadedCluster) -> None:
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        producer.send("t", b"x").result()
+        cluster.do(lambda: cluster.fake.grow_topic("t", 9))
+        assert producer.send("t", b"y", partition=8).result().partition == 8
+
+
 def test_records_can_be_waited_for_as_concurrent_futures(cluster: ThreadedCluster) -> None:
     with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
         sent = [producer.send("t", b"%d" % number) for number in range(3)]

@@ -622,6 +622,22 @@ async def test_a_broker_that_leaves_a_partition_out_of_its_answer_fails_that_bat
             await producer.send_and_wait("t", b"1")
 
 
+@pytest.mark.parametrize("as_batch", [False, True])
+async def test_a_partition_that_the_metadata_is_too_old_to_have_is_looked_for(
+    cluster: FakeCluster, as_batch: bool
+) -> None:
+    async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
+        await producer.send_and_wait("t", b"x")
+        cluster.grow_topic("t", 5)
+        if as_batch:
+            future = await producer.send_batch("t", 4, build_batch([(None, b"y")]))
+        else:
+            future = await producer.send("t", b"y", partition=4)
+        assert (await future).partition == 4
+        with pytest.raises(InvalidConfiguration, match="expected a number from 0 to 4"):
+            await producer.send("t", b"y", partition=5)
+
+
 async def test_records_go_to_the_partitions_that_a_topic_has_now(cluster: FakeCluster) -> None:
     async with Producer(bootstrap_servers=cluster.bootstrap, **QUICK) as producer:
         await producer.send_and_wait("t", b"1")
