@@ -96,6 +96,8 @@ def pattern(text: str) -> re.Pattern[str]:
 def _run(options: argparse.Namespace) -> int:
     if bool(options.topics) == (options.pattern is not None):
         raise CommandError("name topics, or give --pattern", USAGE)
+    if options.template is not None and options.format != "value":
+        raise CommandError(f"--template: expected no other format, not {options.format}", USAGE)
     if options.group is not None and (options.partition is not None or options.start is not None):
         raise CommandError("--group: the group decides the partitions and the start", USAGE)
     if options.until is not None and (options.follow or options.group is not None):

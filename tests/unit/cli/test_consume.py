@@ -105,6 +105,7 @@ async def test_places_and_topics_choose_the_records(words: list[str], lines: lis
         (["t", "--until", "5", "--follow"], "--until: expected neither --follow"),
         (["t", "--until", "5", "--group", "g"], "--until: expected neither --follow"),
         (["t", "--from", "5", "--group", "g"], "the group decides"),
+        (["t", "--json", "--template", "%s"], "--template: expected no other format, not json"),
     ],
 )
 def test_options_that_do_not_fit_are_wrong_usage(
