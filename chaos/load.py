@@ -227,7 +227,7 @@ class Load:
                     self._stopping.wait(_TICK_S)
                     continue
                 for record in records:
-                    partition = TopicPartition(record.topic, record.partition)
+                    partition = record.tp
                     number = number_in(record.value, record.headers)
                     self.history.add(Read(name, partition, record.offset, number))
                     self._were_read[partition] += 1
@@ -308,7 +308,7 @@ def read_everything(
             if time.monotonic() > deadline:
                 raise LoadFailed(f"not all records were read within {timeout_s} s: ends are {ends}")
             for record in consumer.poll(timeout_ms=200, max_records=5_000):
-                place = found[TopicPartition(record.topic, record.partition)]
+                place = found[record.tp]
                 place.append((record.offset, number_in(record.value, record.headers)))
     return found
 

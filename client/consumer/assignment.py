@@ -37,9 +37,7 @@ FetchCommitted = Callable[[Collection[TopicPartition], int], Awaitable[Committed
 
 def first_offsets(records: Sequence[AnyRecord]) -> dict[TopicPartition, int]:
     """The offset of the first of these records in each partition."""
-    return {
-        TopicPartition(record.topic, record.partition): int(record.offset) for record in reversed(records)
-    }
+    return {record.tp: int(record.offset) for record in reversed(records)}
 
 
 def by_partition(records: Sequence[AnyRecord]) -> dict[TopicPartition, list[AnyRecord]]:
@@ -340,7 +338,7 @@ class Assignment:
         return True
 
     def _begin_current(self, records: list[AnyRecord]) -> None:
-        state = self.states[TopicPartition(records[0].topic, records[0].partition)]
+        state = self.states[records[0].tp]
         self.current, self.current_state = iter(records), state
         self.current_generation = state.generation
         state.position = records[0].offset
