@@ -61,8 +61,9 @@ class Fault:
         self._held.begin(self)
         return self
 
-    def __exit__(self, *outcome: object) -> None:
-        self._held.end(self)
+    def __exit__(self, kind: type[BaseException] | None = None, *outcome: object) -> None:
+        # Nobody who presses Ctrl-C wants to wait.
+        self._held.end(self, waits=kind is not KeyboardInterrupt)
 
     async def __aenter__(self) -> Self:
         await in_thread(lambda: self._held.begin(self), undo=lambda: self._held.end(self))
@@ -140,14 +141,18 @@ class HeldFaults:
                 self._settle(fault)
                 raise
 
-    def end(self, fault: Fault) -> None:
-        """Raises TimeoutError, and DeployError for a server that does not start."""
+    def end(self, fault: Fault, *, waits: bool = True) -> None:
+        """`waits`: until the cluster is whole.
+
+        Raises TimeoutError, and DeployError for a server that does not start.
+        """
         with self._lock:
             if isinstance(fault, ProtocolFault):
                 self._keep_hits(fault.brokers)
             self._held.remove(fault)
             self._settle(fault)
-        self.wait_until_whole(WHOLE_TIMEOUT_S, self._hindered)
+        if waits:
+            self.wait_until_whole(WHOLE_TIMEOUT_S, self._hindered)
 
     def wait_until_whole(self, timeout_s: float, excused: Callable[[], Collection[int]] = tuple) -> None:
         """Wait until all brokers run that are not `excused`, and their replicas are in each ISR."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    from barnabas.client.blocking import Admin, Consumer, Producer
     from barnabas.deploy.cluster_options import ClusterOptions
     from barnabas.deploy.scripted_cluster import Cluster
 
@@ -175,6 +176,27 @@ def barnabas_topic(request: pytest.FixtureRequest, barnabas_cluster: Cluster) ->
         barnabas_cluster.delete_topic(name)
     except BarnabasError as error:
         warnings.warn(pytest.PytestWarning(f"topic {name} was not deleted: {error}"), stacklevel=1)
+
+
+@pytest.fixture
+def barnabas_producer(barnabas_cluster: Cluster) -> Iterator[Producer[bytes, bytes]]:
+    """A producer of `barnabas.client.blocking`; closed after the test."""
+    with barnabas_cluster.producer() as producer:
+        yield producer
+
+
+@pytest.fixture
+def barnabas_consumer(barnabas_cluster: Cluster) -> Iterator[Consumer[bytes, bytes]]:
+    """A consumer of `barnabas.client.blocking` in a group of its own, from the earliest record on."""
+    with barnabas_cluster.consumer() as consumer:
+        yield consumer
+
+
+@pytest.fixture
+def barnabas_admin(barnabas_cluster: Cluster) -> Iterator[Admin]:
+    """An admin client of `barnabas.client.blocking`; closed after the test."""
+    with barnabas_cluster.admin() as admin:
+        yield admin
 
 
 @pytest.fixture

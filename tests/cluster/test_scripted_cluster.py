@@ -4,6 +4,7 @@ One cluster serves all tests; each finds it whole.
 """
 
 import asyncio
+import runpy
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -21,6 +22,8 @@ from barnabas.deploy.state import ZOOKEEPER
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.errors import BarnabasError
 from tests.support.names import fresh_name
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -227,3 +230,15 @@ def test_a_cluster_in_a_directory_is_continued_and_needs_no_links(
             cluster.zookeeper_down()
     with one() as cluster, cluster.admin() as admin:
         assert "kept" in admin.list_topics()
+
+
+def test_the_script_of_the_examples_says_how_long_each_step_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runpy.run_path(str(EXAMPLES / "testing" / "script.py"), run_name="__main__")
+    steps = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert steps == [
+        "the first order",
+        "the first order after the death of the leader",
+        "from nothing to nothing",
+    ]
