@@ -150,7 +150,7 @@ class HeldFaults:
             if isinstance(fault, ProtocolFault):
                 self._keep_hits(fault.brokers)
             self._held.remove(fault)
-            self._settle(fault)
+            self._settle(fault, waits=waits)
         if waits:
             self.wait_until_whole(WHOLE_TIMEOUT_S, self._hindered)
 
@@ -212,7 +212,7 @@ class HeldFaults:
             self._keep_hits([int(fault.server)])
         inject(self._cluster, fault.name, Aim(target=fault.server))
 
-    def _settle(self, ended: Fault) -> None:
+    def _settle(self, ended: Fault, *, waits: bool = True) -> None:
         """Make servers and links what the faults that hold want, after the end of one."""
         if isinstance(ended, LinkFault):
             rules = self._rules()
@@ -225,10 +225,12 @@ class HeldFaults:
             self._cluster.start_zookeeper(_START_TIMEOUT_S)
         started = [id for id in self._cluster.broker_ids if self._is_started(id, ended)]
         self._unready.update(started)
-        self._await_unready()
+        if waits:
+            self._await_unready()
         for broker_id in self._cluster.broker_ids:
             self._settle_running(broker_id, is_new=broker_id in started)
-        self._await_unready()
+        if waits:
+            self._await_unready()
         self._settle_rules()
 
     def _is_started(self, broker_id: int, ended: Fault) -> bool:
