@@ -16,8 +16,8 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Self, TypeVar
 
-from barnabas.client.blocking import Admin
 from barnabas.common.fault_rules import FaultRule
+from barnabas.deploy.direct_admin import DirectAdmin
 from barnabas.deploy.faults import Aim, has_full_disk, inject
 from barnabas.deploy.links import CLIENT, Rule, RuleKind
 from barnabas.deploy.local import LocalCluster
@@ -104,8 +104,7 @@ class ProtocolFault(Fault):
 
 
 class HeldFaults:
-    def __init__(self, cluster: LocalCluster, admin: Admin) -> None:
-        """`admin` reaches the brokers past their proxies."""
+    def __init__(self, cluster: LocalCluster, admin: DirectAdmin) -> None:
         self._cluster = cluster
         self._admin = admin
         self._lock = threading.RLock()
@@ -188,6 +187,13 @@ class HeldFaults:
         with self._lock:
             unreachable = self._unreachable()
             return {id for id in self._cluster.broker_ids if id in unreachable or self._names(str(id))}
+
+    def reachable(self) -> list[int]:
+        """The brokers that know the cluster as it is now: those that run and are not cut off, if any."""
+        with self._lock:
+            unreachable = self._unreachable()
+        running = [int(broker.id) for broker in self._cluster.brokers if broker.state == "running"]
+        return [id for id in running if id not in unreachable] or running
 
     def _unreachable(self) -> set[int]:
         """The brokers that do not reach all others and ZooKeeper, though they may run."""
@@ -342,16 +348,17 @@ class HeldFaults:
 
     def _gap(self, faulty: Collection[int]) -> str | None:
         """The first reason why the cluster is not whole without the faulty brokers; None if it is."""
-        try:
-            topics = self._admin.describe_topics()
-        except BarnabasError as error:
-            return f"no metadata: {error}"
-        for name, topic in topics.items():
-            for number, partition in enumerate(topic.partitions):
-                if faulty and set(partition.isr) <= set(faulty):
-                    # It waits for these brokers: no other one may lead it.
-                    continue
-                missing = set(partition.replicas) - set(partition.isr) - set(faulty)
-                if missing or partition.leader < 0:
-                    return f"{name}-{number}: leader {partition.leader}, not in sync: {sorted(missing)}"
+        views = self._admin.views([id for id in self._cluster.broker_ids if id not in faulty])
+        for broker_id, view in views.items():
+            if isinstance(view, BarnabasError):
+                return f"broker {broker_id}: {view}"
+            for topic in view.topics:
+                for partition in topic.partitions:
+                    if faulty and set(partition.isr_nodes) <= set(faulty):
+                        # It waits for these brokers: no other one may lead it.
+                        continue
+                    missing = set(partition.replica_nodes) - set(partition.isr_nodes) - set(faulty)
+                    if missing or partition.leader_id < 0:
+                        name = f"{topic.name}-{partition.partition_index}"
+                        return f"{name}: leader {partition.leader_id}, not in sync: {sorted(missing)}"
         return None

@@ -12,26 +12,25 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar
 
 import barnabas.client as asynchronous
 from barnabas.client import NewTopic
-from barnabas.client.admin.admin import Admin as _AsyncAdmin
 from barnabas.client.admin.users import ScramDeletion, ScramUpsertion
 from barnabas.client.blocking import Admin, Consumer, Producer
-from barnabas.client.cluster import Cluster as _ClientView
-from barnabas.client.loop_thread import BlockingClient
-from barnabas.client.metadata import MetadataCache, Node
-from barnabas.common.fault_rules import FAULTS_CLIENT_ID, FaultRule, fault_rule
+from barnabas.client.metadata import topic_info
+from barnabas.common.fault_rules import FaultRule, fault_rule
 from barnabas.common.security.acl import AclFilter
 from barnabas.common.security.principal import Principal
 from barnabas.common.security.rights import bindings_of_right
 from barnabas.common.suggestions import suggestion
 from barnabas.deploy.client_settings import ClientAccess, client_settings
 from barnabas.deploy.cluster_options import ClusterOptions
+from barnabas.deploy.direct_admin import DirectAdmin
 from barnabas.deploy.faults import DELAY_MS
 from barnabas.deploy.health import wait_for_acls, wait_ready
 from barnabas.deploy.held_faults import (
@@ -49,7 +48,6 @@ from barnabas.deploy.process import DeployError
 from barnabas.deploy.security import ADMIN, make_password
 from barnabas.deploy.state import ZOOKEEPER
 from barnabas.protocol.errors import BarnabasError, UnknownTopicOrPartitionError
-from barnabas.protocol.ids import BrokerId, Endpoint
 from barnabas.protocol.messages.metadata import MetadataResponse
 
 P = ParamSpec("P")
@@ -64,7 +62,7 @@ _MOST_DELAY_MS: Final = 3_600_000
 
 class _Running(NamedTuple):
     local: LocalCluster
-    admin: Admin
+    admin: DirectAdmin
     faults: HeldFaults
 
 
@@ -98,7 +96,7 @@ class Cluster:
             )
             local.check_settings()
             local.start()
-            admin = _DirectAdmin(local)
+            admin = DirectAdmin(local)
             self._running = _Running(local, admin, HeldFaults(local, admin))
         except BaseException:
             self._end(local)
@@ -153,7 +151,7 @@ class Cluster:
         return self._run().local
 
     @property
-    def _admin(self) -> Admin:
+    def _admin(self) -> DirectAdmin:
         return self._run().admin
 
     @property
@@ -271,21 +269,40 @@ class Cluster:
         if type(partition) is not int or partition < 0:
             raise ValueError(f"partition {partition!r}: expected a whole number, 0 or more")
 
-        admin = self._admin
-
         def leader() -> int:
-            info = admin.describe_topics(topic)[topic]
-            if partition >= len(info.partitions):
-                text = f"topic {topic!r} has {len(info.partitions)} partitions, there is no {partition}"
+            views = self._views([topic])
+            infos = [topic_info(known) for view in views for known in view.topics if known.partitions]
+            if views and not infos:
+                raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+            known = [info.partitions[partition] for info in infos if partition < len(info.partitions)]
+            if infos and not known:
+                count = max(len(info.partitions) for info in infos)
+                text = f"topic {topic!r} has {count} partitions, there is no {partition}"
                 raise UnknownTopicOrPartitionError(text)
-            return info.partitions[partition].leader
+            # Some brokers learn of a new leader later than others.
+            return max(known, key=lambda info: info.leader_epoch).leader if known else -1
 
+        self._run()
         return self._broker(leader, f"{topic}-{partition} has no leader")
 
     def controller(self) -> int:
         """The broker that is the controller. Raises TimeoutError after 30 s without one."""
-        admin = self._admin
-        return self._broker(lambda: admin.describe_cluster().controller_id, "there is no controller")
+
+        def controller() -> int:
+            ids = Counter(view.controller_id for view in self._views([]))
+            return ids.most_common(1)[0][0] if ids else -1
+
+        self._run()
+        return self._broker(controller, "there is no controller")
+
+    def _views(self, topics: Collection[str]) -> list[MetadataResponse]:
+        """What the brokers know that are not cut off."""
+        answers = self._admin.views(self._faults.reachable(), topics).values()
+        views = [answer for answer in answers if not isinstance(answer, BarnabasError)]
+        for answer in answers:
+            if not views and isinstance(answer, BarnabasError):
+                raise answer
+        return views
 
     def killed(self, broker_id: int) -> Fault:
         """Kill a broker (SIGKILL); at the end of the block start it again."""
@@ -424,34 +441,6 @@ class AioCluster:
 
     def admin(self, *, user: str = ADMIN, **settings: Any) -> asynchronous.Admin:
         return asynchronous.Admin(**self._cluster.client_settings("barnabas", user), **settings)
-
-
-class _DirectCache(MetadataCache):
-    """Leads past the proxies, and also to brokers that ZooKeeper has lost; so no fault hinders it."""
-
-    def __init__(self, endpoints: Mapping[BrokerId, Endpoint]) -> None:
-        super().__init__()
-        self._endpoints = endpoints
-
-    def update(self, response: MetadataResponse) -> None:
-        super().update(response)
-        self.nodes = {id: Node(id, endpoint) for id, endpoint in self._endpoints.items()}
-
-
-class _AsyncDirectAdmin(_AsyncAdmin):
-    def __init__(self, local: LocalCluster) -> None:
-        super().__init__(**local.client_settings(), client_id=FAULTS_CLIENT_ID)
-        self._endpoints = {broker.id: broker.endpoint for broker in local.brokers}
-
-    def _make_cluster(self) -> _ClientView:
-        view = super()._make_cluster()
-        view.cache = _DirectCache(self._endpoints)
-        return view
-
-
-class _DirectAdmin(Admin):
-    def __init__(self, local: LocalCluster) -> None:
-        BlockingClient.__init__(self, _AsyncDirectAdmin(local))
 
 
 def local_cluster(

@@ -89,6 +89,9 @@ def test_links_break_and_mend_as_the_blocks_say(cluster: Cluster) -> None:
         # Neither end could take part in a whole cluster now, so nothing is waited for.
         with cluster.killed(3):
             pass
+    with cluster.severed(1, ZOOKEEPER), cluster.paused(2):
+        # The others could take a former leader for the present one.
+        assert cluster._faults.reachable() == [3]
     with cluster.slow(1, 2, delay_ms=50):
         with cluster.slow(1, 2):
             pass
