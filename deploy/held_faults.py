@@ -21,6 +21,7 @@ from barnabas.deploy.direct_admin import DirectAdmin
 from barnabas.deploy.faults import Aim, has_full_disk, inject
 from barnabas.deploy.links import CLIENT, Rule, RuleKind
 from barnabas.deploy.local import LocalCluster
+from barnabas.deploy.process import DeployError
 from barnabas.deploy.server import title_of
 from barnabas.deploy.state import ZOOKEEPER
 from barnabas.deploy.zookeeper import ZooKeeper
@@ -111,6 +112,8 @@ class HeldFaults:
         """Held while servers and links change; not while the cluster becomes whole."""
         self._held: list[Fault] = []
         """In the order of their beginnings."""
+        self._changes = 0
+        """The number of beginnings and ends."""
         self._taken_down: set[str] = set()
         """The servers that a fault has ended, or may have ended."""
         self._unready: set[int] = set()
@@ -129,6 +132,7 @@ class HeldFaults:
                 fault.kept_hits = 0
             was_down = self._is_held_down(fault)
             self._held.append(fault)
+            self._changes += 1
             try:
                 if isinstance(fault, ServerFault) and not was_down:
                     self._inject(fault)
@@ -149,6 +153,7 @@ class HeldFaults:
             if isinstance(fault, ProtocolFault):
                 self._keep_hits(fault.brokers)
             self._held.remove(fault)
+            self._changes += 1
             self._settle(fault, waits=waits)
         if waits:
             self.wait_until_whole(WHOLE_TIMEOUT_S, self._hindered)
@@ -156,10 +161,20 @@ class HeldFaults:
     def wait_until_whole(self, timeout_s: float, excused: Callable[[], Collection[int]] = tuple) -> None:
         """Wait until all brokers run that are not `excused`, and their replicas are in each ISR."""
         deadline = time.monotonic() + timeout_s
-        if len(excused()) == len(self._cluster.broker_ids):
-            return
-        must_run = set(self._cluster.broker_ids) - set(excused())
-        self._cluster.wait_ready(timeout_s, must_run=must_run, excused=excused())
+        is_ready = False
+        while not is_ready:
+            changes, hindered = self._changes, excused()
+            if len(hindered) == len(self._cluster.broker_ids):
+                return
+            must_run = set(self._cluster.broker_ids) - set(hindered)
+            try:
+                left_s = max(0.0, deadline - time.monotonic())
+                self._cluster.wait_ready(left_s, must_run=must_run, excused=hindered)
+                is_ready = True
+            except DeployError:
+                # Another thread may have begun a fault meanwhile.
+                if self._changes == changes:
+                    raise
         while (gap := self._gap(excused())) is not None:
             if time.monotonic() >= deadline:
                 raise TimeoutError(f"the cluster is not whole after {timeout_s:g} s: {gap}")

@@ -98,6 +98,22 @@ def test_links_break_and_mend_as_the_blocks_say(cluster: Cluster) -> None:
         assert broken() == {("1", "2", 50)}
 
 
+def test_another_thread_may_begin_a_fault_while_one_ends(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, wait_ready = cluster.killed(2), cluster._local.wait_ready
+
+    def begin_other(*arguments: Any, **more: Any) -> None:
+        monkeypatch.undo()
+        other.__enter__()
+        wait_ready(*arguments, **more)
+
+    with cluster.slow(1, 3):
+        monkeypatch.setattr(cluster._local, "wait_ready", begin_other)
+    assert states(cluster) == ["running", "gone", "running"]
+    other.__exit__()
+
+
 def test_a_client_that_is_cut_off_does_not_hinder_the_cluster_itself(cluster: Cluster) -> None:
     leader = cluster.leader_of("t")
     with cluster.producer() as producer, cluster.cut("client", leader), cluster.cut(leader, "client"):
