@@ -215,7 +215,7 @@ class Cluster:
         security = self._local.security
         mechanism = None if security is None else security.scram_mechanism
         if security is None or mechanism is None:
-            raise RuntimeError("users of tests need barnabas_security = scram or scram+tls")
+            raise RuntimeError("users can be made with security scram or scram+tls, not with this one")
         bindings = {binding for right in rights for binding in bindings_of_right(name, right)}
         password, bootstrap = make_password(), self.bootstrap_servers
         self._admin.alter_user_scram_credentials(ScramUpsertion(name, password, mechanism))
