@@ -59,7 +59,8 @@ class WireChoice:
             pass
         # The last error tells nothing of a broker that speaks only the other protocol.
         refused = [error for error in errors.values() if isinstance(error, AuthenticationFailed)]
-        raise refused[0] if refused else errors[self.chosen or Wire.NATIVE]
+        # Another broker may have decided meanwhile for a protocol in which this one was not asked.
+        raise refused[0] if refused else errors.get(self.chosen or Wire.NATIVE, errors[Wire.NATIVE])
 
     async def _attempt(self, endpoint: Endpoint, wire: Wire, message: RequestOf[R]) -> R:
         channel = self._channel(endpoint, wire)

@@ -26,6 +26,7 @@ from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 
 AT = Endpoint("broker", 9092)
+OTHER = Endpoint("other", 9092)
 ASK: Any = MetadataRequest(topics=None)
 SILENT = object()
 ANSWER = "answer"
@@ -41,6 +42,7 @@ class FakeChannel:
         self.connects = connects
         self.peer_is_ours = is_ours
         self.requests = 0
+        self.silence: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def connect(self) -> None:
         if self.connects is not None:
@@ -50,10 +52,14 @@ class FakeChannel:
         self.requests += 1
         outcome = self.outcomes.popleft() if len(self.outcomes) > 1 else self.outcomes[0]
         if outcome is SILENT:
-            await asyncio.get_running_loop().create_future()
+            await self.silence
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
+
+    def fail(self, error: Exception) -> None:
+        """End the silence."""
+        self.silence.set_exception(error)
 
     def close(self, reason: str) -> None: ...
 
@@ -115,6 +121,21 @@ async def test_a_decision_is_for_life() -> None:
     with pytest.raises(ClosedUnanswered):
         await choice.ask(AT, ASK)
     assert (native.requests, kafka.requests) == (1, 2)
+
+
+async def test_a_failure_is_told_although_another_broker_has_decided_meanwhile() -> None:
+    channels: dict[tuple[Endpoint, Wire], Any] = {
+        (AT, Wire.NATIVE): FakeChannel(SILENT),
+        (OTHER, Wire.NATIVE): FakeChannel(CLOSED),
+        (OTHER, Wire.KAFKA): FakeChannel(ANSWER),
+    }
+    choice = WireChoice("auto", lambda endpoint, wire: channels[endpoint, wire])
+    failing = asyncio.create_task(choice.ask(AT, ASK))
+    assert await choice.ask(OTHER, ASK) == ANSWER
+    channels[AT, Wire.NATIVE].fail(HTTP)
+    with pytest.raises(ConnectionClosed) as raised:
+        await failing
+    assert raised.value is HTTP
 
 
 # ---- clients
