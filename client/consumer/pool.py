@@ -2,7 +2,8 @@
 
 For work that is slow compared with reading, and for more threads than partitions. Records of one partition
 are processed in any order, so the offset to commit is the one below which all are done. A partition with too
-many records under way is paused; before a partition is revoked, its records are finished and committed.
+many records under way is paused. Before a partition is revoked, and at the end, records in work are finished
+and committed; those that wait for a thread are left to the partition's next owner.
 
 `WorkerPool.run` belongs to one thread, which polls; the work runs in others.
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, Generic, TypeVar
 
+from barnabas.client.arguments import check_number
 from barnabas.client.consumer.blocking import Consumer
 from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener
@@ -42,7 +44,7 @@ class _Progress:
     def advance(self) -> None:
         """Forget the records at the beginning that are done."""
         for offset, future in list(self.under_way.items()):
-            if not future.done() or future.exception() is not None:
+            if not future.done() or future.cancelled() or future.exception() is not None:
                 break
             del self.under_way[offset]
             self.safe_offset = offset + 1
@@ -50,7 +52,7 @@ class _Progress:
     def check(self) -> None:
         """Raise the error of the first record under way, if it has one."""
         first = next(iter(self.under_way.values()), None)
-        if first is not None and first.done():
+        if first is not None and first.done() and not first.cancelled():
             first.result()
 
 
@@ -65,10 +67,12 @@ class WorkerPool(RebalanceListener, Generic[K, V]):
         *,
         max_records_under_way: int = 1_000,
     ) -> None:
-        """At most so many records of each partition are under way.
+        """A partition is not polled while ``max_records_under_way`` of its records, or more, are under way.
 
         Raises InvalidConfiguration if the consumer commits by itself, which would cover unfinished records.
         """
+        check_number("workers", workers, 1)
+        check_number("max_records_under_way", max_records_under_way, 1)
         if consumer.config.enable_auto_commit:
             raise InvalidConfiguration("enable_auto_commit=True: expected False, since the pool commits")
         self._consumer = consumer
@@ -78,7 +82,7 @@ class WorkerPool(RebalanceListener, Generic[K, V]):
         self._progress: dict[TopicPartition, _Progress] = {}
 
     def run(self, topics: Collection[str] | str) -> None:
-        """Work until `Consumer.stop`, once; then finish and commit the records under way.
+        """Work until `Consumer.stop`, once; then finish and commit the records in work.
 
         Raises the error of a record, after the commit of all before it; records that wait are dropped.
         """
@@ -124,9 +128,11 @@ class WorkerPool(RebalanceListener, Generic[K, V]):
             progress.check()
 
     def _finish(self, partitions: Iterable[TopicPartition]) -> None:
-        """Wait for the records under way, and commit them."""
+        """Finish the records in work, and commit them."""
         chosen = [tp for tp in partitions if tp in self._progress]
-        wait([future for tp in chosen for future in self._progress[tp].under_way.values()])
+        under_way = [future for tp in chosen for future in self._progress[tp].under_way.values()]
+        # All records that wait for a thread are cancelled before the first thread is free again.
+        wait([future for future in under_way if not future.cancel()])
         self._commit(chosen)
 
     def on_partitions_revoked(self, partitions: set[TopicPartition]) -> None:

@@ -65,6 +65,30 @@ def test_a_pool_that_is_stopped_finishes_and_commits_what_is_under_way(group: Gr
         assert group.committed() == 20
 
 
+def test_a_pool_that_is_stopped_leaves_the_records_that_wait_for_a_thread(group: Group) -> None:
+    group.fill(0, 20)
+    may_go_on = threading.Event()
+    begun: list[int] = []
+
+    def work(record: Any) -> None:
+        begun.append(record.offset)
+        assert may_go_on.wait(20)
+
+    with ThreadPoolExecutor(1) as runner, group.consumer(enable_auto_commit=False) as consumer:
+        pool = blocking.WorkerPool(consumer, work, 2, max_records_under_way=20)
+        running = runner.submit(pool.run, "t")
+        wait_for(lambda: len(begun) == 2 and P0 in consumer._client.paused(), "all records under way")
+        consumer.stop()
+        under_way = list(pool._progress[P0].under_way.values())
+        try:
+            wait_for(lambda: under_way[-1].cancelled(), "the end of the others", 10)
+        finally:
+            may_go_on.set()
+        running.result(20)
+        assert sorted(begun) == [0, 1]
+        assert group.committed() == 2
+
+
 def test_a_pool_whose_work_fails_commits_what_is_before_the_record(group: Group) -> None:
     group.fill(0, 20)
 
@@ -98,3 +122,13 @@ def test_a_pool_pauses_a_partition_that_has_too_many_records_under_way(group: Gr
 def test_a_pool_of_a_consumer_that_commits_by_itself_is_refused(group: Group) -> None:
     with group.consumer() as consumer, pytest.raises(InvalidConfiguration, match="enable_auto_commit=True"):
         blocking.WorkerPool(consumer, print, 2)
+
+
+@pytest.mark.parametrize(("name", "limits"), [("workers", (0, 1)), ("max_records_under_way", (1, 0))])
+def test_a_pool_that_could_not_work_is_refused(group: Group, name: str, limits: tuple[int, int]) -> None:
+    workers, limit = limits
+    with (
+        group.consumer(enable_auto_commit=False) as consumer,
+        pytest.raises(ValueError, match=f"{name}=0: expected 1 or more"),
+    ):
+        blocking.WorkerPool(consumer, print, workers, max_records_under_way=limit)
