@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import select
 import shlex
 import sys
 import threading
@@ -256,7 +257,9 @@ async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
         with suppress(ValueError, RuntimeError):
             while room.acquire() and not is_over.is_set():
                 try:
-                    chunk: bytes | OSError = read(_CHUNK_BYTES)
+                    # Of a source that does not block, None is no end: it has nothing yet.
+                    while (chunk := read(_CHUNK_BYTES)) is None:
+                        select.select([source], [], [])
                 except OSError as error:
                     chunk = error
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)

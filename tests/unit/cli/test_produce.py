@@ -83,6 +83,32 @@ async def test_lines_come_before_the_source_ends() -> None:
             await anext(lines)
 
 
+async def test_a_source_that_does_not_block_has_not_ended_while_it_has_nothing() -> None:
+    pieces = [b"first\n", None, b"second\n", b""]
+
+    class Raw(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def fileno(self) -> int:
+            return ready
+
+        def readinto(self, buffer: object) -> int | None:
+            piece = pieces.pop(0)
+            if piece is None:
+                return None
+            memoryview(buffer)[: len(piece)] = piece
+            return len(piece)
+
+    ready, writer = os.pipe()
+    os.close(writer)
+    try:
+        source = io.BufferedReader(Raw())
+        assert [line async for lines in read_lines(source) for line in lines] == [b"first", b"second"]
+    finally:
+        os.close(ready)
+
+
 async def test_reading_leaves_the_lock_of_the_source_free() -> None:
     """The interpreter takes that of stdin when it ends, and aborts if the reading thread has it."""
 
