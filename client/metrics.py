@@ -34,7 +34,7 @@ CLIENT_METRICS: Final = {
     "requests-in-flight": "requests that are sent and not answered",
     "metadata-age": "seconds since the metadata was updated last",
 }
-"""What all clients measure, by name."""
+"""The measurements of all clients: the meaning of each name."""
 
 
 class Recent:

@@ -54,11 +54,11 @@ Serializer = Callable[[T], Buffer | None] | TopicSerializer[T]
 Deserializer = Callable[[bytes], T] | TopicDeserializer[T]
 
 _Call = Callable[[str, Any], Any]
-"""A serializer or a deserializer, with the topic and what it converts."""
+"""A serializer or a deserializer, called with the topic and the content."""
 
 
 def _call_of(name: str, given: object, method: str) -> _Call | None:
-    """How to call what a user passed; ``method`` is what objects have that want the topic."""
+    """The call of a user's callable, or of the ``method`` of an object that wants the topic."""
     if given is None:
         return None
     with_topic: _Call | None = getattr(given, method, None)
@@ -86,7 +86,7 @@ class Serializers:
 
 
 def serializers_of(key_serializer: object, value_serializer: object) -> Serializers | None:
-    """None if there is none. Raises TypeError for what is not a serializer."""
+    """None without any. Raises TypeError for an object that is no serializer."""
     serialize_key = _call_of("key_serializer", key_serializer, "serialize")
     serialize_value = _call_of("value_serializer", value_serializer, "serialize")
     if serialize_key is None and serialize_value is None:
@@ -146,7 +146,7 @@ class Deserializers:
 
 
 def deserializers_of(key_deserializer: object, value_deserializer: object) -> Deserializers | None:
-    """None if there is none. Raises TypeError for what is not a deserializer."""
+    """None without any. Raises TypeError for an object that is no deserializer."""
     deserialize_key = _call_of("key_deserializer", key_deserializer, "deserialize")
     deserialize_value = _call_of("value_deserializer", value_deserializer, "deserialize")
     if deserialize_key is None and deserialize_value is None:

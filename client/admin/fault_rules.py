@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class FaultCounts(NamedTuple):
-    """How many requests met the conditions of a rule on one broker, and how many of these it hit."""
+    """The number of requests that met the conditions of a rule on one broker, and of those that it hit."""
 
     matches: int
     hits: int
@@ -38,12 +38,12 @@ class FaultRuleState(NamedTuple):
 
     @property
     def matches(self) -> int:
-        """How many requests met the rule's conditions, on all its brokers."""
+        """The number of requests that met the rule's conditions, on all its brokers."""
         return sum(counts.matches for counts in self.brokers.values())
 
     @property
     def hits(self) -> int:
-        """How many requests the rule has hit, on all its brokers."""
+        """The number of requests that the rule has hit, on all its brokers."""
         return sum(counts.hits for counts in self.brokers.values())
 
 
@@ -72,7 +72,7 @@ class FaultRuleAdmin(LogDirAdmin):
         names = [entry.name for entry in added]
         answers = await self._ask_unhit(wire.AlterFaultRulesRequest(added=added), brokers)
         if errors := _errors(answers):
-            # All of those that answered: a broker with another rule of that name has not changed anything.
+            # All brokers that accepted: a broker with another rule of that name has not changed anything.
             took = [node.node_id for node, answer in answers if not isinstance(answer, BarnabasError)]
             if took:
                 await self._ask_unhit(wire.AlterFaultRulesRequest(removed=names), took)

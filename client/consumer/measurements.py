@@ -1,4 +1,4 @@
-"""What a consumer measures, beside what all clients do. Counted per fetch and poll, never per record."""
+"""The measurements of a consumer, beside those of all clients: per fetch and poll, never per record."""
 
 from __future__ import annotations
 

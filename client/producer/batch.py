@@ -224,7 +224,7 @@ class ProducerBatch:
 
 
 class _Sent(ABC):
-    """What the futures of records and batches have in common."""
+    """The common part of the futures of records and batches."""
 
     __slots__ = ()
     _batch: ProducerBatch

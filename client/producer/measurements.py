@@ -1,4 +1,4 @@
-"""What a producer measures, beside what all clients do. Counted per batch and request, never per record."""
+"""The measurements of a producer, beside those of all clients: per batch and request, never per record."""
 
 from __future__ import annotations
 

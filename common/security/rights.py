@@ -86,7 +86,7 @@ def bindings_of(
     hosts: Iterable[str] = (ANY_HOST,),
     permission: Permission = Permission.ALLOW,
 ) -> list[AclBinding]:
-    """Each operation on each resource that has it. It is wrong if none has the operation."""
+    """Each operation on each resource that has it. Raises ValueError if no resource has the operation."""
     bindings = []
     for operation in operations:
         fitting = [
@@ -106,7 +106,7 @@ def bindings_of(
 
 
 def bindings_of_right(user: str, right: str) -> list[AclBinding]:
-    """Those of ``read,write topic:orders group:g*``: operations, then resources."""
+    """The ACLs of ``read,write topic:orders group:g*``: operations, then resources."""
     operations, *resources = right.split() or [""]
     if not resources:
         raise ValueError(f"{right!r}: expected operations and resources, such as 'read,write topic:orders'")
