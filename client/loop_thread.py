@@ -11,14 +11,13 @@ import asyncio
 import atexit
 import concurrent.futures
 import functools
-import inspect
 import os
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args, get_origin
 
 from barnabas.client.client import Client
@@ -169,7 +168,8 @@ class BlockingClient(Generic[C_co]):
         # A generic one comes with its type variables.
         twins = [get_origin(twin) or twin for twin in given]
         for name, member in vars(cls).items() if twins else ():
-            if inspect.isfunction(member) and member.__doc__ is None and hasattr(twins[0], name):
+            is_documented = not isinstance(member, FunctionType | property) or member.__doc__ is not None
+            if not is_documented and hasattr(twins[0], name):
                 member.__doc__ = getattr(twins[0], name).__doc__
 
     def __init__(self, client: C_co) -> None:

@@ -16,6 +16,10 @@ class Admin(BlockingClient[_Admin]):
         super().__init__(_Admin(config, **settings))
         self.config = self._client.config
 
+    @property
+    def is_kafka(self) -> bool:
+        return self._client.is_kafka
+
     create_topics = hop(_Admin.create_topics)
     delete_topics = hop(_Admin.delete_topics)
     create_partitions = hop(_Admin.create_partitions)

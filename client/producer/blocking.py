@@ -26,6 +26,7 @@ from typing import Any, Final, Generic, Unpack
 from barnabas.client.arguments import as_bytes, check_callable, check_limit
 from barnabas.client.client import interruption, ms_after
 from barnabas.client.config import ProducerConfig, ProducerSettings
+from barnabas.client.coordinators import ProducerIdAndEpoch
 from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import BlockingClient, ClientThread, Closing, close_unclosed, hop
 from barnabas.client.producer import batch as _batch
@@ -239,6 +240,10 @@ class Producer(BlockingClient[_producer.Producer[K_contra, V_contra]], Generic[K
     send_offsets_to_transaction = hop(_producer.Producer.send_offsets_to_transaction)
     prepare_transaction = hop(_producer.Producer.prepare_transaction)
     complete_transaction = hop(_producer.Producer.complete_transaction)
+
+    @property
+    def identity(self) -> ProducerIdAndEpoch:
+        return self._thread.call_plain(lambda: self._client.identity)
 
     @property
     def prepared_transaction(self) -> PreparedTransaction | None:

@@ -127,9 +127,12 @@ def test_the_keyword_arguments_of_a_client_are_its_declared_settings(kind: str) 
     ("blocking_client", "client"),
     [(blocking.Admin, Admin), (blocking.Consumer, Consumer), (blocking.Producer, Producer)],
 )
-def test_a_blocking_client_has_the_methods_of_the_asyncio_client_with_their_docs(
+def test_a_blocking_client_has_the_members_of_the_asyncio_client_with_their_docs(
     blocking_client: type, client: type
 ) -> None:
+    for name, _ in inspect.getmembers(client, lambda member: isinstance(member, property)):
+        assert isinstance(getattr(blocking_client, name), property), name
+        assert getattr(blocking_client, name).__doc__, name
     for name, method in inspect.getmembers(client, inspect.isfunction):
         if name.startswith("_") or name == "start":
             continue
