@@ -322,22 +322,24 @@ class RecordFuture(_Sent):
     _index: int
     _timestamp_ms: int
 
-    def _resolve(self) -> ProducerBatch:
-        """The batch that the record is in now, after any splits."""
-        while self._batch.parts:
-            self._batch, self._index = self._batch.part_of(self._index)
-        return self._batch
+    def _resolve(self) -> tuple[ProducerBatch, int]:
+        """The batch that the record is in now, after any splits, and its index there. Any thread."""
+        batch, index = self._batch, self._index
+        while batch.parts:
+            batch, index = batch.part_of(index)
+        return batch, index
 
     def unfinished(self) -> ProducerBatch | None:
-        batch = self._resolve()
-        return None if batch.is_done else batch
+        batch, _ = self._resolve()
+        # In this order, as above.
+        return None if batch.is_done and not batch.parts else batch
 
     def result(self) -> RecordMetadata:
         """The outcome. Raises the record's error, or asyncio.InvalidStateError when it is not known yet."""
-        batch = self._resolve()
-        if not batch.is_done:
+        batch, index = self._resolve()
+        if not batch.is_done or batch.parts:
             raise asyncio.InvalidStateError("the record is not acknowledged yet; await the future")
-        return batch.outcome(self._index, self._timestamp_ms)
+        return batch.outcome(index, self._timestamp_ms)
 
     def cancelled(self) -> bool:
         """Always False."""
@@ -351,16 +353,16 @@ class RecordFuture(_Sent):
         self, callback: Callable[[RecordFuture], object], *, context: Context | None = None
     ) -> None:
         """Have the event loop call this with the future when the outcome is known."""
-        batch = self._resolve()
+        batch, index = self._resolve()
         entry = _DoneCallback(self, callback, copy_context() if context is None else context)
         if batch.is_done:
             asyncio.get_running_loop().call_soon(entry, None, None)
         else:
-            batch.add_callback(self._index, self._timestamp_ms, entry)
+            batch.add_callback(index, self._timestamp_ms, entry)
 
     def remove_done_callback(self, callback: Callable[[RecordFuture], object]) -> int:
         """Returns how many were removed."""
-        batch = self._resolve()
+        batch, _ = self._resolve()
         before = batch.callbacks or []
         batch.callbacks = [
             (index, timestamp_ms, entry)

@@ -19,9 +19,10 @@ from barnabas.client.errors import (
     InvalidConfiguration,
 )
 from barnabas.client.producer import sender
-from barnabas.client.producer.batch import RecordFuture, RecordMetadata
+from barnabas.client.producer.batch import BatchState, ProducerBatch, RecordFuture, RecordMetadata
 from barnabas.client.producer.partitioners import partition_of_key
 from barnabas.client.producer.producer import Producer
+from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceResponse,
@@ -376,6 +377,26 @@ async def test_a_batch_that_is_too_large_is_split_and_every_future_and_callback_
     partition = cluster.partition("t")
     assert partition.values() == [b"%050d" % number for number in range(33)]
     assert {parse_header(batch).producer_epoch for batch in partition.batches} == {0}, "the numbers stay"
+
+
+async def test_a_future_is_not_done_while_the_loop_splits_its_batch(cluster: FakeCluster) -> None:
+    """A thread that has found the batch without parts looks next whether it is done."""
+
+    class SplitMeanwhile(ProducerBatch):
+        @property
+        def is_done(self) -> bool:
+            if not self.parts:
+                self.split_into([ProducerBatch(self.tp, None, created_at=0.0, record_count=1)] * 2)
+            return super().is_done
+
+    def future() -> RecordFuture:
+        batch = SplitMeanwhile(TopicPartition("t", 0), None, created_at=0.0, record_count=2)
+        batch.move(BatchState.IN_FLIGHT)
+        return RecordFuture(batch, 1, 0)
+
+    assert not future().done()
+    with pytest.raises(asyncio.InvalidStateError):
+        future().result()
 
 
 async def test_one_record_that_is_too_large_for_the_broker_fails_alone(cluster: FakeCluster) -> None:
