@@ -58,10 +58,15 @@ class Client(ABC):
     _cluster: Cluster | None = None
     _loop: asyncio.AbstractEventLoop | None = None
 
+    @classmethod
+    def public_class(cls) -> type:
+        """The class by which users know this one."""
+        return next(kind for kind in cls.__mro__ if not kind.__name__.startswith("_"))
+
     async def start(self) -> None:
         """Connect to the cluster. Raises NoBrokerReachable naming every server that was tried."""
         if self._cluster is not None:
-            raise ClientClosed(f"a {type(self).__name__} can be started only once")
+            raise ClientClosed(f"a {self.public_class().__name__} can be started only once")
         self._loop = asyncio.get_running_loop()
         self._cluster = cluster = self._make_cluster()
         await cluster.start()
@@ -105,8 +110,8 @@ class Client(ABC):
             is_other = self._loop.is_closed()
         if is_other:
             raise ClientClosed(
-                f"the {type(self).__name__.lower()} belongs to the event loop that it was started on, "
-                "such as that of another `asyncio.run`"
+                f"the {self.public_class().__name__.lower()} belongs to the event loop that it was started "
+                "on, such as that of another `asyncio.run`"
             )
 
     async def __aenter__(self) -> Self:
@@ -125,6 +130,6 @@ class Client(ABC):
     def __del__(self) -> None:
         # Its buffers are lost.
         if self._cluster is not None and not self._cluster.is_closed:
-            kind = type(self)
+            kind = self.public_class()
             text = f"unclosed {kind.__module__}.{kind.__qualname__}"
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)

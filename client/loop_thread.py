@@ -174,7 +174,7 @@ class BlockingClient(Generic[C_co]):
 
     def __init__(self, client: C_co) -> None:
         self._client = client
-        self._thread = ClientThread(f"barnabas-{type(client).__name__.lower()}")
+        self._thread = ClientThread(f"barnabas-{client.public_class().__name__.lower()}")
         try:
             self._thread.call(client.start)
         except BaseException:

@@ -6,7 +6,7 @@ Shared by consumer, admin and range reader; on their cluster's event loop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from barnabas.client.arguments import check_mapping
 from barnabas.client.ask import ask_leaders, results_of
@@ -59,14 +59,19 @@ OffsetSpecs = Mapping[TopicPartition, OffsetSpec] | Mapping[tuple[str, int], Off
 Timestamps = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 
 
-def partitions_in(partitions: Iterable[Partition]) -> list[TopicPartition]:
+def partitions_in(partitions: Iterable[Partition] | Partition) -> list[TopicPartition]:
     """The partitions that a user names. Raises TypeError naming one that is none."""
     given: Any = partitions
     if isinstance(given, TopicPartition):
         raise TypeError(f"partitions={given!r}: expected several, such as [('orders', 0)]")
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise _no_partition(given)
-    return [partition_of(partition) for partition in partitions]
+    return [partition_of(partition) for partition in given]
+
+
+def is_partition(given: Partition | Iterable[Partition]) -> TypeGuard[Partition]:
+    """Whether a user names one partition, not several."""
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
 
 
 def partition_of(partition: Partition) -> TopicPartition:

@@ -12,11 +12,11 @@ import concurrent.futures
 import queue
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from barnabas.client.arguments import check_callable, check_limit, limit_ms
 from barnabas.client.client import handled_error, ms_after
@@ -130,7 +130,6 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
     position = hop(_Consumer.position)
     lag = hop_plain(_Consumer.lag)
     high_watermark = hop_plain(_Consumer.high_watermark)
-    committed = hop(_Consumer.committed)
     partitions_for = hop(_Consumer.partitions_for)
     topic_id = hop_plain(_Consumer.topic_id)
     beginning_offsets = hop(_Consumer.beginning_offsets)
@@ -253,16 +252,33 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
         self._thread.call(lambda: self._client.commit(offsets, timeout_ms=timeout_ms))
         self._call_back()
 
+    @overload
+    def committed(
+        self, partitions: Partition, *, timeout_ms: int | None = None
+    ) -> OffsetAndMetadata | None: ...
+
+    @overload
+    def committed(
+        self, partitions: Iterable[Partition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    def committed(self, partitions: Any, *, timeout_ms: int | None = None) -> Any:
+        return self._thread.call(lambda: self._client.committed(partitions, timeout_ms=timeout_ms))
+
     def commit_nowait(
         self,
         offsets: OffsetsOrRecords | None = None,
         on_commit: CommitDone | None = None,
-    ) -> None:
+    ) -> concurrent.futures.Future[None]:
         """Commit once, in the background; a failure is logged if there is no ``on_commit``.
 
         ``on_commit`` gets the offsets and the error, None on success, in the thread that polls, commits or
-        closes next. That call raises the callback's exception.
+        closes next. That call raises the callback's exception. The future is done when the outcome is known,
+        also after a failure.
         """
+        known: concurrent.futures.Future[None] = concurrent.futures.Future()
+        # The commit was sent, so `cancel` cannot take it back.
+        known.set_running_or_notify_cancel()
         done: CommitDone | None = None
         if on_commit is not None:
             check_callable("on_commit", on_commit)
@@ -273,7 +289,12 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
             ) -> None:
                 self._callbacks.append(lambda: callback(done_for, error))
 
-        self._thread.call_plain(lambda: self._client.commit_nowait(offsets, done))
+        def begin() -> None:
+            task = self._client.commit_nowait(offsets, done)
+            task.add_done_callback(lambda _: known.set_result(None))
+
+        self._thread.call_plain(begin)
+        return known
 
     def _call_back(self) -> None:
         while self._callbacks:

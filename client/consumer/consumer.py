@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Generic, Self, Unpack
+from typing import Any, Final, Generic, Self, Unpack, overload
 
 from barnabas.client.arguments import check_callable, check_limit, check_number, limit_ms
 from barnabas.client.client import handled_error, ms_after
@@ -47,7 +47,9 @@ from barnabas.client.offsets import (
     OffsetAndMetadata,
     OffsetsOrRecords,
     Partition,
+    is_partition,
     offsets_after,
+    partition_of,
     partitions_in,
 )
 from barnabas.client.serialization import Deserializer, K_co, V_co, deserializers_of
@@ -412,12 +414,24 @@ class Consumer(Positions, Generic[K_co, V_co]):
         self._assignment.in_hand.committed(to_commit)
         return to_commit
 
+    @overload
+    async def committed(
+        self, partitions: Partition, *, timeout_ms: int | None = None
+    ) -> OffsetAndMetadata | None: ...
+
+    @overload
     async def committed(
         self, partitions: Iterable[Partition], *, timeout_ms: int | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offset of each partition, or None."""
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    async def committed(
+        self, partitions: Partition | Iterable[Partition], *, timeout_ms: int | None = None
+    ) -> OffsetAndMetadata | dict[TopicPartition, OffsetAndMetadata | None] | None:
+        """The group's committed offset of a partition, or of each of several; None without one."""
         group = self._grouped("asking for committed offsets")
         timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
+        if is_partition(partitions):
+            return (await group.offsets.fetch([tp := partition_of(partitions)], timeout_ms))[tp]
         return await group.offsets.fetch(partitions_in(partitions), timeout_ms)
 
     # Metrics and topics

@@ -80,7 +80,7 @@ CONSUMER_CALLS = [
     ("commit", ({5: 1},), "partition 5: expected a topic and a number"),
     ("commit_nowait", (T0,), f"offsets={T0!r}: {OFFSETS}"),
     ("commit_nowait", (None, 5), "on_commit=5: expected a callable"),
-    ("committed", (T0,), PARTITIONS),
+    ("committed", (("t", "0"),), f"partition ('t', '0'): {NO_PARTITION}"),
     ("partitions_for", (5,), "topic 5: expected a str"),
     ("end_offsets", (T0,), PARTITIONS),
     ("offsets_for_times", ([T0],), f"timestamps_ms=[{T0!r}]: {TIMES}"),

@@ -612,6 +612,13 @@ def test_a_log_handler_may_send_with_the_producer_that_is_closed_at_the_end(
     assert sent[0].result().offset == 0
 
 
+def test_a_thread_and_an_error_have_the_public_name_of_a_client(cluster: ThreadedCluster) -> None:
+    with blocking.Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert producer._thread.name == "barnabas-producer"
+        with pytest.raises(ClientClosed, match="the producer belongs to the event loop"):
+            asyncio.run(producer._client.flush())
+
+
 @pytest.mark.parametrize("kind", [blocking.Admin, blocking.Consumer])
 def test_a_client_that_is_dropped_unclosed_warns_and_ends_its_thread(
     cluster: ThreadedCluster, kind: type[blocking.Admin] | type[blocking.Consumer]

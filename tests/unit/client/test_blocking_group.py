@@ -11,6 +11,7 @@ import pytest
 from barnabas.client import blocking
 from barnabas.client.consumer.consumer import RebalanceListener
 from barnabas.client.errors import ClientClosed, LocalError
+from barnabas.client.offsets import OffsetAndMetadata
 from barnabas.protocol.ids import TopicPartition
 from tests.support.coordinator import Coordinator
 from tests.support.waiting import DEADLINE_S, wait_for
@@ -175,7 +176,8 @@ def test_commit_callbacks_run_in_the_thread_of_the_user(group: Group) -> None:
         consumer.commit_nowait({P0: 4}, on_commit)
         consumer.commit({P0: 5})
         assert [offsets[P0].offset for offsets, _, _ in calls] == [3, 4]
-        consumer.commit_nowait({P0: 6}, on_commit)
+        assert consumer.commit_nowait({P0: 6}, on_commit).result(DEADLINE_S) is None
+        assert consumer.committed(P0) == consumer.committed([P0])[P0] == OffsetAndMetadata(6)
     assert [offsets[P0].offset for offsets, _, _ in calls] == [3, 4, 6]
     assert {(error, thread) for _, error, thread in calls} == {(None, threading.current_thread())}
     assert group.committed() == 6

@@ -31,6 +31,8 @@ def use(
     assert_type(admin.describe_topics("t"), dict[str, TopicInfo])
     assert_type(consumer.assignment(), set[TopicPartition])
     assert_type(consumer.committed([tp], timeout_ms=5), dict[TopicPartition, OffsetAndMetadata | None])
+    assert_type(consumer.committed(tp), OffsetAndMetadata | None)
+    assert_type(consumer.committed(("t", 0)), OffsetAndMetadata | None)
     assert_type(consumer.high_watermark(("t", 0)), Offset | None)
     assert_type(producer.partitions_for("t"), list[PartitionInfo])
     assert_type(producer.send("t", b"v").result(), RecordMetadata)
