@@ -84,7 +84,8 @@ class FaultInjection:
         self._table = services.faults
         self._apis: frozenset[int] = EVERY_API
         self._lock = threading.Lock()
-        # By the rule that holds them; guarded by the lock.
+        # By the rule that holds them; guarded by the lock. A delayed request goes on once: the removal of its
+        # rule or its timer takes it out.
         self._stalled: dict[ActiveRule, weakref.WeakSet[Request]] = {}
         self._delayed: dict[ActiveRule, dict[DelayedCall, Callable[[], None]]] = {}
         self._table.on_change = self._changed
@@ -99,8 +100,8 @@ class FaultInjection:
         for request in stalled:
             request.close_connection("its fault rule was removed")
         for timer, go_on in delayed:
-            if timer.force_complete():
-                go_on()
+            timer.force_complete()
+            go_on()
 
     # ---- one request
 
@@ -233,17 +234,17 @@ class FaultInjection:
     def _delay(self, hit: _Hit, go_on: Callable[[], None]) -> None:
         def expired() -> None:
             with self._lock:
-                self._delayed.get(hit.active, {}).pop(timer, None)
-            go_on()
+                is_waiting = self._delayed.get(hit.active, {}).pop(timer, None) is not None
+            if is_waiting:
+                go_on()
 
-        deadline_ms = self._reaper.clock_ms() + hit.active.rule.delay_ms
         with self._lock:
-            # The timer may expire at once, and then waits for the lock.
-            timer = self._reaper.call_at(deadline_ms, expired)
             is_removed = hit.active.is_removed
             if not is_removed:
+                # It may expire at once, and then waits for the lock.
+                timer = self._reaper.call_at(self._reaper.clock_ms() + hit.active.rule.delay_ms, expired)
                 self._delayed.setdefault(hit.active, {})[timer] = go_on
-        if is_removed and timer.force_complete():
+        if is_removed:
             go_on()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from barnabas import broker
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
+from barnabas.broker.base.purgatory import DelayedCall
 from barnabas.broker.handlers.dispatcher import Dispatcher
 from barnabas.broker.handlers.fault_injection import OF_BROKERS, FaultInjection
 from barnabas.broker.handlers.registry import HANDLERS
@@ -204,6 +205,27 @@ def test_a_delay_ends_when_its_rule_is_removed(faulty: Serving, after: bool) -> 
     assert [produced(connection).base_offset for connection in connections] == [0, 1]
     faulty.managed.pass_time(60_000)
     assert log_end(faulty) == 2, "each of them once"
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_delay_ends_once_if_it_expires_while_its_rule_is_removed(
+    faulty: Serving, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(faulty, api="produce", delay_ms=200, after=after)
+    connection = send(faulty)
+    resumed: list[Request] = []
+    monkeypatch.setattr(connection.request, "_resume", resumed.append)
+    force_complete = DelayedCall.force_complete
+
+    def complete(timer: DelayedCall) -> bool:
+        # The reaper sets this and then finds that the timer has ended.
+        timer._is_late = True
+        return force_complete(timer)
+
+    monkeypatch.setattr(DelayedCall, "force_complete", complete)
+    remove(faulty)
+    assert resumed == [connection.request] * (not after)
+    assert connection.is_answered is after
 
 
 def test_an_answer_that_comes_after_the_removal_of_its_rule_is_sent_as_it_is(leading: Serving) -> None:
