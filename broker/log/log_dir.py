@@ -101,7 +101,8 @@ class ScannedLog(NamedTuple):
 
 def folds_case(path: Path) -> bool:
     """Whether the file system takes names that differ in case alone for one, as on macOS by default."""
-    return (path / LOCK_FILE.upper()).exists()
+    # Unlike `Path.exists`, it raises no error for a log dir that cannot be read.
+    return os.path.exists(path / LOCK_FILE.upper())
 
 
 class DirScan(NamedTuple):

@@ -487,3 +487,5 @@ def test_a_file_system_that_takes_upper_and_lower_case_for_the_same_is_noticed(t
     (tmp_path / ".LOCK").touch()
     assert folds_case(tmp_path)
     acquired.release()
+    # The system refuses to look at it, as at a failing disk.
+    assert not folds_case(tmp_path / ("x" * 300))
