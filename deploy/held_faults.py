@@ -119,7 +119,13 @@ class HeldFaults:
         self._unready: set[int] = set()
         """Brokers that have been started or resumed, and have not been seen to take part again."""
         self._rules_at: dict[int, set[str]] = {}
-        """Broker → the names of the fault rules that its process has."""
+        """Broker → the names of the fault rules that its process has, or may have."""
+        self._is_closed = False
+
+    def close(self) -> None:
+        """The cluster ends: a fault that ends later changes nothing. Waits for a change under way."""
+        with self._lock:
+            self._is_closed = True
 
     def begin(self, fault: Fault) -> None:
         """Raises DeployError for a server that does not run, ValueError for a rule's name that is in use.
@@ -127,6 +133,8 @@ class HeldFaults:
         A fault that cannot begin leaves nothing.
         """
         with self._lock:
+            if self._is_closed:
+                raise DeployError("the cluster does not run any more: no fault can begin")
             if isinstance(fault, ProtocolFault):
                 self._check_names(fault)
                 fault.kept_hits = 0
@@ -150,8 +158,10 @@ class HeldFaults:
         Raises TimeoutError, and DeployError for a server that does not start.
         """
         with self._lock:
+            if self._is_closed:
+                return
             if isinstance(fault, ProtocolFault):
-                self._keep_hits(fault.brokers)
+                fault.kept_hits += self._hits_at(fault.brokers).get(fault, 0)
             self._held.remove(fault)
             self._changes += 1
             self._settle(fault, waits=waits)
@@ -308,7 +318,7 @@ class HeldFaults:
 
     def hits(self, fault: ProtocolFault) -> int:
         with self._lock:
-            if fault not in self._held:
+            if fault not in self._held or self._is_closed:
                 return fault.kept_hits
             return fault.kept_hits + self._hits_at(fault.brokers).get(fault, 0)
 
@@ -331,7 +341,7 @@ class HeldFaults:
                 raise ValueError(f"name={rule.name!r}: a fault rule of this name holds already")
 
     def _keep_hits(self, brokers: Collection[int]) -> None:
-        """Remember hits that are about to be lost with processes or rules."""
+        """Remember hits that are about to be lost with the processes of these brokers."""
         if self._protocol_faults():
             for fault, hits in self._hits_at(brokers).items():
                 fault.kept_hits += hits
@@ -356,8 +366,9 @@ class HeldFaults:
             self._admin.remove_fault_rules(*removed, brokers=broker_id)
             has.difference_update(removed)
         if added:
-            self._admin.add_fault_rules(*added, brokers=broker_id)
+            # First: if the answer is lost, they may be there, and have to be removed.
             has.update(rule.name for rule in added)
+            self._admin.add_fault_rules(*added, brokers=broker_id)
 
     # -- wholeness -----------------------------------------------------------------------------------------
 

@@ -107,6 +107,7 @@ class Cluster:
         """End all processes, and remove the temporary directory. Idempotent."""
         running, self._running = self._running, None
         if running is not None:
+            running.faults.close()
             running.admin.close()
             self._end(running.local)
 
