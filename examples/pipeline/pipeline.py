@@ -7,7 +7,7 @@ again: it continues from its checkpoint.
     python examples/pipeline/pipeline.py localhost:9092 --checkpoint /tmp/delays
     python examples/pipeline/pipeline.py localhost:9092 --checkpoint /tmp/delays --master spark://host:7077
     python examples/pipeline/pipeline.py localhost:9092 --checkpoint /tmp/delays --remote sc://localhost
-    python examples/pipeline/pipeline.py kafka:9092 --checkpoint /tmp/delays --wire kafka    # Apache Kafka
+    python examples/pipeline/pipeline.py kafka:9092 --checkpoint /tmp/delays    # Apache Kafka
 
 With Apache Kafka the output is written at least once, because Kafka cannot keep a prepared transaction.
 """
@@ -24,6 +24,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
+from barnabas.client.blocking import Admin
 from barnabas.spark_connector import worker_python
 
 # Spark's workers must run a Python that has barnabas, as this one does; a cluster has its own.
@@ -45,7 +46,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     # Spark's own default for tasks on a cluster, four attempts; on local[2] the first failure ends the query.
     parser.add_argument("--master", default="local[2,4]", help="Spark's master (default: %(default)s)")
     parser.add_argument("--remote", help="a Spark Connect server, instead of a master")
-    parser.add_argument("--wire", default="native", choices=("native", "kafka"))
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="settings of Spark")
     parser.add_argument("--rows-per-batch", type=int, default=20_000)
     parser.add_argument("--once", action="store_true", help="end when everything present is read")
@@ -87,7 +87,7 @@ def mean_delays(flights: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
-    servers = {"kafka.bootstrap.servers": options.bootstrap, "wire": options.wire}
+    servers = {"kafka.bootstrap.servers": options.bootstrap}
     flights = (
         spark.readStream.format("barnabas")
         .options(**servers)
@@ -106,8 +106,9 @@ def start(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
         .option("checkpointLocation", options.checkpoint)
         .outputMode("append")
     )
-    if options.wire == "native":
-        writer = writer.option("kafka.transactional.id", options.output)
+    with Admin(bootstrap_servers=options.bootstrap) as admin:
+        if not admin.is_kafka:
+            writer = writer.option("kafka.transactional.id", options.output)
     return (
         writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime="0 seconds")
     ).start()

@@ -8,7 +8,7 @@ pandas.
     python examples/pipeline/run.py                  # Spark in one process
     python examples/pipeline/run.py standalone       # a master and two workers
     python examples/pipeline/run.py connect          # Spark Connect
-    python examples/pipeline/run.py --bootstrap kafka:9092 --wire kafka    # an Apache Kafka: at least once
+    python examples/pipeline/run.py --bootstrap kafka:9092    # an Apache Kafka: at least once
 """
 
 from __future__ import annotations
@@ -83,16 +83,14 @@ def record(number: int, carrier: str, delay: float, at: pandas.Timestamp) -> byt
     return json.dumps(dict(zip(COLUMNS, fields, strict=True))).encode()
 
 
-def feed(
-    bootstrap: str, wire: str, table: pandas.DataFrame, rows_per_s: int, is_done: threading.Event
-) -> None:
+def feed(bootstrap: str, table: pandas.DataFrame, rows_per_s: int, is_done: threading.Event) -> None:
     """Send the flights in the order in which they happened to arrive: some are two days late."""
     chance = random.Random(0)
     order = table["time_hour"].dt.as_unit("s").astype("int64")
     arrival = order + [chance.random() * LATE_BY_S * (chance.random() < 0.3) for _ in range(len(table))]
     rows = table.loc[arrival.sort_values(kind="stable").index].itertuples(index=False)
     started = time.monotonic()
-    with Producer(bootstrap_servers=bootstrap, wire=wire, linger_ms=20) as producer:
+    with Producer(bootstrap_servers=bootstrap, linger_ms=20) as producer:
         for sent, row in enumerate(rows):
             producer.send(INPUT, record(*row), key=row.carrier.encode())
             ahead = sent / rows_per_s - (time.monotonic() - started)
@@ -168,9 +166,9 @@ def barnabas(*words: str, folder: Path) -> str:
     return done.stdout
 
 
-def read_output(bootstrap: str, wire: str) -> list[tuple[str, dict[str, Any]]]:
+def read_output(bootstrap: str) -> list[tuple[str, dict[str, Any]]]:
     """All committed records of the output topic, up to its present end."""
-    with Consumer(bootstrap_servers=bootstrap, wire=wire, isolation_level="read_committed") as consumer:
+    with Consumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
         partitions = [(OUTPUT, info.partition) for info in consumer.partitions_for(OUTPUT)]
         consumer.assign(partitions)
         consumer.seek_to_beginning()
@@ -232,8 +230,15 @@ class Run:
     """One run: what the driver has reported, and what was killed when."""
 
     def __init__(
-        self, options: argparse.Namespace, folder: Path, cluster: Cluster, spark: SparkCluster | None
+        self,
+        options: argparse.Namespace,
+        folder: Path,
+        cluster: Cluster,
+        spark: SparkCluster | None,
+        *,
+        is_once: bool,
     ) -> None:
+        self._is_once = is_once
         self._folder = folder
         self._cluster = cluster
         self._spark = spark
@@ -251,13 +256,7 @@ class Run:
         place = ["--master", self._spark.master] if self._spark is not None else []
         if options.mode == "connect":
             place = ["--remote", "local[2,4]"]
-        words = [
-            self._cluster.bootstrap,
-            "--checkpoint",
-            str(self._folder / "checkpoint"),
-            "--wire",
-            options.wire,
-        ]
+        words = [self._cluster.bootstrap, "--checkpoint", str(self._folder / "checkpoint")]
         command = [
             sys.executable,
             str(HERE / "pipeline.py"),
@@ -275,7 +274,7 @@ class Run:
     def watch(self) -> list[str]:
         """The differences between the output and pandas, after everything was read and killed."""
         is_fed = threading.Event()
-        feeding = (self._cluster.bootstrap, self._options.wire, self._table, self._options.rows_per_s, is_fed)
+        feeding = (self._cluster.bootstrap, self._table, self._options.rows_per_s, is_fed)
         threading.Thread(target=feed, args=feeding, daemon=True).start()
         try:
             for share, kill in (
@@ -296,7 +295,7 @@ class Run:
             # Its window was written long ago, so it must change nothing.
             self._send(-2, "UA", self._table["time_hour"].min())
             self._wait(lambda: any(line.figures["late_rows"] for line in self.lines), "the late flight")
-            return judge(self._table, self._read(), is_once=self._options.wire == "native")
+            return judge(self._table, self._read(), is_once=self._is_once)
         finally:
             self._driver.kill()
 
@@ -324,11 +323,11 @@ class Run:
         return "driver killed"
 
     def _send(self, number: int, carrier: str, at: pandas.Timestamp) -> None:
-        with Producer(bootstrap_servers=self._cluster.bootstrap, wire=self._options.wire) as producer:
+        with Producer(bootstrap_servers=self._cluster.bootstrap) as producer:
             producer.send_and_wait(INPUT, record(number, carrier, 0, at), key=carrier.encode())
 
     def _read(self) -> list[tuple[str, dict[str, Any]]]:
-        return read_output(self._cluster.bootstrap, self._options.wire)
+        return read_output(self._cluster.bootstrap)
 
 
 def show(line: Line, lag: int) -> None:
@@ -352,17 +351,17 @@ def main() -> int:
     )
     parser.add_argument("mode", nargs="?", default="local", choices=("local", "standalone", "connect"))
     parser.add_argument("--bootstrap", help="a cluster that is there already (default: one of its own)")
-    parser.add_argument("--wire", default="native", choices=("native", "kafka"))
     parser.add_argument("--rows-per-s", type=int, default=10_000, help="how fast the flights come in")
     parser.add_argument("--picture", type=Path, default=Path("pipeline.svg"))
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="barnabas-pipeline-"))
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(folder / "cluster", options.bootstrap))
-        with Admin(bootstrap_servers=cluster.bootstrap, wire=options.wire) as admin:
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             admin.create_topics([NewTopic(name, num_partitions=4) for name in (INPUT, OUTPUT)])
+            is_once = not admin.is_kafka
         spark = stack.enter_context(SparkCluster(folder)) if options.mode == "standalone" else None
-        run = Run(options, folder, cluster, spark)
+        run = Run(options, folder, cluster, spark, is_once=is_once)
         problems = run.watch()
     draw(options.picture, [(line.at_s, line.figures["rows_per_s"]) for line in run.lines], run.marks)
     for problem in problems[:20]:
