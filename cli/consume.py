@@ -260,7 +260,7 @@ async def _print_records(
         if ends is not None:
             await ends.check_topics(consumer)
         for record in records:
-            end = left.get(TopicPartition(record.topic, record.partition))
+            end = left.get(record.tp)
             # Records beyond the end are not printed.
             if ends is None or (end is not None and record.offset < end):
                 out.write(format_record(record))

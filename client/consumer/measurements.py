@@ -26,7 +26,7 @@ CONSUMER_METRICS: Final = CLIENT_METRICS | {
     "last-poll-seconds-ago": "seconds since the last poll, or since an iteration took its last list",
     "time-between-poll-avg": "ms between two of these",
     "time-between-poll-max": "the longest such time, in ms",
-    "commit-total": "requests that committed offsets",
+    "commit-total": "answered requests to commit offsets",
     "commit-latency-avg": "ms from such a request to its answer",
     "commit-latency-max": "the longest such time, in ms",
     "rebalance-total": "rebalances of the group that this member completed",

@@ -98,7 +98,7 @@ def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
 
 
 def place_of(record: ConsumerRecord) -> tuple[TopicPartition, int]:
-    return TopicPartition(record.topic, record.partition), record.offset
+    return record.tp, record.offset
 
 
 def copy_of(record: ConsumerRecord) -> Copy:

@@ -101,7 +101,7 @@ class Life(RebalanceListener):
 
     def take(self, records: list[ConsumerRecord]) -> None:
         for record in records:
-            tp = TopicPartition(record.topic, record.partition)
+            tp = record.tp
             place = f"member {self.number} got {record.offset} of {record.partition}"
             if tp not in self.expected:
                 self.world.truth.wrong.append(f"{place}, which it does not own")
