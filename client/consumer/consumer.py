@@ -33,8 +33,10 @@ from barnabas.client.consumer.fetcher import Fetcher
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.group_session import GroupSession
 from barnabas.client.consumer.partition_state import ConsumerRecord
-from barnabas.client.consumer.positions import NEVER, Positions
+from barnabas.client.consumer.positions import Positions
+from barnabas.client.consumer.subscribed import NEVER, Subscribed
 from barnabas.client.consumer.subscription import RebalanceListener, select
+from barnabas.client.consumer.whole_topics import WholeTopics
 from barnabas.client.errors import (
     ClientClosed,
     CommitFailed,
@@ -102,6 +104,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         )
         if self.config.group_id is not None:
             self._group = GroupSession(cluster, self.config, self._assignment, self._arrived.set)
+            self._subscribed = self._group
 
     def close(self, *, commits: bool = True, timeout_ms: int | None = None) -> Coroutine[Any, Any, None]:
         """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
@@ -124,16 +127,16 @@ class Consumer(Positions, Generic[K_co, V_co]):
             timeout_ms = ms_after(error) or CLOSE_TIMEOUT_MS
         if self._has_lost_loop():
             return
-        if self._group is not None:
-            self._group.refuse_within_listener()
+        if self._subscribed is not None:
+            self._subscribed.refuse_within_listener()
         async with self._closes:
             if self._fetcher is None or self._cluster is None:
                 return
             self._is_closing = True
             self._arrived.set()
             try:
-                if self._group is not None:
-                    await self._group.close(commits=commits, timeout_s=timeout_ms / 1000)
+                if self._subscribed is not None:
+                    await self._subscribed.close(commits=commits, timeout_s=timeout_ms / 1000)
             finally:
                 self._assignment.close()
                 self._fetcher.close()
@@ -156,7 +159,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         return Stopping(partial(self._close_after, handled_error()))
 
     def _may_create(self, topic: str) -> bool:
-        is_wanted = self._group is None or self._group.wants_created(topic)
+        is_wanted = self._subscribed is None or self._subscribed.wants_created(topic)
         return self.config.allow_auto_create_topics and is_wanted
 
     # Which partitions, and from where
@@ -169,7 +172,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         topic does not get within `default_api_timeout_ms` is an error of `poll`. Raises SubscriptionConflict.
         """
         cluster, fetcher = self._parts()
-        if self._group is not None and self._group.selection is not None:
+        if self._subscribed is not None and self._subscribed.selection is not None:
             raise SubscriptionConflict("the consumer is subscribed to topics: `unsubscribe` first")
         chosen = list(dict.fromkeys(partitions_in(partitions)))
         assignment = self._assignment
@@ -187,14 +190,20 @@ class Consumer(Positions, Generic[K_co, V_co]):
     ) -> None:
         """Share topics with the members of the group: these, or all with a name that matches the pattern.
 
-        Replaces an earlier subscription. Partitions change within `poll`, which calls the listener.
-        Raises InvalidConfiguration without a `group_id`, SubscriptionConflict after `assign`, ValueError.
+        Replaces an earlier subscription. Partitions change within `poll`, which calls the listener. Without a
+        `group_id` the consumer reads all partitions of the topics, also those that are added later, which
+        it reads from their start; a missing topic is waited for, with a warning.
+        Raises SubscriptionConflict after `assign`, ValueError.
         """
-        self._parts()
-        group = self._grouped("subscribing")
-        if group.selection is None and self._assignment.states:
+        cluster, _ = self._parts()
+        subscribed = self._subscribed
+        if self._assignment.states and (subscribed is None or subscribed.selection is None):
             raise SubscriptionConflict("partitions are assigned by hand: `unsubscribe` first")
-        group.subscribe(select(topics, pattern, listener))
+        selection = select(topics, pattern, listener)
+        if subscribed is None:
+            subscribed = WholeTopics(cluster, self.config, self._assignment, self._arrived.set)
+            self._subscribed = subscribed
+        subscribed.subscribe(selection)
 
     def unsubscribe(self) -> Coroutine[Any, Any, None]:
         """Give up all partitions, also assigned ones, and leave the group. Raises errors of the listener.
@@ -205,20 +214,20 @@ class Consumer(Positions, Generic[K_co, V_co]):
 
     async def _unsubscribe(self, error: BaseException | None) -> None:
         cluster, _ = self._parts()
-        if self._group is not None:
-            self._group.refuse_within_listener()
+        if self._subscribed is not None:
+            self._subscribed.refuse_within_listener()
         if error is not None:
             self._assignment.put_back()
         try:
-            if self._group is not None:
-                await self._group.unsubscribe()
+            if self._subscribed is not None:
+                await self._subscribed.unsubscribe()
         finally:
             self._assignment.drop(list(self._assignment.states))
             cluster.watch_only()
 
     def subscription(self) -> set[str]:
         """The topics subscribed to; for a pattern, the topics that were found so far."""
-        selection = self._group.selection if self._group is not None else None
+        selection = self._subscribed.selection if self._subscribed is not None else None
         return set() if selection is None else set(selection.topics)
 
     def group_metadata(self) -> GroupMetadata:
@@ -279,8 +288,8 @@ class Consumer(Positions, Generic[K_co, V_co]):
         await asyncio.sleep(0)
         try:
             while not self.is_stopped:
-                if self._group is not None:
-                    await self._keep_up(self._group)
+                if self._subscribed is not None:
+                    await self._keep_up(self._subscribed)
                 self._parts()
                 if (records := self._assignment.collect(limit, only=only)) or self._assignment.has_passed:
                     return records
@@ -314,12 +323,12 @@ class Consumer(Positions, Generic[K_co, V_co]):
         assignment = self._assignment
         try:
             while not self.is_stopped:
-                if (group := self._group) is not None:
+                if (subscribed := self._subscribed) is not None:
                     present = time.monotonic()
-                    group.member.polled(present)
-                    if group.upkeep_due_at <= present or self._is_closing:
+                    subscribed.member.polled(present)
+                    if subscribed.upkeep_due_at <= present or self._is_closing:
                         assignment.in_hand.clear()
-                        await self._keep_up(group)
+                        await self._keep_up(subscribed)
                 if (state := assignment.current_state) is not None:
                     if state.generation == assignment.current_generation:
                         for record in assignment.current:
@@ -340,34 +349,34 @@ class Consumer(Positions, Generic[K_co, V_co]):
                 raise StopAsyncIteration from None
             raise
 
-    async def _keep_up(self, group: GroupSession) -> None:
-        """A poll's work for the group. Raises ClientClosed once another task has begun to close."""
-        group.refuse_within_listener()
+    async def _keep_up(self, subscribed: Subscribed) -> None:
+        """A poll's work for the subscription. Raises ClientClosed once another task has begun to close."""
+        subscribed.refuse_within_listener()
         if not self._is_closing:
-            await group.upkeep()
+            await subscribed.upkeep()
         if self._is_closing:
             raise ClientClosed("the consumer is being closed")
 
     async def _wait_in_poll(self, deadline: float) -> bool:
-        """Wait for records, the deadline or work for the group; the user counts as polling.
+        """Wait for records, the deadline or work for the subscription; the user counts as polling.
 
         Raises AuthenticationFailed if a broker refuses this client.
         """
         self._parts()[1].check_refused()
         if self.is_stopped:
             return True
-        group = self._group
-        if group is None:
+        subscribed = self._subscribed
+        if subscribed is None:
             return await self._wait_until(deadline)
-        group.refuse_within_listener()
+        subscribed.refuse_within_listener()
         if deadline <= time.monotonic():
             return False
-        if group.upkeep_due_at <= time.monotonic():
+        if subscribed.upkeep_due_at <= time.monotonic():
             return True
-        member = group.member
+        member = subscribed.member
         member.poll_begins(time.monotonic())
         try:
-            await self._wait_until(min(deadline, group.upkeep_due_at))
+            await self._wait_until(min(deadline, subscribed.upkeep_due_at))
         finally:
             member.poll_ends(time.monotonic())
         return True
@@ -460,7 +469,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
 
     def _rebalance_is_due(self) -> bool:
         """Whether the group needs a poll. The facade calls this, which counts as a poll, for each record."""
-        if self._group is None:
+        if self._subscribed is None:
             return False
-        self._group.member.polled(time.monotonic())
-        return self._group.upkeep_due_at == -NEVER
+        self._subscribed.member.polled(time.monotonic())
+        return self._subscribed.upkeep_due_at == -NEVER

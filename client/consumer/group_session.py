@@ -1,7 +1,6 @@
 """A consumer's part in its group: joins, heartbeats, rebalances with their listener, commits, and leaving.
 
-The assignment changes only within `upkeep`, which every poll runs, so that no record of a partition is handed
-out after the listener was called for its loss. Joins and heartbeats continue in the background between polls.
+Joins and heartbeats continue in the background between polls.
 If `max_poll_interval_ms` passes without a poll, the member leaves, and joins again with the next poll.
 
 Everything here runs on the consumer's event loop.
@@ -10,11 +9,9 @@ Everything here runs on the consumer's event loop.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from barnabas.client.ask import ToCoordinator, ask
@@ -25,25 +22,26 @@ from barnabas.client.consumer.assignors import is_cooperative
 from barnabas.client.consumer.group_joining import GroupJoin, Holdings, Joined
 from barnabas.client.consumer.group_membership import Duty, Membership, MemberState, Timing
 from barnabas.client.consumer.group_offsets import CommittedOffsets, GroupCommits
+from barnabas.client.consumer.subscribed import NEVER, Subscribed
 from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import report_bug
 from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
-from barnabas.protocol.errors import BarnabasError, ErrorCode, LocalError, UnknownMemberIdError, api_error
+from barnabas.protocol.errors import BarnabasError, ErrorCode, UnknownMemberIdError, api_error
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.find_coordinator import CoordinatorType
 from barnabas.protocol.messages.groups import NO_MEMBER, HeartbeatRequest, LeaveGroupRequest, MemberIdentity
-from barnabas.protocol.messages.metadata import MetadataRequest
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _LEAVE_S: Final = 5.0
-_NEVER: Final = float("inf")
 
 
-class GroupSession:
+class GroupSession(Subscribed):
     """One member of one group, subscribed or with partitions assigned by hand."""
+
+    member: Membership
 
     def __init__(
         self, cluster: Cluster, config: ConsumerConfig, assignment: Assignment, wake: Callable[[], None]
@@ -51,10 +49,7 @@ class GroupSession:
         if config.group_id is None:
             raise ValueError("group_id=None: expected a group")
         self._group_id = config.group_id
-        self._cluster = cluster
-        self._config = config
-        self._assignment = assignment
-        self._wake = wake
+        super().__init__(cluster, config, assignment, wake)
         self.member = Membership(
             Timing(
                 config.session_timeout_ms / 1000,
@@ -66,45 +61,28 @@ class GroupSession:
         self._remembered: set[TopicPartition] = set()
         self._make_parts()
         self._is_cooperative = is_cooperative(config.assignors)
-        self.selection: TopicSelection | None = None
         self._joining: asyncio.Task[Joined | None] | None = None
-        self._joining_since = -_NEVER
+        self._joining_since = -NEVER
         self._background: asyncio.Task[None] | None = None
         self._background_wakeup = asyncio.Event()
         """Set to wake the background before its time."""
-        self._searched_at = -_NEVER
-        """The time of the last search for the topics of a pattern."""
         self._fault: BarnabasError | None = None
-        self.upkeep_due_at = -_NEVER
-        """The time at which `upkeep` is due; `-inf` is at once."""
-        self._listed: frozenset[str] | None = None
-        """All topics at the first search for the pattern; others are newer than the subscription."""
-        self._counts: dict[str, int] = {}
-        """The number of partitions of each topic when this consumer learnt of it; 0 if it did not exist."""
-        self._turns = asyncio.Lock()
-        self._in_turn: asyncio.Task[Any] | None = None
-        cluster.add_listener(self._metadata_changed)
 
     # What the consumer calls
 
-    def subscribe(self, selection: TopicSelection) -> None:
+    def subscribe(self, selection: TopicSelection) -> bool:
         """Join with the next poll, or change the selection of topics."""
-        before = self.selection
-        self.selection = selection
+        is_member = self.selection is not None
         self.offsets.is_member = True
-        if before is not None and selection.wants_as(before):
-            selection.topics = before.topics
-            return
-        self._searched_at, self._listed = -_NEVER, None
-        self._cluster.watch_topics(*selection.topics)
-        if before is not None:
+        has_changed = super().subscribe(selection)
+        if has_changed and is_member:
             self.member.want_rejoin("the subscription has changed")
         if self._background is None:
             self._background = self._spawn(self._run_background())
-        self._request_upkeep()
+        return has_changed
 
     def wants_created(self, topic: str) -> bool:
-        """Whether to create a missing topic: not if only a pattern or another member selected it."""
+        """Not if only a pattern or another member selected it."""
         selection = self.selection
         if selection is None:
             return True
@@ -139,7 +117,7 @@ class GroupSession:
         try:
             async with asyncio.timeout(timeout_s - leave_s), self._turn():
                 if not commits:
-                    self.commits.due_at = _NEVER
+                    self.commits.due_at = NEVER
                 if self.selection is not None:
                     await self._release_all(self.selection)
                 else:
@@ -186,23 +164,6 @@ class GroupSession:
         else:
             await self._begin_join(selection)
 
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Run rebalance, unsubscribe and close one at a time: one task may close while another polls."""
-        async with self._turns:
-            self._in_turn = asyncio.current_task()
-            try:
-                yield
-            finally:
-                self._in_turn = None
-
-    def refuse_within_listener(self) -> None:
-        """Raises LocalError in a listener, because the call would wait for the listener."""
-        if self._in_turn is not None and self._in_turn is asyncio.current_task():
-            raise LocalError(
-                "a rebalance listener is a part of a poll, and cannot poll, unsubscribe or close"
-            )
-
     # Rebalances, within a poll
 
     def _has_work(self) -> bool:
@@ -231,7 +192,7 @@ class GroupSession:
             self._joining.add_done_callback(self._join_done)
 
     async def _join_with(self, selection: TopicSelection, holdings: Holdings) -> Joined | None:
-        if selection.pattern is not None and self._searched_at == -_NEVER:
+        if selection.pattern is not None and self._searched_at == -NEVER:
             await self._search_topics(selection)
         return await self._join.run(lambda: selection.topics, holdings)
 
@@ -294,19 +255,8 @@ class GroupSession:
             member.want_rejoin("the subscription has changed")
         self._metadata_changed()
 
-    def _note_appeared(self, selection: TopicSelection, added: set[TopicPartition]) -> None:
-        """Note which partitions were created after this member learnt of their topics."""
-        cache = self._cluster.cache
-        counts = self._counts
-        if self._listed is not None:
-            for topic in ({tp.topic for tp in added} | selection.topics) - self._listed:
-                counts.setdefault(topic, 0)
-        self._assignment.appeared |= {tp for tp in added if tp.partition >= counts.get(tp.topic, _NEVER)}
-        for topic in selection.topics:
-            if (info := cache.topics.get(topic)) is not None:
-                self._counts.setdefault(topic, len(info.partitions))
-            elif cache.topic_errors.get(topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._counts.setdefault(topic, 0)
+    def _fail(self, error: BaseException) -> None:
+        self.commits.fail(error)
 
     async def _revoke(
         self, selection: TopicSelection, partitions: set[TopicPartition], *, remember: bool = False
@@ -341,19 +291,6 @@ class GroupSession:
     def _is_out(self) -> bool:
         """Whether our partitions belong to other members."""
         return self.member.has_lost_partitions or self.member.is_over
-
-    async def _call_listener(
-        self,
-        method: Callable[[set[TopicPartition]], Awaitable[None] | None],
-        partitions: set[TopicPartition],
-    ) -> None:
-        """Call the listener; its exception is raised when the change is complete."""
-        try:
-            answer = method(set(partitions))
-            if inspect.isawaitable(answer):
-                await answer
-        except Exception as error:  # noqa: BLE001 - the user's own, raised at the end of the poll
-            self.commits.fail(error)
 
     # The background
 
@@ -447,21 +384,6 @@ class GroupSession:
         if self.member.want_rejoin("the topics of the pattern have changed"):
             self._request_upkeep()
 
-    async def _search_topics(self, selection: TopicSelection) -> bool:
-        """Select the topics that match the pattern; True if they have changed. Raises NoBrokerReachable."""
-        response = await self._cluster.ask_any(MetadataRequest(topics=None, allow_auto_topic_creation=False))
-        self._searched_at = time.monotonic()
-        if self._listed is None:
-            self._listed = frozenset(topic.name or "" for topic in response.topics)
-        names = [topic.name or "" for topic in response.topics if topic.error_code == ErrorCode.NONE]
-        matching = selection.matching(names, exclude_internal=self._config.exclude_internal_topics)
-        if matching == selection.topics:
-            return False
-        self._cluster.unwatch_topics(*(selection.topics - matching))
-        self._cluster.watch_topics(*matching)
-        selection.topics = matching
-        return True
-
     def _metadata_changed(self) -> None:
         """The leader rejoins if the topics no longer have the partitions that it assigned."""
         topics = self._join.led_topics
@@ -522,11 +444,6 @@ class GroupSession:
         self._remembered = set()
         self._held_generation = member.generation_id
         """The generation that assigned our partitions."""
-
-    def _request_upkeep(self) -> None:
-        """Make the next poll, or a waiting one, run `upkeep`."""
-        self.upkeep_due_at = -_NEVER
-        self._wake()
 
     def _request_upkeep_if_needed(self) -> None:
         if self._has_work() or self.commits.failure is not None:

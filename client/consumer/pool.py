@@ -69,10 +69,13 @@ class WorkerPool(RebalanceListener, Generic[K, V]):
     ) -> None:
         """A partition is not polled while ``max_records_under_way`` of its records, or more, are under way.
 
-        Raises InvalidConfiguration if the consumer commits by itself, which would cover unfinished records.
+        Raises InvalidConfiguration without a group, and if the consumer commits by itself, which would cover
+        unfinished records.
         """
         check_number("workers", workers, 1)
         check_number("max_records_under_way", max_records_under_way, 1)
+        if consumer.config.group_id is None:
+            raise InvalidConfiguration("group_id=None: expected a group, in which the pool commits")
         if consumer.config.enable_auto_commit:
             raise InvalidConfiguration("enable_auto_commit=True: expected False, since the pool commits")
         self._consumer = consumer

@@ -18,6 +18,7 @@ from barnabas.client.consumer.assignment import Assignment
 from barnabas.client.consumer.fetcher import Fetcher
 from barnabas.client.consumer.group_session import GroupSession
 from barnabas.client.consumer.partition_state import PartitionState, Reset
+from barnabas.client.consumer.subscribed import NEVER, Subscribed
 from barnabas.client.errors import ClientClosed, InvalidConfiguration, NotAssigned
 from barnabas.client.offsets import (
     EARLIEST,
@@ -37,8 +38,6 @@ from barnabas.client.serialization import Deserializers
 from barnabas.protocol.errors import RequestTimedOutLocally
 from barnabas.protocol.ids import Offset, TopicPartition
 
-NEVER = float("inf")
-
 
 class Positions(Client):
     """The part of the consumer that knows, asks for and changes positions."""
@@ -47,6 +46,8 @@ class Positions(Client):
         self.config = config
         self._fetcher: Fetcher | None = None
         self._group: GroupSession | None = None
+        self._subscribed: Subscribed | None = None
+        """The group, or the subscription without one."""
         self._assignment = Assignment(config, self._can_go_on, deserializers)
         self._arrived = asyncio.Event()
         """Set when a waiting call has to look again."""

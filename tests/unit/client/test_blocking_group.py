@@ -17,7 +17,7 @@ from tests.support.coordinator import Coordinator
 from tests.support.waiting import DEADLINE_S, wait_for
 
 from .test_blocking import ThreadedCluster
-from .test_consumer import fill
+from .test_consumer import fill, values
 
 P0 = TopicPartition("t", 0)
 QUICK = {
@@ -91,6 +91,23 @@ def test_a_commit_covers_only_records_that_were_handed_out(group: Group) -> None
         assert next(consumer).offset == 9
         assert consumer.seek_to_committed()[P0] == (9, "", -1)
         assert next(consumer).offset == 9
+
+
+def test_a_consumer_without_a_group_reads_all_partitions(group: Group) -> None:
+    threads: list[threading.Thread] = []
+
+    class Noting(RebalanceListener):
+        def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+            threads.append(threading.current_thread())
+
+    group.fill(0, 10)
+    with group.consumer(group_id=None, metadata_max_age_ms=20) as consumer:
+        consumer.subscribe("t", listener=Noting())
+        assert [next(consumer).value for _ in range(5)] == values(0, 5)
+        group.cluster.do(lambda: group.cluster.fake.grow_topic("t", 3))
+        group.cluster.do(lambda: fill(group.cluster.fake.partition("t", 2), 10, 20))
+        assert sorted(int(next(consumer).value or b"") for _ in range(15)) == list(range(5, 20))
+    assert threads == [threading.current_thread()] * 2
 
 
 @pytest.mark.parametrize("way", ["close", "unsubscribe"])

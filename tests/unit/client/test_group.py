@@ -13,7 +13,6 @@ from barnabas.client.errors import (
     ApiError,
     CommitFailed,
     ErrorCode,
-    InvalidConfiguration,
     RequestTimedOutLocally,
     SubscriptionConflict,
 )
@@ -569,16 +568,6 @@ async def test_assign_and_subscribe_exclude_each_other(coordinator: Coordinator)
             consumer.subscribe(pattern="(")
         await consumer.unsubscribe()
         consumer.assign([P[0]])
-
-
-async def test_without_a_group_there_is_nothing_to_subscribe_or_commit_to(
-    coordinator: Coordinator,
-) -> None:
-    async with consumer_of(coordinator, group_id=None) as consumer:
-        with pytest.raises(InvalidConfiguration, match="group_id"):
-            consumer.subscribe("t")
-        with pytest.raises(InvalidConfiguration, match="group_id"):
-            await consumer.commit()
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])

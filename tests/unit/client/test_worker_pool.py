@@ -119,7 +119,10 @@ def test_a_pool_pauses_a_partition_that_has_too_many_records_under_way(group: Gr
         running.result(20)
 
 
-def test_a_pool_of_a_consumer_that_commits_by_itself_is_refused(group: Group) -> None:
+def test_a_pool_of_a_consumer_that_commits_by_itself_or_cannot_commit_is_refused(group: Group) -> None:
+    settings = {"group_id": None, "enable_auto_commit": False}
+    with group.consumer(**settings) as consumer, pytest.raises(InvalidConfiguration, match="group_id=None"):
+        blocking.WorkerPool(consumer, print, 1)
     with group.consumer() as consumer, pytest.raises(InvalidConfiguration, match="enable_auto_commit=True"):
         blocking.WorkerPool(consumer, print, 2)
 
