@@ -52,21 +52,21 @@ def interruption() -> BaseException | None:
     return None if isinstance(error, Exception) else error
 
 
+def public_class(client: object) -> type:
+    """The class by which users know a client."""
+    return next(kind for kind in type(client).__mro__ if not kind.__name__.startswith("_"))
+
+
 class Client(ABC):
     """A client with a cluster of its own, for ``async with``. Belongs to the loop that it was started on."""
 
     _cluster: Cluster | None = None
     _loop: asyncio.AbstractEventLoop | None = None
 
-    @classmethod
-    def public_class(cls) -> type:
-        """The class by which users know this one."""
-        return next(kind for kind in cls.__mro__ if not kind.__name__.startswith("_"))
-
     async def start(self) -> None:
         """Connect to the cluster. Raises NoBrokerReachable naming every server that was tried."""
         if self._cluster is not None:
-            raise ClientClosed(f"a {self.public_class().__name__} can be started only once")
+            raise ClientClosed(f"a {public_class(self).__name__} can be started only once")
         self._loop = asyncio.get_running_loop()
         self._cluster = cluster = self._make_cluster()
         await cluster.start()
@@ -110,7 +110,7 @@ class Client(ABC):
             is_other = self._loop.is_closed()
         if is_other:
             raise ClientClosed(
-                f"the {self.public_class().__name__.lower()} belongs to the event loop that it was started "
+                f"the {public_class(self).__name__.lower()} belongs to the event loop that it was started "
                 "on, such as that of another `asyncio.run`"
             )
 
@@ -130,6 +130,6 @@ class Client(ABC):
     def __del__(self) -> None:
         # Its buffers are lost.
         if self._cluster is not None and not self._cluster.is_closed:
-            kind = self.public_class()
+            kind = public_class(self)
             text = f"unclosed {kind.__module__}.{kind.__qualname__}"
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)

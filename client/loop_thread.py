@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import FunctionType, TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, get_args, get_origin
 
-from barnabas.client.client import Client
+from barnabas.client.client import Client, public_class
 from barnabas.client.errors import ClientClosed
 from barnabas.client.metrics import Metrics
 from barnabas.common.threads import LoopThread
@@ -174,7 +174,7 @@ class BlockingClient(Generic[C_co]):
 
     def __init__(self, client: C_co) -> None:
         self._client = client
-        self._thread = ClientThread(f"barnabas-{client.public_class().__name__.lower()}")
+        self._thread = ClientThread(f"barnabas-{public_class(client).__name__.lower()}")
         try:
             self._thread.call(client.start)
         except BaseException:

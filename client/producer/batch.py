@@ -230,7 +230,7 @@ class _Sent(ABC):
     _batch: ProducerBatch
 
     @abstractmethod
-    def unfinished(self) -> ProducerBatch | None:
+    def _unfinished(self) -> ProducerBatch | None:
         """A batch whose outcome must be waited for; there may be another one after it."""
 
     @abstractmethod
@@ -239,7 +239,7 @@ class _Sent(ABC):
 
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return self.unfinished() is None
+        return self._unfinished() is None
 
     def exception(self) -> BarnabasError | None:
         """The error, None if it is written. Raises asyncio.InvalidStateError as `result`."""
@@ -251,13 +251,13 @@ class _Sent(ABC):
 
     def call_when_done(self, callback: Callable[[], object]) -> None:
         """Call it on the running loop, which is the producer's, without a task; now if it is done."""
-        if (batch := self.unfinished()) is None:
+        if (batch := self._unfinished()) is None:
             callback()
         else:
             batch.waiter().add_done_callback(lambda _: self.call_when_done(callback))
 
     async def _wait(self) -> RecordMetadata:
-        while (batch := self.unfinished()) is not None:
+        while (batch := self._unfinished()) is not None:
             await batch.waiter()
         return self.result()
 
@@ -283,7 +283,7 @@ class BatchFuture(_Sent):
             parts = [leaf for part in parts for leaf in ([half for _, half in part.parts] or [part])]
         return parts
 
-    def unfinished(self) -> ProducerBatch | None:
+    def _unfinished(self) -> ProducerBatch | None:
         # In this order: another thread may be splitting the part, which sets the state last.
         return next((part for part in self._parts() if not part.is_done or part.parts), None)
 
@@ -329,7 +329,7 @@ class RecordFuture(_Sent):
             batch, index = batch.part_of(index)
         return batch, index
 
-    def unfinished(self) -> ProducerBatch | None:
+    def _unfinished(self) -> ProducerBatch | None:
         batch, _ = self._resolve()
         # In this order, as above.
         return None if batch.is_done and not batch.parts else batch
