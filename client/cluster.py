@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 MAIN_LANE: Final = "main"
 FETCH_LANE: Final = "fetch"
 """Long-polled fetches have a connection of their own, or every other request would wait for them."""
+SOUGHT_LANE: Final = "sought"
+"""Fetches of new positions while a long-polled fetch waits; brokers answer a connection in order."""
 GROUP_LANE: Final = "group"
 """Joins have one too, because they are answered when all members have joined."""
 

@@ -1,5 +1,8 @@
 """Keeps the consumer's buffers filled: one long-polled fetch per broker, for all its partitions.
 
+A partition that is assigned or sought while that fetch waits is fetched by another one, which does not wait,
+on a connection of its own; the answer to the waiting one is dropped for it.
+
 It is driven by events: an assignment, a seek, a poll that made room, an answer, fresh metadata or a timer
 schedule one round, and a round sends the fetches that are due. Bounds: a partition is fetched only while it
 has less than `max_partition_fetch_bytes` buffered, and all answers in flight plus all buffered data stay
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from barnabas.client.cluster import FETCH_LANE, Cluster
+from barnabas.client.cluster import FETCH_LANE, SOUGHT_LANE, Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.measurements import ConsumerMetrics
 from barnabas.client.consumer.partition_state import (
@@ -106,6 +109,8 @@ class Flight:
     items: list[Item]
     reserved_bytes: int = 0
     """The largest size of the answer."""
+    lane: str = ""
+    """That of a fetch."""
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -138,8 +143,8 @@ class Fetcher:
         self._is_scheduled = False
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._fetches: dict[BrokerId, Flight] = {}
-        """At most one per node."""
+        self._fetches: dict[tuple[BrokerId, str], Flight] = {}
+        """At most one per node and lane."""
         self._position_requests: set[Flight] = set()
         """Requests about positions: resets, and checks after a change of leaders."""
         self._refusal: AuthenticationFailed | None = None
@@ -175,7 +180,7 @@ class Fetcher:
             return
         self._drop_moved()
         present = time.monotonic()
-        by_node: dict[BrokerId, list[Item]] = {}
+        fetches: dict[tuple[BrokerId, str], list[Item]] = {}
         checks: dict[BrokerId, list[Item]] = {}
         full: set[BrokerId] = set()
         sources: set[BrokerId] = set()
@@ -190,6 +195,9 @@ class Fetcher:
                 state.missing_since = None
                 source = broker_to_read(state.read_replica, leader, self._cluster.cache.nodes, present)
                 sources.add(source)
+            if state.is_sought and isinstance(state.flight, Flight) and state.flight.lane:
+                # A fetch from before the seek.
+                state.flight = None
             if state.flight is not None or state.error is not None:
                 continue
             if state.is_paused and (state.fetch_offset is not None or state.reset is None):
@@ -213,13 +221,16 @@ class Fetcher:
                 checks.setdefault(leader.node_id, []).append(_item(state, leader))
             elif state.buffered_bytes >= self._config.max_partition_fetch_bytes:
                 full.add(source)
-            elif source not in self._fetches:
-                by_node.setdefault(source, []).append(_item(state, leader))
+            else:
+                is_behind = state.is_sought and (source, FETCH_LANE) in self._fetches
+                lane = SOUGHT_LANE if is_behind else FETCH_LANE
+                if (source, lane) not in self._fetches:
+                    fetches.setdefault((source, lane), []).append(_item(state, leader))
         if needs_metadata:
             self._cluster.request_refresh()
         self._ask(resets, self._reset)
         self._ask(checks, self._check)
-        self._send(by_node, full, len(sources))
+        self._send(fetches, full, len(sources))
         self._arm(next_at - present)
 
     def _made_again(self, state: PartitionState) -> None:
@@ -261,14 +272,15 @@ class Fetcher:
         nodes, present = self._cluster.cache.nodes, time.monotonic()
         for flight in self._flights():
             is_awaited = False
-            for item in flight.carried():
+            # Also those that were sought since: only the answer frees the connection.
+            for item in flight.items:
                 replica, leader = item.state.read_replica, self._cluster.cache.leader_for(item.state.tp)
                 if leader is None or (
                     leader.epoch <= item.leader.epoch
                     and flight.node_id in (leader.node_id, broker_to_read(replica, leader, nodes, present))
                 ):
                     is_awaited = True
-                else:
+                elif item.state.flight is flight:
                     item.state.flight = None
             if not is_awaited and flight.task is not None:
                 flight.task.cancel()
@@ -276,18 +288,20 @@ class Fetcher:
     def _flights(self) -> list[Flight]:
         return [*self._fetches.values(), *self._position_requests]
 
-    def _send(self, by_node: dict[BrokerId, list[Item]], full: set[BrokerId], sources: int) -> None:
+    def _send(
+        self, fetches: dict[tuple[BrokerId, str], list[Item]], full: set[BrokerId], sources: int
+    ) -> None:
         config = self._config
         # A request of a time with fewer brokers may hold more than its share; count only the share.
         fair = max(1, config.fetch_max_bytes // max(1, sources))
         room = config.fetch_max_bytes
         room -= sum(min(fair, flight.reserved_bytes) for flight in self._fetches.values())
         room -= sum(state.buffered_bytes for state in self._states.values())
-        if by_node and room <= 0:
+        if fetches and room <= 0:
             room += self._drop_paused()
-        for count, (node_id, items) in enumerate(by_node.items()):
+        for count, ((node_id, lane), items) in enumerate(fetches.items()):
             share = min(
-                room // (len(by_node) - count),
+                room // (len(fetches) - count),
                 len(items) * config.max_partition_fetch_bytes,
                 fair,
             )
@@ -296,10 +310,11 @@ class Fetcher:
             room -= share
             for item in items:
                 item.state.checked_epoch = item.leader.epoch
-            wait_ms = config.fetch_max_wait_ms
+                item.state.is_sought = False
+            wait_ms = config.fetch_max_wait_ms if lane == FETCH_LANE else 0
             if node_id in full:
                 wait_ms = min(wait_ms, _WAIT_WHILE_OTHERS_ARE_FULL_MS)
-            flight = self._fetches[node_id] = Flight(node_id, items, share)
+            flight = self._fetches[node_id, lane] = Flight(node_id, items, share, lane)
             self._launch(flight, self._fetch(flight, wait_ms))
 
     def _drop_paused(self) -> int:
@@ -317,8 +332,8 @@ class Fetcher:
 
     def _landed(self, flight: Flight, task: asyncio.Task[None]) -> None:
         """Release the partitions of a request that has succeeded, failed or been cancelled."""
-        if self._fetches.get(flight.node_id) is flight:
-            del self._fetches[flight.node_id]
+        if self._fetches.get((flight.node_id, flight.lane)) is flight:
+            del self._fetches[flight.node_id, flight.lane]
         self._position_requests.discard(flight)
         for item in flight.carried():
             item.state.flight = None
@@ -351,7 +366,7 @@ class Fetcher:
         )
         sent_at = time.monotonic()
         try:
-            answer = await self._cluster.request_frame(flight.node_id, request, lane=FETCH_LANE)
+            answer = await self._cluster.request_frame(flight.node_id, request, lane=flight.lane)
         except BarnabasError as error:
             log.debug("a fetch from broker %d failed: %s", flight.node_id, error)
             self._postpone(flight, error)
@@ -397,7 +412,9 @@ class Fetcher:
             else:
                 if is_from_leader:
                     self._follow_advice(item, partition)
-                self._take(state, partition, frame)
+                has_records = self._take(state, partition, frame)
+                # The next records are fetched there too, until the waiting fetch is answered.
+                state.is_sought = has_records and flight.lane == SOUGHT_LANE
         frame.done()
 
     def _follow_advice(self, item: Item, partition: FetchPartitionResponse) -> None:
@@ -416,14 +433,15 @@ class Fetcher:
         self._retry_later(state)
         self._cluster.request_refresh()
 
-    def _take(self, state: PartitionState, partition: FetchPartitionResponse, frame: FetchedFrame) -> None:
+    def _take(self, state: PartitionState, partition: FetchPartitionResponse, frame: FetchedFrame) -> bool:
         try:
             has_records = state.add(partition, frame)
         except BarnabasError as error:
             self._fail(state, error)
-        else:
-            if has_records:
-                self._arrived()
+            return False
+        if has_records:
+            self._arrived()
+        return has_records
 
     def _refused(self, item: Item, partition: FetchPartitionResponse) -> None:
         state, code = item.state, partition.error_code

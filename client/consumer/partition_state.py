@@ -300,6 +300,8 @@ class PartitionState:
     """The time since which the topic is known not to have this partition."""
     error: BarnabasError | None = None
     """The error that the next poll raises; nothing is fetched meanwhile."""
+    is_sought: bool = False
+    """Whether nothing was fetched since a seek, so that a fetch that waits must not delay the next one."""
     generation: int = 0
     """Counts seeks: records fetched or taken before a seek are dropped."""
     buffered_bytes: int = 0
@@ -321,6 +323,7 @@ class PartitionState:
         ``epoch`` is the epoch of the record before the offset, if known.
         """
         self.generation += 1
+        self.is_sought = True
         self.position = self.fetch_offset = offset
         self.taken_offset = offset or 0
         self.position_epoch = self.fetch_epoch = epoch

@@ -553,3 +553,57 @@ async def test_the_frames_of_all_answers_are_released_once_their_records_are_rea
         # Answers without records come as well.
         await until(lambda: len(frames) > 2)
         assert [frame._users for frame in frames] == [0] * len(frames)
+
+
+LONG_WAIT = {"fetch_max_wait_ms": 300_000, "request_timeout_ms": 600_000}
+
+
+async def waiting(cluster: FakeCluster, consumer: Consumer, count: int) -> None:
+    """Read the records, and wait until the next fetch waits for more."""
+    await read(consumer, count)
+    await until(lambda: cluster.requests(ApiKey.FETCH)[-1].topics[0].partitions[0].fetch_offset == count)
+
+
+async def test_a_sought_position_is_fetched_while_an_earlier_fetch_waits(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 30)
+    async with asyncio.timeout(DEADLINE_S), reading(cluster, **LONG_WAIT) as consumer:
+        await waiting(cluster, consumer, 30)
+        for first in (20, 0):
+            consumer.seek(T0, first)
+            assert await read(consumer, 30 - first) == values(first, 30)
+        consumer.seek_to_beginning()
+        # The answer to the waiting fetch has other records, which are not those at this position.
+        assert await read(consumer, 10, 10) == values(0, 10)
+        fill(cluster.partition("t"), 30, 50)
+        assert await read(consumer, 40) == values(10, 50)
+        fill(cluster.partition("t"), 50, 60)
+        assert await read(consumer, 10) == values(50, 60)
+
+
+async def test_an_assigned_partition_is_fetched_while_the_fetch_of_others_waits(cluster: FakeCluster) -> None:
+    cluster.grow_topic("t", 2)
+    for number in (0, 1):
+        fill(cluster.partition("t", number), 0, 30)
+    settings = {**LONG_WAIT, "max_partition_fetch_bytes": 200}
+    async with asyncio.timeout(DEADLINE_S), reading(cluster, **settings) as consumer:
+        await waiting(cluster, consumer, 30)
+        consumer.assign([T0, T1])
+        # In several fetches.
+        assert await read(consumer, 30, 10) == values(0, 30)
+        fill(cluster.partition("t"), 30, 40)
+        fill(cluster.partition("t", 1), 30, 40)
+        assert sorted(await read(consumer, 20)) == sorted(values(30, 40) * 2)
+
+
+async def test_however_often_it_seeks_a_consumer_has_two_fetches_in_flight(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 30)
+    async with asyncio.timeout(DEADLINE_S), reading(cluster, **LONG_WAIT) as consumer:
+        await waiting(cluster, consumer, 30)
+        gate = cluster.brokers[1].gate(ApiKey.FETCH)
+        before = len(cluster.requests(ApiKey.FETCH))
+        for first in range(20):
+            consumer.seek(T0, first)
+            assert await consumer.poll(1) == []
+        assert len(cluster.requests(ApiKey.FETCH)) == before + 1
+        gate.set()
+        assert await read(consumer, 11) == values(19, 30)
