@@ -21,6 +21,7 @@ _FLAGS: Final = "drop disconnect truncate after"
 
 def _check_rule(options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in (*_VALUES.split(), *_FLAGS.split())}
+    given["api"] = [name.strip() for names in options.api for name in names.split(",")]
     try:
         options.rule = fault_rule({name: value for name, value in given.items() if value not in (None, [])})
     except InvalidConfiguration as error:
@@ -83,7 +84,11 @@ add_arguments = actions(
         "add",
         "add a rule, behind those that there are",
         _add,
-        repeated("--api", "API", "requests of this API, as Produce or list-offsets; default: all"),
+        repeated(
+            "--api",
+            "API",
+            "requests of this API, as Produce or list-offsets, or of several: Produce,Fetch; default: all",
+        ),
         arg("--client-id", "ID", "requests of this client; a pattern with * and ?"),
         arg("--topic", "TOPIC", "requests that name this topic; a pattern with * and ?"),
         arg("--nth", "N", "only the N-th of these requests, on each broker", type=int),

@@ -58,10 +58,12 @@ def run(*words: str) -> int:
 
 
 def test_options_make_a_rule(admin: FakeAdmin) -> None:
-    options = (
-        "--api produce --api fetch --topic o* --client-id c --nth 3 --times 1 --probability 0.5 --seed 7"
-    )
+    options = "--api produce,fetch --api metadata --topic o* --client-id c --nth 3 --times 1"
     words = [
+        "--probability",
+        "0.5",
+        "--seed",
+        "7",
         "--requests",
         "all",
         "--delay-ms",
@@ -77,7 +79,7 @@ def test_options_make_a_rule(admin: FakeAdmin) -> None:
     assert run("add", *options.split(), *words) == OK
     rule = FaultRule(
         name="n",
-        api=("Produce", "Fetch"),
+        api=("Produce", "Fetch", "Metadata"),
         topic="o*",
         client_id="c",
         nth=3,
