@@ -89,7 +89,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def outcome(request: Request, location: str, sentence: str, **values: Any) -> Response:
-    """The answer to a change: the page at `location` with the sentence, or JSON if the caller accepts it."""
+    """The answer to a change: the page at `location` with the sentence, or JSON for a script."""
     if wants_json(request):
         return JSONResponse({"outcome": sentence, **values})
     separator = "&" if "?" in location else "?"
@@ -104,5 +104,5 @@ def refused(request: Request, location: str, sentence: str, status: int = 409) -
 
 
 def wants_json(request: Request) -> bool:
-    """Whether a script asks, not the form of a page."""
-    return "application/json" in request.headers.get("accept", "")
+    """Whether a script asks, not the form of a page: it accepts JSON, or sends it as curl does."""
+    return any("application/json" in request.headers.get(name, "") for name in ("accept", "content-type"))

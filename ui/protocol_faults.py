@@ -67,8 +67,10 @@ async def _changed(request: Request) -> str:
     if "clear" in values:
         name = values["clear"]
         removed = await admin.remove_fault_rules(*([name] if name else []))
+        if name and not removed:
+            raise Missing(f"there is no fault rule {name}")
         if not removed:
-            raise Missing(f"there is no fault rule {name}".rstrip())
+            return "there were no fault rules"
         sentence = f"fault rule {', '.join(removed)} removed"
     else:
         rule = fault_rule(values)

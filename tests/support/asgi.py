@@ -61,14 +61,12 @@ async def get(
     return await _call(app, _scope("GET", url, headers), b"", leaves_after, gone=has_left)
 
 
-async def post(
-    app: Any, url: str, value: object = None, /, *, accept: str = "text/html", **form: str
-) -> Answer:
+async def post(app: Any, url: str, value: object = None, /, *, accept: str = "*/*", **form: str) -> Answer:
     """With a form, or with a JSON value, as a script."""
     is_json = value is not None
     body = (json.dumps(value) if is_json else urlencode(form)).encode()
     headers = {
-        "accept": "application/json" if is_json else accept,
+        "accept": accept,
         "content-type": "application/json" if is_json else "application/x-www-form-urlencoded",
         "content-length": str(len(body)),
     }

@@ -114,6 +114,8 @@ async def test_a_script_adds_shows_and_clears_rules_as_json(app: Starlette, brok
     )
     await post(app, "protocol-faults", clear="n")
     assert brokers.rules == {}
+    answer = await post(app, "protocol-faults", {"clear": ""})
+    assert (answer.status, json.loads(answer.text)) == (200, {"outcome": "there were no fault rules"})
     assert brokers.marks[1:] == ["fault rule n removed"]
 
 
