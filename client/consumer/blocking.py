@@ -276,9 +276,6 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
         closes next. That call raises the callback's exception. The future is done when the outcome is known,
         also after a failure.
         """
-        known: concurrent.futures.Future[None] = concurrent.futures.Future()
-        # The commit was sent, so `cancel` cannot take it back.
-        known.set_running_or_notify_cancel()
         done: CommitDone | None = None
         if on_commit is not None:
             check_callable("on_commit", on_commit)
@@ -289,12 +286,13 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
             ) -> None:
                 self._callbacks.append(lambda: callback(done_for, error))
 
-        def begin() -> None:
-            task = self._client.commit_nowait(offsets, done)
-            task.add_done_callback(lambda _: known.set_result(None))
+        task = self._thread.call_plain(lambda: self._client.commit_nowait(offsets, done))
 
-        self._thread.call_plain(begin)
-        return known
+        async def outcome() -> None:
+            # A cancelled future must not cancel the commit, which is on its way.
+            await asyncio.wait((task,))
+
+        return self._thread.begin(outcome)
 
     def _call_back(self) -> None:
         while self._callbacks:
