@@ -147,7 +147,7 @@ def _boot_id() -> str:
 
 
 _answers: dict[int, tuple[float, _State | None]] = {}
-"""By pid: when ``ps`` was asked last, and what it said."""
+"""By pid: when ``ps`` was asked last, and what it said. A signal of ours makes it be asked again."""
 
 
 def _ask_ps(pid: int) -> _State | None:
@@ -300,6 +300,8 @@ class ManagedProcess:
             raise DeployError(
                 f"{self.name} (pid {self.pid}) belongs to another user, who alone may signal it"
             ) from None
+        finally:
+            _answers.pop(self.pid, None)
         return True
 
     def kill(self, timeout_s: float = 10.0) -> None:

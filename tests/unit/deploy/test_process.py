@@ -182,6 +182,17 @@ def test_ps_says_what_proc_would(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) 
     assert cpu_s(child.pid) is None
 
 
+def test_ps_is_asked_again_after_a_signal(spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.deploy.process._boot_id", lambda: "")
+    monkeypatch.setattr("barnabas.deploy.process._PS_FRESH_S", 0.0)
+    child = spawn(_WAIT)
+    child.pause()
+    monkeypatch.setattr("barnabas.deploy.process._PS_FRESH_S", DEADLINE_S)
+    assert child.state == "paused"
+    child.resume()
+    assert child.state == "running"
+
+
 def test_the_refusal_of_macos_to_signal_an_ended_group_is_no_other_user(
     spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
