@@ -14,7 +14,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Self, TypeVar
+from contextlib import suppress
+from typing import Any, Final, Self, TypeVar
 
 from barnabas.common.fault_rules import FaultRule
 from barnabas.deploy.direct_admin import DirectAdmin
@@ -42,14 +43,24 @@ _AS_GOOD_AS_CUT_MS: Final = 1000.0
 
 async def in_thread(call: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
     """The outcome of a call in a thread. A caller who is cancelled waits for its end, and for `undo`."""
-    work = asyncio.ensure_future(asyncio.to_thread(call))
+    executor = asyncio.get_running_loop().run_in_executor
+    work = executor(None, call)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        await asyncio.wait([work])
+        await _end_of(work)
         if undo is not None and work.exception() is None:
-            await asyncio.to_thread(undo)
+            undoing = executor(None, undo)
+            await _end_of(undoing)
+            undoing.result()
         raise
+
+
+async def _end_of(work: asyncio.Future[Any]) -> None:
+    """Wait for it, however often the caller is cancelled: anyio repeats that."""
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([work])
 
 
 class Fault:

@@ -3,9 +3,7 @@
 One cluster serves all tests; each finds it whole.
 """
 
-import asyncio
 import runpy
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -205,30 +203,6 @@ async def test_the_loop_runs_on_while_a_fault_begins_and_ends(cluster: Cluster) 
     async with cluster.aio.consumer() as consumer:
         consumer.subscribe(["t"])
         assert (await anext(consumer)).topic == "t"
-
-
-async def test_a_fault_whose_beginning_is_cancelled_does_not_stay(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begins, may_begin, kill = threading.Event(), threading.Event(), cluster._faults._inject
-
-    def inject(fault: Any) -> None:
-        begins.set()
-        may_begin.wait()
-        kill(fault)
-
-    async def hold() -> None:
-        async with cluster.stopped(1):
-            raise AssertionError("the block was entered")
-
-    monkeypatch.setattr(cluster._faults, "_inject", inject)
-    holding = asyncio.create_task(hold())
-    await asyncio.to_thread(begins.wait)
-    holding.cancel()
-    may_begin.set()
-    with pytest.raises(asyncio.CancelledError):
-        await holding
-    assert states(cluster) == ["running"] * 3
 
 
 def test_a_cluster_in_a_directory_is_continued_and_needs_no_links(

@@ -1,5 +1,7 @@
 """Faults that hold over a cluster, without processes: a cluster and an admin client that remember calls."""
 
+import asyncio
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -43,8 +45,12 @@ class _Admin:
     def __init__(self) -> None:
         self.rules: dict[int, dict[str, FaultRule]] = {1: {}, 2: {}}
         self.loses_answers = False
+        self.begins, self.may_go_on = threading.Event(), threading.Event()
+        self.may_go_on.set()
 
     def add_fault_rules(self, *rules: FaultRule, brokers: int) -> None:
+        self.begins.set()
+        self.may_go_on.wait()
         self.rules[brokers] |= {rule.name: rule for rule in rules}
         if self.loses_answers:
             raise RequestTimedOutError("no answer")
@@ -98,6 +104,25 @@ def test_a_fault_whose_rules_were_added_without_an_answer_leaves_none(
     with pytest.raises(BarnabasError, match="no answer"), rule(held, "lost"):
         pass
     assert admin.rules == {1: {}, 2: {}}
+
+
+async def test_a_fault_whose_beginning_is_cancelled_does_not_stay(held: HeldFaults, admin: _Admin) -> None:
+    async def hold() -> None:
+        async with rule(held, "cancelled"):
+            raise AssertionError("the block was entered")
+
+    admin.may_go_on.clear()
+    holding = asyncio.create_task(hold())
+    await asyncio.to_thread(admin.begins.wait)
+    for _ in range(2):
+        holding.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+    admin.may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    with held._lock:
+        assert admin.rules == {1: {}, 2: {}}
 
 
 def test_a_fault_that_ends_after_its_cluster_starts_nothing(held: HeldFaults, cluster: _Cluster) -> None:
