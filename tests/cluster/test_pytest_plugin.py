@@ -248,38 +248,6 @@ def test_a_wrong_number_of_brokers_in_the_ini_file_is_named(
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-def test_a_wrong_argument_of_the_cluster_is_named_at_once(tmp_path: Path, run_suite: RunSuite) -> None:
-    code = """
-import re, time
-import pytest
-from barnabas.protocol.errors import BarnabasError
-
-def test(barnabas_cluster, barnabas_topic):
-    c, t = barnabas_cluster, barnabas_topic
-    start = time.monotonic()
-    for call, said in [
-        (lambda: c.leader_of("nosuch"), "there is no topic 'nosuch'"),
-        (lambda: c.leader_of(t, 7), f"topic {t!r} has 3 partitions, there is no 7"),
-        (lambda: c.leader_of(t, -1), "partition -1: expected a whole number, 0 or more"),
-        (lambda: c.leader_of(t, "0"), "partition '0': expected a whole number, 0 or more"),
-        (lambda: c.leader_of(5), "topic 5: expected a str"),
-        (lambda: c.killed(99), "there is no broker 99 "),
-        (lambda: c.paused("1"), "there is no broker '1' "),
-        (lambda: c.stopped(None), "there is no broker None "),
-        (lambda: c.create_topic("x", replication_factor=0), "INVALID_REPLICATION_FACTOR"),
-        (lambda: c.create_topic("x", partitions="3"), "num_partitions='3': expected int32"),
-        (lambda: c.create_topic("x", configs="a=1"), "configs='a=1': expected a mapping"),
-    ]:
-        with pytest.raises((BarnabasError, TypeError, ValueError), match=re.escape(said)):
-            call()
-    assert time.monotonic() - start < 10
-    c.create_topic("y", configs={"max.message.bytes": 5_000})
-    c.delete_topic("y")
-"""
-    ran = run_suite(suite(tmp_path, code, "barnabas_brokers = 1"))
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
 def test_no_process_outlives_a_run_that_is_killed_within_faults(tmp_path: Path) -> None:
     code = """
 import time

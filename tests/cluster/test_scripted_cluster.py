@@ -3,7 +3,9 @@
 One cluster serves all tests; each finds it whole.
 """
 
+import re
 import runpy
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -177,6 +179,28 @@ def test_protocol_faults_hit_the_requests_of_a_block_alone(cluster: Cluster) -> 
         assert [sorted(rule.brokers) for rule in cluster._admin.describe_fault_rules().rules] == [[2]]
 
 
+def test_a_wrong_argument_of_the_cluster_is_named_at_once(cluster: Cluster) -> None:
+    start = time.monotonic()
+    for call, said in [
+        (lambda: cluster.leader_of("nosuch"), "there is no topic 'nosuch'"),
+        (lambda: cluster.leader_of("t", 7), "topic 't' has 1 partitions, there is no 7"),
+        (lambda: cluster.leader_of("t", -1), "partition -1: expected a whole number, 0 or more"),
+        (lambda: cluster.leader_of("t", "0"), "partition '0': expected a whole number, 0 or more"),
+        (lambda: cluster.leader_of(5), "topic 5: expected a str"),
+        (lambda: cluster.killed(99), "there is no broker 99 "),
+        (lambda: cluster.paused("1"), "there is no broker '1' "),
+        (lambda: cluster.stopped(None), "there is no broker None "),
+        (lambda: cluster.create_topic("x", replication_factor=0), "INVALID_REPLICATION_FACTOR"),
+        (lambda: cluster.create_topic("x", partitions="3"), "num_partitions='3': expected int32"),
+        (lambda: cluster.create_topic("x", configs="a=1"), "configs='a=1': expected a mapping"),
+    ]:
+        with pytest.raises((BarnabasError, TypeError, ValueError), match=re.escape(said)):
+            call()
+    assert time.monotonic() - start < 10
+    cluster.create_topic("y", configs={"max.message.bytes": 5_000})
+    cluster.delete_topic("y")
+
+
 def test_a_wrong_argument_of_a_fault_is_named_at_once(cluster: Cluster) -> None:
     ends = "expected one of broker 1, broker 2, broker 3, zookeeper, client"
     for make, said in [
@@ -226,8 +250,11 @@ def test_a_cluster_in_a_directory_is_continued_and_needs_no_links(
 
 
 def test_the_script_of_the_examples_says_how_long_each_step_takes(
+    zookeeper: ZooKeeper | ExistingZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("BARNABAS_ZOOKEEPER", fresh_name(f"{zookeeper.connect}/script"))
     runpy.run_path(str(EXAMPLES / "testing" / "script.py"), run_name="__main__")
     steps = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert steps == [
