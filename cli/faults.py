@@ -82,7 +82,7 @@ _CLIENT: Final[dict[str, Any]] = {"client_id": FAULTS_CLIENT_ID}
 add_arguments = actions(
     on_cluster(
         "add",
-        "add a rule, behind those that there are",
+        "add a rule, after those that there are",
         _add,
         repeated(
             "--api",
@@ -93,7 +93,7 @@ add_arguments = actions(
         arg("--topic", "TOPIC", "requests that name this topic; a pattern with * and ?"),
         arg("--nth", "N", "only the N-th of these requests, on each broker", type=int),
         arg("--times", "N", "at most N of these requests, on each broker", type=int),
-        arg("--probability", "P", "so many of these requests, from 0 to 1", type=float),
+        arg("--probability", "P", "so many of these requests, above 0 and up to 1", type=float),
         arg("--seed", "N", "the same with the same seed (default: 0)", type=int),
         arg("--requests", "WHOSE", f"{', '.join(REQUESTERS)} (default: clients)"),
         arg("--delay-ms", "MS", "let the request wait, alone or before one of the others", type=float),

@@ -7,7 +7,7 @@ another id: otherwise a rule on every API could not be removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,7 +63,7 @@ class FaultRuleAdmin(LogDirAdmin):
     async def add_fault_rules(
         self, *rules: FaultRule, brokers: Collection[int] | int | None = None
     ) -> list[str]:
-        """Add rules to these brokers, or to all live ones, behind those that they have; returns the names.
+        """Add rules to these brokers, or to all live ones, after those that they have; returns the names.
 
         A broker that has an equal rule keeps it, with its counts. Raises a broker's error, as
         POLICY_VIOLATION without ``fault.injection.enable``; then no broker has the new rules.
@@ -124,11 +124,11 @@ class FaultRuleAdmin(LogDirAdmin):
             return await unhit._ask_live(request, ids)
 
 
-def _errors(answers: Iterable[tuple[Node, Any]]) -> list[BarnabasError]:
+def _errors(answers: Sequence[tuple[Node, Any]]) -> list[BarnabasError]:
     """The errors of brokers; rules of a broker whose process has ended are gone, and it gets none.
 
     If no process listens, that is an error, too.
     """
     errors = [answer for _, answer in answers if isinstance(answer, BarnabasError)]
     others = [error for error in errors if not isinstance(error, ConnectionRefused)]
-    return others or (errors if len(errors) == len(list(answers)) else [])
+    return others or (errors if len(errors) == len(answers) else [])
