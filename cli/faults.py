@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from typing import Any, Final
 
-from barnabas.cli.action import Column, Row, actions, answer, arg, flag, repeated, show
+from barnabas.cli.action import Column, actions, answer, arg, flag, repeated, show
 from barnabas.cli.arguments import on_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.client.admin.admin import Admin, FaultRuleState
@@ -31,7 +30,7 @@ def _check_rule(options: argparse.Namespace) -> None:
 async def _add(options: argparse.Namespace, admin: Admin) -> None:
     rule: FaultRule = options.rule
     await admin.add_fault_rules(rule, brokers=options.broker)
-    answer(options, _row(FaultRuleState(rule, {})), f"{rule.name}: {rule}")
+    answer(options, FaultRuleState(rule, {}).as_json(), f"{rule.name}: {rule}")
 
 
 async def _list(options: argparse.Namespace, admin: Admin) -> None:
@@ -49,7 +48,7 @@ async def _list(options: argparse.Namespace, admin: Admin) -> None:
         "hits": lambda row: _by_broker(row["state"], "hits"),
     }
     rows = [{"state": state} for state in described.rules]
-    show(options, rows, columns, nothing, value=[_row(state) for state in described.rules])
+    show(options, rows, columns, nothing, value=[state.as_json() for state in described.rules])
 
 
 async def _clear(options: argparse.Namespace, admin: Admin) -> None:
@@ -62,11 +61,6 @@ async def _clear(options: argparse.Namespace, admin: Admin) -> None:
                 raise CommandError(f"there is no fault rule {name!r}{hint}", NOT_FOUND)
     removed = await admin.remove_fault_rules(*options.names)
     answer(options, {"removed": removed}, f"removed {', '.join(removed)}" if removed else "there were none")
-
-
-def _row(state: FaultRuleState) -> Row:
-    counts = {str(broker): each._asdict() for broker, each in state.brokers.items()}
-    return {**asdict(state.rule), "api": list(state.rule.api), "brokers": counts}
 
 
 def _by_broker(state: FaultRuleState, name: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -45,15 +44,7 @@ async def _rules(request: Request) -> Response:
     rules, problem = await tried(context_of(request).admin.describe_fault_rules())
     if problem:
         return JSONResponse({"error": problem}, 502)
-    return JSONResponse(
-        [
-            {
-                **asdict(state.rule),
-                "brokers": {str(broker): counts._asdict() for broker, counts in state.brokers.items()},
-            }
-            for state in rules.rules
-        ]
-    )
+    return JSONResponse([state.as_json() for state in rules.rules])
 
 
 async def _change(request: Request) -> Response:

@@ -8,7 +8,7 @@ another id: otherwise a rule on every API could not be removed.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple, TypeVar
 
 from barnabas.client.admin.log_dirs import LogDirAdmin
@@ -46,6 +46,11 @@ class FaultRuleState(NamedTuple):
         """The number of requests that the rule has hit, on all its brokers."""
         return sum(counts.hits for counts in self.brokers.values())
 
+    def as_json(self) -> dict[str, Any]:
+        """The fields of the rule, and ``brokers``: the counts by broker."""
+        counts = {str(broker): each._asdict() for broker, each in self.brokers.items()}
+        return {**asdict(self.rule), "api": list(self.rule.api), "brokers": counts}
+
 
 class FaultRules(NamedTuple):
     """The rules of several brokers, in the order in which a broker tries them.
@@ -66,7 +71,8 @@ class FaultRuleAdmin(LogDirAdmin):
         """Add rules to these brokers, or to all live ones, after those that they have; returns the names.
 
         A broker that has an equal rule keeps it, with its counts. Raises a broker's error, as
-        POLICY_VIOLATION without ``fault.injection.enable``; then no broker has the new rules.
+        POLICY_VIOLATION without ``fault.injection.enable``; then the rules are removed again from the
+        brokers that answered.
         """
         added = [to_wire(rule) for rule in several("rules", rules, FaultRule)]
         names = [entry.name for entry in added]
