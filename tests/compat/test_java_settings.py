@@ -62,6 +62,7 @@ DIFFERENCES: Final[Mapping[tuple[str, str], str]] = {
     ("sasl.server.max.receive.size", "default"): "peers without credentials need no more here",
     ("sasl.mechanism.inter.broker.protocol", "is dynamic"): RESTART,
     ("min.insync.replicas.strict", "name"): "Kafka's rule cannot be switched",
+    ("fault.injection.enable", "name"): "Kafka injects no faults",
     ("transaction.state.log.segment.bytes", "default"): "a new coordinator reads the newest segment whole",
     ("queued.max.request.bytes", "default"): "peers without credentials must not fill the memory",
     ("num.network.threads", "default"): ONE_THREAD,
