@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, cast
+from typing import Any, ClassVar, Final, Self, cast
 
 from barnabas.client.isolation import ISOLATION_LEVELS, IsolationLevel
 from barnabas.client.security import SecurityConfig, SecuritySettings, make_security
@@ -148,6 +148,9 @@ _name = Optional(Text())
 class ClientConfig(SecurityConfig):
     """The settings that all clients have; those of TLS and SASL are in `security`."""
 
+    _ARGUMENTS: ClassVar[Sequence[str]] = ()
+    """What a client takes beside its settings; a misspelt one looks like a setting."""
+
     bootstrap_servers: BootstrapServers = setting(
         _Servers(), "localhost:9092", "Brokers to connect to first; the others are found through them."
     )
@@ -173,7 +176,7 @@ class ClientConfig(SecurityConfig):
     def of(cls, settings: Mapping[str, object]) -> Self:
         """The configuration with these settings. Raises InvalidConfiguration for an unknown name."""
         for name, value in settings.items():
-            cls._declared(name, value)
+            cls._declared(name, value, cls._ARGUMENTS)
         return cls(**cast("dict[str, Any]", settings))
 
     @classmethod
@@ -204,11 +207,12 @@ class ClientConfig(SecurityConfig):
         return typed
 
     @classmethod
-    def _declared(cls, name: str, value: object) -> Setting:
+    def _declared(cls, name: str, value: object, arguments: Sequence[str] = ()) -> Setting:
         declared = settings_of(cls)
         if name not in declared:
             ours = ELSEWHERE.get(name.replace(".", "_"), "")
-            hint = suggestion(ours if ours in declared else name.replace(".", "_"), sorted(declared))
+            names = [*sorted(declared), *arguments]
+            hint = suggestion(ours if ours in declared else name.replace(".", "_"), names)
             raise InvalidConfiguration(f"{name}={shown(name, value)}: there is no such setting{hint}")
         return declared[name]
 
@@ -240,6 +244,8 @@ class ClientConfig(SecurityConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
+    _ARGUMENTS = ("key_serializer", "value_serializer")
+
     acks: int | str = setting(
         _Acks(), "all", "How many replicas must have a record: 0, 1 (the leader), all in-sync ones."
     )
@@ -336,7 +342,9 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of the consumer; commits and subscriptions need a ``group_id``."""
+    """Settings of the consumer; commits need a ``group_id``."""
+
+    _ARGUMENTS = ("key_deserializer", "value_deserializer")
 
     group_id: str | None = setting(_name, None, "The group that shares topics and commits offsets.")
     group_instance_id: str | None = setting(

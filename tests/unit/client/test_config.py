@@ -68,6 +68,8 @@ def test_settings_that_just_fit_together_are_taken() -> None:
         (ProducerConfig, {"client_id": ""}, "client_id='': expected a text that is not empty"),
         (ProducerConfig, {"linger_msec": 5}, "there is no such setting; did you mean linger_ms?"),
         (ProducerConfig, {"linger.ms": 5}, "did you mean linger_ms?"),
+        (ProducerConfig, {"value_deserializer": str}, "did you mean value_serializer?"),
+        (ConsumerConfig, {"key_serializer": str}, "did you mean key_deserializer?"),
         (
             ProducerConfig,
             {"delivery_timeout_ms": 100},
