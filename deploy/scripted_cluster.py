@@ -179,11 +179,13 @@ class Cluster:
         """The settings with which a client of this kind connects, by default as the super user admin.
 
         Kinds: ``confluent``, ``kafka-python``, ``aiokafka``, ``java``, ``spark`` and ``barnabas``. Without
-        ``barnabas_security`` it has the bootstrap servers alone. Raises ValueError, and DeployError for an
-        unknown user.
+        ``barnabas_security`` it has the bootstrap servers alone, and no user but admin. Raises ValueError,
+        and DeployError for an unknown user.
         """
         security = self._local.security
         if security is None:
+            if user != ADMIN:
+                raise DeployError(f"there is no user {user!r}, because the cluster was started without users")
             return client_settings(kind, ClientAccess(bootstrap=self.bootstrap_servers))
         return client_settings(kind, security.access(self.bootstrap_servers, user))
 

@@ -190,6 +190,7 @@ def test_a_wrong_argument_of_the_cluster_is_named_at_once(cluster: Cluster) -> N
         (lambda: cluster.killed(99), "there is no broker 99 "),
         (lambda: cluster.paused("1"), "there is no broker '1' "),
         (lambda: cluster.stopped(None), "there is no broker None "),
+        (lambda: cluster.client_settings("confluent", user="bob"), "there is no user 'bob', because"),
         (lambda: cluster.create_topic("x", replication_factor=0), "INVALID_REPLICATION_FACTOR"),
         (lambda: cluster.create_topic("x", partitions="3"), "num_partitions='3': expected int32"),
         (lambda: cluster.create_topic("x", configs="a=1"), "configs='a=1': expected a mapping"),
