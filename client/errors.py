@@ -43,7 +43,7 @@ class DeliveryTimedOut(protocol.LocalError, TimeoutError):
 
 
 class NotAssigned(protocol.LocalError, KeyError):
-    """The partition is not assigned to this consumer."""
+    """The partition is not assigned to this consumer, or it has nothing to read at all."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)

@@ -40,6 +40,7 @@ from barnabas.client.consumer.whole_topics import WholeTopics
 from barnabas.client.errors import (
     ClientClosed,
     CommitFailed,
+    NotAssigned,
     SubscriptionConflict,
 )
 from barnabas.client.metadata import PartitionInfo
@@ -262,7 +263,8 @@ class Consumer(Positions, Generic[K_co, V_co]):
         At most ``max_records`` (default `max_poll_records`), in order within each partition. Raises
         OFFSET_OUT_OF_RANGE (with auto_offset_reset none), OffsetUnknown, CORRUPT_MESSAGE and their kind,
         RecordDeserializationError; the position then stays, and a `seek` moves past the error. Raises
-        AuthenticationFailed if a broker refuses this client; a later call tries again.
+        AuthenticationFailed if a broker refuses this client; a later call tries again. Raises NotAssigned
+        without a subscription and an assignment.
         """
         return await self._poll(limit_ms(timeout_ms, POLL_MS), max_records)
 
@@ -360,12 +362,14 @@ class Consumer(Positions, Generic[K_co, V_co]):
     async def _wait_in_poll(self, deadline: float) -> bool:
         """Wait for records, the deadline or work for the subscription; the user counts as polling.
 
-        Raises AuthenticationFailed if a broker refuses this client.
+        Raises AuthenticationFailed if a broker refuses this client, NotAssigned if there is nothing to read.
         """
         self._parts()[1].check_refused()
         if self.is_stopped:
             return True
         subscribed = self._subscribed
+        if not self._assignment.states and (subscribed is None or subscribed.selection is None):
+            raise NotAssigned("the consumer reads nothing: call `subscribe` or `assign` first")
         if subscribed is None:
             return await self._wait_until(deadline)
         subscribed.refuse_within_listener()

@@ -68,6 +68,20 @@ async def test_the_first_question_about_a_topic_does_not_wait_for_the_back_off(c
             assert (await consumer.getone()).value == b"0"
 
 
+async def test_a_consumer_that_has_nothing_to_read_does_not_wait(cluster: FakeCluster) -> None:
+    fill(cluster.partition("t"), 0, 1)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, **EARLIEST) as consumer:
+        async with asyncio.timeout(DEADLINE_S):
+            for reads in (consumer.poll, consumer.getmany, consumer.getone, consumer.__anext__):
+                with pytest.raises(NotAssigned, match="reads nothing: call `subscribe` or `assign` first"):
+                    await reads()
+            consumer.subscribe("t")
+            assert [record.value for record in await consumer.poll(10_000)] == [b"0"]
+            await consumer.unsubscribe()
+            with pytest.raises(NotAssigned):
+                await consumer.poll(10_000)
+
+
 async def test_records_come_in_order_with_all_their_fields(cluster: FakeCluster) -> None:
     fill(cluster.partition("t"), 0, 25, timestamp_ms=777, compression=Compression.ZSTD)
     async with reading(cluster) as consumer:
