@@ -179,22 +179,28 @@ class Producer(Client, Generic[K_contra, V_contra]):
         index = queue.append(key_bytes, value_bytes, headers, timestamp_ms)
         batch = queue.open
         if index is None or batch is None:
-            _, accumulator, sender = self._parts()
-            if batch is not None:
-                # Let the full batch be sent even if the caller sends without ever waiting.
-                batch.is_full = True
-                sender.wake()
-                await asyncio.sleep(0)
             # The same queue, also if the partitioner would choose another one now.
             where = None if is_sticky else queue.tp.partition
-            # Not a lambda: its variables would cost every record.
             rest = headers, timestamp_ms, where, is_sticky
-            append = partial(accumulator.append, queues, key_bytes, value_bytes, *rest)
-            taken: tuple[ProducerBatch, int] = await accumulator.when_free(append)
-            batch, index = taken
+            batch, index = await self._append_when_free(batch, queues, key_bytes, value_bytes, *rest)
         if on_delivery is not None:
             batch.add_callback(index, timestamp_ms, on_delivery)
         return RecordFuture(batch, index, timestamp_ms)
+
+    async def _append_when_free(
+        self, full: ProducerBatch | None, queues: TopicQueues, *record: Any
+    ) -> tuple[ProducerBatch, int]:
+        """Append a record that the open batch does not take, once there is memory for another batch."""
+        _, accumulator, sender = self._parts()
+        if full is not None:
+            # Let the full batch be sent even if the caller sends without ever waiting.
+            full.is_full = True
+            sender.wake()
+            await asyncio.sleep(0)
+        taken: tuple[ProducerBatch, int] = await accumulator.when_free(
+            partial(accumulator.append, queues, *record)
+        )
+        return taken
 
     async def send_and_wait(
         self,
