@@ -103,7 +103,7 @@ def timestamp_of(text: str) -> int:
 
 
 def make_reader(options: argparse.Namespace, topic: TopicInfo) -> RecordReader:
-    """The reader of the chosen format. What a line has comes before what the options give to all records."""
+    """The reader of the chosen format. The fields of a line come before those of the options."""
     key = None if options.key is None else options.key.encode()
     partition, headers, timestamp_ms = options.partition, tuple(options.header), options.timestamp
     is_tombstone = options.null_value

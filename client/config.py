@@ -149,7 +149,7 @@ class ClientConfig(SecurityConfig):
     """The settings that all clients have; those of TLS and SASL are in `security`."""
 
     _ARGUMENTS: ClassVar[Sequence[str]] = ()
-    """What a client takes beside its settings; a misspelt one looks like a setting."""
+    """The arguments of a client beside its settings; a misspelt argument looks like a setting."""
 
     bootstrap_servers: BootstrapServers = setting(
         _Servers(), "localhost:9092", "Brokers to connect to first; the others are found through them."

@@ -6,9 +6,9 @@
     observe(consumer, meter, **{"service.part": "billing"})
 
 Each measurement of `metrics` is one observable instrument, made once for all clients of its kind: a counter
-for a name that ends in ``-total``, else a gauge. The two that OpenTelemetry has names for have these, the
-others are ``barnabas.producer.request.latency.avg`` and so on. Clients are told apart by their attributes, of
-which ``messaging.client.id`` is the setting ``client_id``; counters of clients with the same ones are added.
+for a name that ends in ``-total``, else a gauge. Two have the names of OpenTelemetry's conventions; the names
+of the others are made as ``barnabas.producer.request.latency.avg``. The attributes distinguish clients;
+``messaging.client.id`` is the setting ``client_id``. Counters of clients with equal attributes are added.
 
 A client is observed until nobody refers to it any more, so that the last counts of a closed one are seen too.
 Any thread may call this; the exporter's thread takes the snapshots.

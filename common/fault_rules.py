@@ -106,7 +106,7 @@ class FaultRule:
         return self.after or self.truncate
 
     def __str__(self) -> str:
-        """What the rule does to which requests, in words."""
+        """The action and the conditions, in words."""
         return f"{self.action} {self.conditions}"
 
     @property

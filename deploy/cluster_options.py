@@ -41,7 +41,7 @@ class ClusterOptions:
                 raise ValueError(f"{name}={value!r}: {problem}")
         texts = tuple(sorted((name, _text(value)) for name, value in (settings or {}).items()))
         if security == "off" and (problem := _settings_problem(dict(texts))) is not None:
-            # Those of a secured cluster can be judged only together with its files.
+            # The settings of a secured cluster can be checked only together with its files.
             raise ValueError(f"settings: {problem}")
         return cls(brokers, texts, in_order(security), links)
 

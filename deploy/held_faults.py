@@ -107,7 +107,7 @@ class ProtocolFault(Fault):
         self.rules = rules
         self.brokers = brokers
         self.kept_hits = 0
-        """Those of processes that have ended, and at the end of the block of all."""
+        """The hits at processes that have ended; after the block, the hits at all processes."""
 
     @property
     def hits(self) -> int:

@@ -299,7 +299,7 @@ class Cluster:
         return self._broker(controller, "there is no controller")
 
     def _views(self, topics: Collection[str]) -> list[MetadataResponse]:
-        """What the brokers know that are not cut off."""
+        """The metadata of the brokers that are not cut off."""
         answers = self._admin.views(self._faults.reachable(), topics).values()
         views = [answer for answer in answers if not isinstance(answer, BarnabasError)]
         for answer in answers:
@@ -328,7 +328,7 @@ class Cluster:
 
         Raises DeployError if another program runs it.
         """
-        self._local.own_zookeeper  # noqa: B018 - it raises
+        self._local.own_zookeeper  # noqa: B018 - the property raises without one
         return ServerFault(self._faults, "kill", ZOOKEEPER)
 
     def cut(self, source: int | str, target: int | str) -> Fault:

@@ -213,7 +213,7 @@ _OF_ENTRIES: Final[Mapping[ApiKey, _Maker]] = {
 }
 """The APIs whose answers have no code of the whole request, or not in every version.
 
-Those of Fetch and Metadata are made by their handlers."""
+The handlers of Fetch and Metadata make their own."""
 
 
 # ---- entries

@@ -55,8 +55,8 @@ class FaultRuleState(NamedTuple):
 class FaultRules(NamedTuple):
     """The rules of several brokers, in the order in which a broker tries them.
 
-    ``disabled`` are the brokers whose ``fault.injection.enable`` is false; ``errors`` of those that did not
-    answer.
+    ``disabled`` has the brokers whose ``fault.injection.enable`` is false, ``errors`` the errors of brokers
+    that did not answer.
     """
 
     rules: list[FaultRuleState]

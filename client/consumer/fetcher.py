@@ -110,7 +110,7 @@ class Flight:
     reserved_bytes: int = 0
     """The largest size of the answer."""
     lane: str = ""
-    """That of a fetch."""
+    """The lane of a fetch."""
     task: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:

@@ -108,7 +108,7 @@ class WholeTopics(Subscribed):
             self._assignment.drop(partitions & self._assignment.states.keys())
 
     def _partitions(self, selection: TopicSelection) -> set[TopicPartition]:
-        """Those that the selected topics have by the metadata."""
+        """The partitions that the selected topics have by the metadata."""
         topics = self._cluster.cache.topics
         infos = [topics[name] for name in selection.topics if name in topics]
         return {TopicPartition(info.name, place.partition) for info in infos for place in info.partitions}

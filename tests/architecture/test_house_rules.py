@@ -111,7 +111,7 @@ def small_modules(modules: dict[str, Source]) -> Iterator[str]:
 
 
 def unguarded_linux_calls(source: Source) -> Iterator[tuple[int, str]]:
-    """What macOS does not have, in a file that never asks whether the system has it."""
+    """The calls that macOS lacks, in a file that never asks whether the system has them."""
     if "/proc" in source.text and not re.search(r"FileNotFoundError|OSError|\.exists\(\)", source.text):
         yield 1, "a file of /proc, which macOS does not have, and no other way"
     for node in source.nodes:

@@ -67,7 +67,7 @@ class Program:
         return self._output.read_text()
 
     def ends_well(self) -> str:
-        """What it has printed."""
+        """The printed output."""
         code = self.process.wait(DEADLINE_S)
         assert (code, self._errors.read_text()) == (0, "")
         return self.printed
@@ -117,7 +117,7 @@ def shown(bench: Bench) -> list[str]:
 @pytest.fixture(scope="module")
 def examples(bench: Bench, shown: list[str]) -> dict[str, Program]:
     """All examples, at work at the same time."""
-    # Those in the documentation have a topic of this name too.
+    # The tests in the documentation have a topic of this name too.
     bench.admin.create_topics([NewTopic("orders", 3, 3), NewTopic("copies", 3, 3)])
     first = bench.example("json_orders.py")
     assert len(first.ends_well().splitlines()) == ORDERS

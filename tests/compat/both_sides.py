@@ -221,7 +221,7 @@ class Seat:
 
 
 class Watch:
-    """What can be seen of a program from outside: the topics with its prefix, their records, its group."""
+    """The outside view of a program: the topics with its prefix, their records, its group."""
 
     def __init__(self, seat: Seat) -> None:
         self.topic, self.group = fresh_name("t"), fresh_name("g")
@@ -317,7 +317,7 @@ class PythonColumn:
         self._runner.close()
 
     async def _end_clients(self) -> None:
-        """Those of a program that did not come to its end; all others are closed already."""
+        """The clients of a program that failed half-way; all others are closed already."""
         for value in self._names.values():
             end = getattr(value, "stop", getattr(value, "close", None))
             if not isinstance(value, type) and callable(end):
@@ -372,7 +372,7 @@ def run_column(rows: Iterable[str], seat: Seat, make: Callable[[Watch], Column])
                 plain = {name: value for name, value in values.items() if not _has_opaque(value)}
                 state = watch.state() if code else outcomes[-1].state
                 outcomes.append(Outcome(state, plain, len(plain) < len(values)))
-        except BaseException as error:  # noqa: BLE001  # whatever it is, the row is to be named
+        except BaseException as error:  # noqa: BLE001 - any failure is reported with its row
             return outcomes, f"{code}\n{type(error).__name__}: {error}"
     return outcomes, ""
 

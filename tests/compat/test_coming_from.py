@@ -74,7 +74,7 @@ class Columns:
         self._others = {table: self._begin(table) for table in TABLES}
 
     def _begin(self, table: Table) -> list[Future[Done]]:
-        """Those columns of a table that need no command of ours."""
+        """The columns of a table that need no command of ours."""
         beginnings = imports_of(PAGES[table.page])
         there, here = [row.there for row in table.rows], [row.here for row in table.rows]
         if beginnings:

@@ -150,7 +150,7 @@ def test_a_call_ends_when_the_thread_of_its_client_dies() -> None:
         raise SystemExit("the end")
 
     thread = ClientThread("dying")
-    waiting = thread.begin(lambda: asyncio.sleep(3_600))
+    waiting = thread.begin(lambda: asyncio.Event().wait())
     thread.loop.call_soon_threadsafe(leave)
     with pytest.raises(concurrent.futures.CancelledError):
         waiting.result(DEADLINE_S)
@@ -245,7 +245,7 @@ def test_callbacks_of_a_record_are_called_when_its_outcome_is_known(cluster: Thr
         sent.add_done_callback(call)
         assert calls.get_nowait() == (sent, threading.current_thread().name)
         for broker in cluster.fake.brokers.values():
-            cluster.do(lambda: broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD)))  # noqa: B023 - at once
+            cluster.do(lambda: broker.script(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD)))  # noqa: B023 - the loop calls it within this iteration
         refused = producer.send("t", b"v").as_future()
         assert isinstance(refused.exception(DEADLINE_S), ApiError)
     assert sent.as_future().result(0).offset == 0

@@ -1,4 +1,4 @@
-"""What clients measure: Kafka's names, exact counts, and a snapshot that costs nobody anything."""
+"""The measurements of clients: Kafka's names, exact counts, and a snapshot without I/O."""
 
 import asyncio
 import threading

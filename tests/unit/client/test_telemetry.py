@@ -57,7 +57,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meter]:
 
 
 def producer(client_id: str, sent: int) -> Producer:
-    """One that is not started, and says that it has sent records."""
+    """A client that is not started, and says that it has sent records."""
     made = Producer(client_id=client_id)
     made.metrics = lambda: {"record-send-total": sent, "metadata-age": sent / 2}  # type: ignore[method-assign] # a fake
     return made

@@ -318,7 +318,7 @@ def test_the_requests_of_brokers_are_hit_only_if_the_rule_says_so(faulty: Servin
 
 
 def test_the_client_ids_of_brokers_are_known() -> None:
-    """Those that the sources give, and no client's own."""
+    """The client ids in the sources, without those of clients."""
     root = Path(broker.__path__[0]).resolve().parent
     given = [
         re.sub(r"{[^}]*}", "7", client_id)
