@@ -283,7 +283,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         """Without partitions of all, without a time-out as long as it takes."""
         deadline = NEVER if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         limit = self._record_limit(max_records)
-        only = {state.tp for state in self._states(partitions)}
+        chosen = [state.tp for state in self._states(partitions)]
         self._assignment.in_hand.clear()
         self._assignment.metrics.polled()
         # Let the fetches run even if the caller polls without ever waiting.
@@ -292,8 +292,9 @@ class Consumer(Positions, Generic[K_co, V_co]):
             while not self.is_stopped:
                 if self._subscribed is not None:
                     await self._keep_up(self._subscribed)
-                self._parts()
-                if (records := self._assignment.collect(limit, only=only)) or self._assignment.has_passed:
+                # A rebalance may have taken one of them.
+                self._states(chosen)
+                if (records := self._assignment.collect(limit, only=chosen)) or self._assignment.has_passed:
                     return records
                 if not await self._wait_in_poll(deadline):
                     return []

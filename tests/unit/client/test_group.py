@@ -13,6 +13,7 @@ from barnabas.client.errors import (
     ApiError,
     CommitFailed,
     ErrorCode,
+    NotAssigned,
     RequestTimedOutLocally,
     SubscriptionConflict,
 )
@@ -102,6 +103,18 @@ async def test_a_lone_member_gets_all_partitions_and_leaves_when_it_closes(
         assert coordinator.group("g").state == "Stable"
     assert coordinator.group("g").members == []
     assert coordinator.group("g").offsets["t", 2][0] == 20
+
+
+async def test_a_wait_for_a_partition_that_a_rebalance_takes_ends(coordinator: Coordinator) -> None:
+    async with (
+        member_of(coordinator, group_instance_id="b") as first,
+        subscriber_of(coordinator, group_instance_id="a") as second,
+    ):
+        waiting = asyncio.create_task(first.getone(P[0]))
+        await poll_until(lambda: P[0] in second.assignment(), second)
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(NotAssigned, match="t-0 is not assigned"):
+                await waiting
 
 
 @pytest.mark.parametrize("strategy", ["range", "sticky", "cooperative-sticky"])
