@@ -17,17 +17,18 @@ T = TypeVar("T")
 
 
 def several(name: str, given: Iterable[T] | T, kind: type[T]) -> list[T]:
-    """The objects of a kind; one is as good as a list of one. A text is never taken as its letters.
+    """The objects of a kind; one is as good as a list of one. A text is never taken as its letters, nor a
+    truth as a number.
 
     Names and numbers in a list are checked with the request that has them (`check_values`).
     """
-    if isinstance(given, kind):
+    if isinstance(given, kind) and not isinstance(given, bool):
         return [given]
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise TypeError(f"{name}={given!r}: expected {kind.__name__} or several of them")
     items = list(given)
     for item in items:
-        if not isinstance(item, kind) and kind not in (str, int):
+        if isinstance(item, bool) or (not isinstance(item, kind) and kind not in (str, int)):
             raise TypeError(f"{name} has {item!r}: expected {kind.__name__}")
     return items
 

@@ -84,16 +84,17 @@ class FaultTable:
     def change(self, removed: Collection[str] | None, added: Collection[FaultRule] = ()) -> list[str]:
         """Remove the rules of these names, or all, then add others; returns the names of removed rules.
 
-        A rule that is there already stays as it is. Raises InvalidConfiguration and changes nothing if the
-        name of an added rule is that of another one, or if they are too many.
+        Raises InvalidConfiguration and changes nothing if the name of an added rule is in use, so that each
+        name belongs to the caller that added it, or if they are too many.
         """
         with self._lock:
             names = None if removed is None else frozenset(removed)
             gone = [each for each in self.rules if names is None or each.rule.name in names]
             stays = {each.rule.name: each for each in self.rules if each not in gone}
             for rule in added:
-                if stays.setdefault(rule.name, ActiveRule(rule)).rule != rule:
-                    raise InvalidConfiguration(f"there is another fault rule of the name {rule.name}")
+                if rule.name in stays:
+                    raise InvalidConfiguration(f"there is a fault rule of the name {rule.name} already")
+                stays[rule.name] = ActiveRule(rule)
             if len(stays) > MAX_RULES:
                 raise InvalidConfiguration(f"{len(stays)} fault rules; expected {MAX_RULES} at most")
             self.rules = tuple(stays.values())

@@ -7,20 +7,18 @@ another id: otherwise a rule on every API could not be removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from barnabas.client.admin.log_dirs import LogDirAdmin
 from barnabas.client.arguments import several
 from barnabas.client.metadata import Node
 from barnabas.common.fault_rules import FAULTS_CLIENT_ID, FaultRule, from_wire, to_wire
-from barnabas.protocol.errors import BarnabasError, ConnectionRefused
+from barnabas.protocol.errors import ApiError, BarnabasError, ConnectionRefused
 from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages import fault_rules as wire
-from barnabas.protocol.schema import RequestOf
-
-R = TypeVar("R")
 
 
 class FaultCounts(NamedTuple):
@@ -70,19 +68,22 @@ class FaultRuleAdmin(LogDirAdmin):
     ) -> list[str]:
         """Add rules to these brokers, or to all live ones, after those that they have; returns the names.
 
-        A broker that has an equal rule keeps it, with its counts. Raises a broker's error, as
-        POLICY_VIOLATION without ``fault.injection.enable``; then the rules are removed again from the
-        brokers that answered.
+        Raises a broker's error, as INVALID_REQUEST for a name that is in use, or POLICY_VIOLATION without
+        ``fault.injection.enable``. Then the rules are removed again from all brokers that may have them; a
+        note of the error names brokers that did not answer to that.
         """
         added = [to_wire(rule) for rule in several("rules", rules, FaultRule)]
         names = [entry.name for entry in added]
-        answers = await self._ask_unhit(wire.AlterFaultRulesRequest(added=added), brokers)
-        if errors := _errors(answers):
-            # All brokers that accepted: a broker with another rule of that name has not changed anything.
-            took = [node.node_id for node, answer in answers if not isinstance(answer, BarnabasError)]
-            if took:
-                await self._ask_unhit(wire.AlterFaultRulesRequest(removed=names), took)
-            raise errors[0]
+        async with self._unhit() as unhit:
+            answers = await unhit._ask_live(wire.AlterFaultRulesRequest(added=added), _ids(brokers))
+            if errors := _errors(answers):
+                # A broker that has refused them may have others of these names.
+                nodes = [node for node, answer in answers if not isinstance(answer, ApiError)]
+                undone = await unhit._ask_each(nodes, wire.AlterFaultRulesRequest(removed=names))
+                for node, answer in undone:
+                    if isinstance(answer, BarnabasError) and not isinstance(answer, ConnectionRefused):
+                        errors[0].add_note(f"broker {node.node_id} may have the rules: {answer}")
+                raise errors[0]
         return names
 
     async def remove_fault_rules(
@@ -94,7 +95,8 @@ class FaultRuleAdmin(LogDirAdmin):
         delayed requests go on.
         """
         removed = several("names", names, str) or None
-        answers = await self._ask_unhit(wire.AlterFaultRulesRequest(removed=removed), brokers)
+        async with self._unhit() as unhit:
+            answers = await unhit._ask_live(wire.AlterFaultRulesRequest(removed=removed), _ids(brokers))
         if errors := _errors(answers):
             raise errors[0]
         found: dict[str, None] = {}
@@ -106,7 +108,9 @@ class FaultRuleAdmin(LogDirAdmin):
         """The rules of these brokers, or of all live ones, with their counts."""
         counts: dict[FaultRule, dict[BrokerId, FaultCounts]] = {}
         disabled, errors = [], {}
-        for node, answer in await self._ask_unhit(wire.DescribeFaultRulesRequest(), brokers):
+        async with self._unhit() as unhit:
+            answers = await unhit._ask_live(wire.DescribeFaultRulesRequest(), _ids(brokers))
+        for node, answer in answers:
             if isinstance(answer, BarnabasError):
                 errors[node.node_id] = answer
                 continue
@@ -118,16 +122,19 @@ class FaultRuleAdmin(LogDirAdmin):
         states = [FaultRuleState(rule, of_rule) for rule, of_rule in counts.items()]
         return FaultRules(states, disabled, errors)
 
-    async def _ask_unhit(
-        self, request: RequestOf[R], brokers: Collection[int] | int | None
-    ) -> list[tuple[Node, R | BarnabasError]]:
-        """The answer or the error of each of these brokers, or of each live one."""
-        ids = None if brokers is None else several("brokers", brokers, int)
+    @asynccontextmanager
+    async def _unhit(self) -> AsyncIterator[FaultRuleAdmin]:
+        """This client, or a short-lived one that no rule hits."""
         if self.config.client_id == FAULTS_CLIENT_ID:
-            return await self._ask_live(request, ids)
+            yield self
+            return
         self._open()
         async with FaultRuleAdmin(replace(self.config, client_id=FAULTS_CLIENT_ID)) as unhit:
-            return await unhit._ask_live(request, ids)
+            yield unhit
+
+
+def _ids(brokers: Collection[int] | int | None) -> list[int] | None:
+    return None if brokers is None else several("brokers", brokers, int)
 
 
 def _errors(answers: Sequence[tuple[Node, Any]]) -> list[BarnabasError]:

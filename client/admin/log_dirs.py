@@ -202,7 +202,13 @@ class LogDirAdmin(AdminBase):
         self, request: RequestOf[R], chosen: Collection[int] | None = None
     ) -> list[tuple[Node, R | BarnabasError]]:
         """The answer or the error of each live broker, or of each of these."""
-        cluster, nodes = await self._live(chosen)
+        _, nodes = await self._live(chosen)
+        return await self._ask_each(nodes, request)
+
+    async def _ask_each(
+        self, nodes: Iterable[Node], request: RequestOf[R]
+    ) -> list[tuple[Node, R | BarnabasError]]:
+        cluster = self._open()
 
         async def ask(node: Node) -> tuple[Node, R | BarnabasError]:
             try:

@@ -109,14 +109,13 @@ def test_a_probability_hits_its_share_and_the_same_matches_with_the_same_seed() 
     assert hits(1, nth=second) == []
 
 
-def test_an_equal_rule_of_the_same_name_keeps_its_counts_and_another_is_refused() -> None:
-    table = table_of(rule(nth=2))
+def test_a_name_that_is_in_use_is_refused_also_to_an_equal_rule() -> None:
+    table = table_of(rule(nth=3))
     hit(table)
-    assert table.change((), [rule(nth=2)]) == []
-    assert hit(table) == "rule"
-    with pytest.raises(InvalidConfiguration, match="another fault rule of the name rule"):
-        table.change((), [rule("new"), rule(nth=3)])
-    assert [each.name for each, *_ in table.counts()] == ["rule"], "nothing of a refused change is in force"
+    for same in (rule(nth=3), rule(nth=2)):
+        with pytest.raises(InvalidConfiguration, match="a fault rule of the name rule already"):
+            table.change((), [rule("new"), same])
+    assert counts(table) == [(1, 0)], "nothing of a refused change is in force"
     assert table.change(["rule"], [rule(nth=3)]) == ["rule"]
     assert counts(table) == [(0, 0)]
 
