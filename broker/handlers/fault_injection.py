@@ -5,7 +5,7 @@ decoded once more, unless no rule names its API. A fault either replaces the han
 intercepts the answer after the request was handled.
 
 A stalled request holds the later answers of its connection until its rule is removed; then the connection is
-closed, so that its client goes on elsewhere. A delayed request or answer goes on when its rule is removed.
+closed, so that its client goes on elsewhere. A delayed request or answer goes on then as without the rule.
 Faults are not injected into AlterFaultRules and DescribeFaultRules, nor into requests of the client id
 `FAULTS_CLIENT_ID`.
 
@@ -47,7 +47,9 @@ logger = logging.getLogger(__name__)
 
 _OWN: Final = frozenset({ApiKey.ALTER_FAULT_RULES, ApiKey.DESCRIBE_FAULT_RULES})
 _BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-OF_BROKERS: Final = re.compile(r"(broker-\d+-|controller-|registration-probe$)")
+OF_BROKERS: Final = re.compile(
+    r"broker-\d+-(coordinator|fetcher|shutdown|topics)|controller-(\d+|sentinel)|registration-probe"
+)
 """The client ids of brokers and controllers."""
 _ONE_BYTE_KEYS: Final = 128
 _NATIVE_KEY_AT: Final = 6
@@ -137,14 +139,27 @@ class FaultInjection:
         api = decoded.api_key
         if api in _OWN or decoded.client_id == FAULTS_CLIENT_ID or (is_unknown and api not in _BEFORE_LOGIN):
             return None
-        is_of_broker = HANDLERS[api].inter_broker_only or OF_BROKERS.match(decoded.client_id) is not None
         active = self._table.find(
-            api, decoded.client_id, is_of_broker, lambda: named_topics(self._services, decoded)
+            api,
+            decoded.client_id,
+            self._is_of_broker(decoded, is_unknown),
+            lambda: named_topics(self._services, decoded),
         )
         if active is None:
             return None
         request.kind = (api, decoded.api_version, False)
         return _Hit(active, self._error(decoded, active.rule.error_code), is_unknown)
+
+    def _is_of_broker(self, decoded: ApiRequest, is_unknown: bool) -> bool:
+        """By the API, or the protocol and the principal; by the client id while no principal is known."""
+        brokers = self._services.brokers
+        if HANDLERS[decoded.api_key].inter_broker_only:
+            return True
+        if decoded.api_version is not None:
+            return False
+        if is_unknown or not brokers.registered:
+            return OF_BROKERS.fullmatch(decoded.client_id) is not None
+        return brokers.is_registered(decoded.raw.peer.session)
 
     def _error(self, decoded: ApiRequest, code: ErrorCode | None) -> EncodedAnswer | None:
         if code is None or (decoded.api_key is ApiKey.PRODUCE and decoded.body.acks == 0):
@@ -175,9 +190,11 @@ class FaultInjection:
             self._act_before(request, hit)
 
     def _act_before(self, request: Request, hit: _Hit) -> None:
-        """Act instead of the handler, or let it run if the action was a delay."""
+        """Act instead of the handler, or let it run if the action was a delay, or if the rule is gone."""
         rule = hit.active.rule
-        if rule.drop:
+        if hit.active.is_removed:
+            self._plain(request)
+        elif rule.drop:
             request.drop_frame()
             self._stall(request, hit)
         elif rule.disconnect:
@@ -191,8 +208,6 @@ class FaultInjection:
         def answered(buffers: Buffers, close_reason: str) -> None:
             if close_reason:
                 request.close_connection(close_reason, buffers)
-            elif hit.active.is_removed:
-                request.respond(buffers)
             elif hit.active.rule.delay_ms:
                 self._delay(hit, lambda: self._act_after(request, hit, buffers))
             else:
@@ -202,7 +217,9 @@ class FaultInjection:
 
     def _act_after(self, request: Request, hit: _Hit, buffers: Buffers) -> None:
         rule = hit.active.rule
-        if rule.drop:
+        if hit.active.is_removed:
+            request.respond(buffers)
+        elif rule.drop:
             self._stall(request, hit)
         elif rule.disconnect:
             request.close_connection(hit.reason)

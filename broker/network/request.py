@@ -173,7 +173,9 @@ class Request:
         A handler that calls this does nothing more with the frame. If the connection is lost before, the rest
         and the frame are dropped: only ``rest`` may refer to what takes memory.
         """
-        self.lane, self.rest, self.is_paused = Lane.GENERAL, rest, True
+        if self.lane is Lane.NETWORK:
+            self.lane = Lane.GENERAL
+        self.rest, self.is_paused = rest, True
         # As in `park`, one of the two sides sees both fields.
         if self.is_abandoned:
             self.abandon()

@@ -18,7 +18,8 @@ from barnabas.broker.handlers.registry import HANDLERS
 from barnabas.broker.network.request import Lane, Request
 from barnabas.broker.security.session import Session
 from barnabas.common.fault_rules import FAULTS_CLIENT_ID, MAX_RULES, FaultRule, to_wire
-from barnabas.protocol import codec_msgpack
+from barnabas.common.security.principal import Principal
+from barnabas.protocol import codec_kafka, codec_msgpack
 from barnabas.protocol.answer_codes import codes_of
 from barnabas.protocol.errors import ErrorCode, Unencodable, UnsupportedVersionError
 from barnabas.protocol.frames import LENGTH_BYTES
@@ -198,8 +199,11 @@ def test_a_delay_comes_before_another_action(faulty: Serving, action: dict[str, 
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_delay_ends_when_its_rule_is_removed(faulty: Serving, after: bool) -> None:
-    add(faulty, api="produce", delay_ms=60_000, after=after)
+@pytest.mark.parametrize("action", [{}, {"error": "REQUEST_TIMED_OUT"}, {"disconnect": True}, {"drop": True}])
+def test_a_delayed_request_goes_on_as_without_its_rule_when_that_is_removed(
+    faulty: Serving, action: dict[str, Any], after: bool
+) -> None:
+    add(faulty, api="produce", delay_ms=60_000, after=after, **action)
     connections = [send(faulty), send(faulty)]
     remove(faulty)
     assert [produced(connection).base_offset for connection in connections] == [0, 1]
@@ -302,19 +306,42 @@ def test_a_fetch_of_a_session_names_the_topics_of_the_session(faulty: Serving, v
     assert refused.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_the_requests_of_brokers_are_hit_only_if_the_rule_says_so(faulty: Serving) -> None:
-    def as_broker() -> Connection:
-        payload = b"".join(
-            map(bytes, codec_msgpack.encode_request(CORRELATION_ID, "broker-2-fetcher", fetch_request(0)))
-        )[LENGTH_BYTES:]
-        return faulty.run(Connection(payload, INTERNAL, FetchRequest))
+def from_broker(version: int | None = None, session: Session | None = None) -> Connection:
+    """A request with the client id of a broker."""
+    body, client_id = fetch_request(0), "broker-2-fetcher"
+    if version is None:
+        frame = codec_msgpack.encode_request(CORRELATION_ID, client_id, body)
+    else:
+        frame = codec_kafka.encode_request(version, CORRELATION_ID, client_id, body)
+    payload = b"".join(map(bytes, frame))[LENGTH_BYTES:]
+    return Connection(payload, INTERNAL, FetchRequest, version, session)
 
+
+def test_the_requests_of_brokers_are_hit_only_if_the_rule_says_so(faulty: Serving) -> None:
     add(faulty, disconnect=True)
-    assert as_broker().closed is None
+    assert faulty.run(from_broker()).closed is None
+    assert faulty.run(from_broker(version=12)).closed is not None, "brokers speak the native protocol"
     remove(faulty)
     add(faulty, disconnect=True, requests="brokers")
-    assert as_broker().closed is not None
+    assert faulty.run(from_broker()).closed is not None
     assert fetch(faulty, 0).closed is None
+
+
+def test_where_brokers_log_in_their_principal_tells_them_from_clients(faulty: Serving) -> None:
+    faulty.services.brokers.accept([Principal.user("broker")])
+    add(faulty, disconnect=True)
+    for name, is_hit in (("broker", False), ("alice", True)):
+        session = Session(HOST, Principal.user(name))
+        assert (faulty.run(from_broker(session=session)).closed is not None) is is_hit
+
+
+def test_a_delayed_request_of_the_controller_stays_in_its_lane(faulty: Serving) -> None:
+    add(faulty, delay_ms=5, requests="all")
+    connection = Connection.of(metadata(LIVE, led_by(ME)), INTERNAL)
+    assert connection.request.lane is Lane.CONTROL
+    faulty.dispatch(connection.request)
+    assert connection.request.is_paused
+    assert connection.request.lane is Lane.CONTROL
 
 
 def test_the_client_ids_of_brokers_are_known() -> None:
@@ -327,10 +354,8 @@ def test_the_client_ids_of_brokers_are_known() -> None:
         for client_id in re.findall(r'client_id\s*=\s*f?"([^"]+)"', path.read_text())
     ]
     assert len(given) >= 7
-    assert [client_id for client_id in given if not OF_BROKERS.match(client_id)] == []
-    assert not any(
-        map(OF_BROKERS.match, ("barnabas", "broker", "broker-a-1", "rdkafka", "registration-probe-2"))
-    )
+    assert [client_id for client_id in given if not OF_BROKERS.fullmatch(client_id)] == []
+    assert not any(map(OF_BROKERS.fullmatch, ("broker-1-app", "controller-app", "registration-probe-2")))
 
 
 def test_the_owner_of_the_rules_is_never_hit(faulty: Serving) -> None:
