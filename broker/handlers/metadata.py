@@ -30,6 +30,10 @@ _NEWS_WAIT_MS: Final = 20
 """A busy broker may take this long to notice that its own connection to a peer was reset."""
 _SETTLED_AFTER_MS: Final = 1_000
 _NOTHING_HIDDEN: Final[frozenset[str]] = frozenset()
+_OF_PARTITIONS: Final = frozenset(
+    {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.LISTENER_NOT_FOUND, ErrorCode.REPLICA_NOT_AVAILABLE}
+)
+"""The codes of partitions; a topic has the first one only until it has partitions."""
 _WORTH_KEEPING: Final = 50
 """An answer with fewer partitions is built for each request."""
 
@@ -230,13 +234,6 @@ def _build(
     if not request.is_since(_NULL_NAME_SINCE):
         for topic in topics:
             topic.name = topic.name or ""
-    return _response(services, request, current, topics)
-
-
-def _response(
-    services: Services, request: ApiRequest, current: ClusterMetadata, topics: list[wire.MetadataTopic]
-) -> wire.MetadataResponse:
-    cache = services.metadata
     return wire.MetadataResponse(
         brokers=live_brokers(cache, current, request.raw.peer.listener_name),
         cluster_id=services.cluster_id,
@@ -246,24 +243,19 @@ def _response(
 
 
 def refusal_of_metadata(services: Services, request: ApiRequest, code: ErrorCode) -> wire.MetadataResponse:
-    """The answer with a code for each of the topics; clients would take one without brokers for none."""
+    """The answer with a code for each topic, or for each partition where only these have it in Kafka.
+
+    It names the brokers, because clients would take an answer without any for none. Clients that are told of
+    a topic without partitions may assign none of it to a group for minutes.
+    """
     current = services.metadata.current
-    if _asks_for_all(request):
-        hidden = _hidden(services, request, current)
-        asked = [wire.MetadataRequestTopic(name=name) for name in current.topics if name not in hidden]
-    else:
-        asked = request.body.topics
-    has_null_names = request.is_since(_NULL_NAME_SINCE)
-    topics = [
-        wire.MetadataTopic(
-            error_code=code,
-            name=topic.name if has_null_names else topic.name or "",
-            topic_id=topic.topic_id,
-            partitions=[],
-        )
-        for topic in asked
-    ]
-    response = _response(services, request, current, topics)
+    response = _build(services, request, current, _hidden(services, request, current), {})
+    for topic in response.topics:
+        if code in _OF_PARTITIONS and topic.partitions:
+            for partition in topic.partitions:
+                partition.error_code, partition.leader_id = code, NO_BROKER
+        else:
+            topic.error_code, topic.partitions = code, []
     # The only code of the whole answer in Kafka (KIP-1102).
     response.error_code = code if code is ErrorCode.REBOOTSTRAP_REQUIRED else ErrorCode.NONE
     return response

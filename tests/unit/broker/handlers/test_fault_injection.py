@@ -288,6 +288,28 @@ def test_topics_are_matched_by_name_and_by_id(faulty: Serving) -> None:
         assert faulty.send(body).closed is None
 
 
+@pytest.mark.parametrize(
+    ("error", "of_topic", "of_partitions"),
+    [
+        ("LEADER_NOT_AVAILABLE", ErrorCode.NONE, [ErrorCode.LEADER_NOT_AVAILABLE]),
+        ("UNKNOWN_TOPIC_OR_PARTITION", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, []),
+    ],
+)
+def test_metadata_has_an_error_where_kafka_has_it(
+    faulty: Serving, error: str, of_topic: ErrorCode, of_partitions: list[ErrorCode]
+) -> None:
+    """A member of a group that is told of a topic without partitions assigns none of it."""
+    add(faulty, api="Metadata", error=error)
+    for named in (None, [MetadataRequestTopic(name=TP.topic)]):
+        answer = faulty.send(MetadataRequest(topics=named)).response
+        assert answer.error_code == ErrorCode.NONE
+        (topic,) = (each for each in answer.topics if each.name == TP.topic)
+        assert topic.error_code == of_topic
+        assert [(each.error_code, each.leader_id) for each in topic.partitions] == [
+            (code, -1) for code in of_partitions
+        ]
+
+
 @pytest.mark.parametrize("version", [None, 12, 13])
 def test_a_fetch_of_a_session_names_the_topics_of_the_session(faulty: Serving, version: int | None) -> None:
     opened = fetch(faulty, 0, version=version, session_epoch=0).response
