@@ -43,6 +43,7 @@ class Reaction(Enum):
     REJOIN = "a rebalance is under way: join again, with the same member id"
     FORGET_GENERATION = "the generation has ended and the partitions are lost; the member id is still valid"
     FORGET_MEMBER = "the group has removed the member: join as a new one"
+    REFUSED = "the call is refused; the transaction stays open"
     ABORT = "abort the transaction"
     FAIL = "raised to the user; a transactional producer is unusable, its settings or permissions are wrong"
     FENCED = "another member has the instance id, or another producer the transactional id"
@@ -103,11 +104,12 @@ REACTIONS: Final[dict[Api, _Codes]] = {
         _E.UNSUPPORTED_FOR_MESSAGE_FORMAT: _R.FAIL,
     },
     Api.END_TXN: {**_OF_TRANSACTION, **_FORGOTTEN},
-    # The brokers' settings may forbid to prepare; the transaction goes on without.
+    # The brokers' settings may forbid to prepare, and Apache Kafka does not have the request.
     Api.PREPARE_TXN: {
         **_OF_TRANSACTION,
         **_FORGOTTEN,
-        _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _R.ABORT,
+        _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _R.REFUSED,
+        _E.UNSUPPORTED_VERSION: _R.REFUSED,
     },
     Api.DESCRIBE_TXN: _NO_COORDINATOR,
 }

@@ -315,7 +315,8 @@ class Producer(Client, Generic[K_contra, V_contra]):
         """Deliver all records, and keep the transaction without a time-out, until its outcome is decided.
 
         Any process can end it with `complete_transaction`; this producer also with `commit_transaction` or
-        `abort_transaction`. Raises as `commit_transaction`, and UNSUPPORTED_VERSION from Apache Kafka.
+        `abort_transaction`. Raises as `commit_transaction`, and if it cannot be prepared, so that it stays
+        open, UNSUPPORTED_VERSION (Apache Kafka) or TRANSACTIONAL_ID_AUTHORIZATION_FAILED (forbidden).
         """
         return await self._transactions().prepare()
 

@@ -163,7 +163,8 @@ class TransactionSession:
         async with self._turn:
             machine = self.machine
             machine.check(Step.PREPARE)
-            if machine.state is State.IN_TRANSACTION:
+            is_first = machine.state is State.IN_TRANSACTION
+            if is_first:
                 await self._flush()
                 if not machine.is_started:
                     self._accept_records()
@@ -183,7 +184,12 @@ class TransactionSession:
                 unknown = _unless_unknown(Api.PREPARE_TXN, error, machine.transactional_id)
                 if unknown is not error:
                     raise unknown from error
-                raise self._failed(reaction_to(Api.PREPARE_TXN, error), error) from error
+                reaction = reaction_to(Api.PREPARE_TXN, error)
+                if reaction is Reaction.REFUSED and is_first:
+                    machine.not_prepared()
+                    self._accept_records()
+                    raise
+                raise self._failed(reaction, error) from error
             return prepared
 
     async def commit(self) -> None:

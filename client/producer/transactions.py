@@ -93,6 +93,7 @@ class Step(Enum):
     NOT_INITIALIZED = "no producer id was assigned"
     NOT_RENEWED = "no new epoch was assigned"
     UNDECIDED = "a commit was cancelled before its EndTxn was sent"
+    NOT_PREPARED = "the transaction cannot be prepared"
     ENDED = "the transaction has ended"
     ABORTABLE = "a request or a record failed"
 
@@ -121,6 +122,7 @@ _NEXT: Final[dict[State, dict[Step, State]]] = {
         Step.COMMIT: State.COMMITTING,
         Step.ABORT: State.ABORTING,
         Step.ABORTABLE: State.ABORTABLE_ERROR,
+        Step.NOT_PREPARED: State.IN_TRANSACTION,
     },
     State.COMMITTING: {
         Step.COMMIT: State.COMMITTING,
@@ -224,6 +226,11 @@ class TransactionMachine:
         if Step.ABORTABLE in _NEXT[self.state]:
             self.step(Step.ABORTABLE)
             self.error = error
+
+    def not_prepared(self) -> None:
+        """The first request to prepare was refused."""
+        self.step(Step.NOT_PREPARED)
+        self.prepared = None
 
     def outdate_epoch(self) -> None:
         """With the old protocol no other transaction may have this epoch; see the module."""

@@ -208,7 +208,6 @@ def test_only_with_an_epoch_of_its_own_can_a_transaction_that_timed_out_be_told(
         (api_error(ErrorCode.PRODUCER_FENCED), Reaction.FENCED),
         (api_error(ErrorCode.TRANSACTION_ABORTABLE), Reaction.ABORT),
         (api_error(ErrorCode.CLUSTER_AUTHORIZATION_FAILED), Reaction.FAIL),
-        (api_error(ErrorCode.UNSUPPORTED_VERSION), Reaction.FAIL),
     ],
     ids=str,
 )
@@ -219,9 +218,12 @@ def test_these_errors_are_of_one_kind_in_every_answer(
 
 
 @pytest.mark.parametrize("api", OF_TRANSACTIONS)
-def test_a_producer_without_permission_ends_unless_it_only_may_not_prepare(api: Api) -> None:
-    error = api_error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    assert reaction_to(api, error) is (Reaction.ABORT if api is Api.PREPARE_TXN else Reaction.FAIL)
+@pytest.mark.parametrize(
+    "code", [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION]
+)
+def test_a_producer_without_permission_ends_unless_it_only_may_not_prepare(api: Api, code: ErrorCode) -> None:
+    expected = Reaction.REFUSED if api is Api.PREPARE_TXN else Reaction.FAIL
+    assert reaction_to(api, api_error(code)) is expected
 
 
 @pytest.mark.parametrize(

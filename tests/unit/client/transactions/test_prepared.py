@@ -9,7 +9,7 @@ from barnabas.client.errors import (
     ErrorCode,
     IllegalTransactionState,
     InvalidConfiguration,
-    TransactionAbortable,
+    UnsupportedVersionError,
 )
 from barnabas.client.producer.producer import Producer
 from barnabas.client.producer.transactions import PreparedTransaction
@@ -108,13 +108,29 @@ async def test_where_nothing_may_be_prepared_the_error_names_the_setting(
     async with Producer(**settings(pair)) as producer:
         await begin(producer, b"1")
         transactions.fail(ApiKey.PREPARE_TXN, refused)
-        with pytest.raises(TransactionAbortable, match=r"transaction\.two\.phase\.commit\.enable=true"):
+        with pytest.raises(ApiError, match=r"transaction\.two\.phase\.commit\.enable=true"):
             await producer.prepare_transaction()
-        await producer.abort_transaction()
-        await check_usable(producer, transactions)
+        # The transaction is open as before.
+        await producer.send("t", b"2", partition=0)
+        await producer.commit_transaction()
+        assert transactions.of("x").committed == [{b"1", b"2"}]
     transactions.fail(ApiKey.INIT_PRODUCER_ID, refused)
     with pytest.raises(ApiError, match=r"transaction\.two\.phase\.commit\.enable=true"):
         await Producer(**settings(pair), keep_prepared=True).start()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_what_apache_kafka_cannot_prepare_is_still_open(
+    pair: FakeCluster, old: FakeTransactions, commit: bool
+) -> None:
+    async with Producer(**settings(pair, wire="kafka")) as producer:
+        await begin(producer, b"1")
+        with pytest.raises(UnsupportedVersionError):
+            await producer.prepare_transaction()
+        assert producer.prepared_transaction is None
+        await (producer.commit_transaction() if commit else producer.abort_transaction())
+        ended = old.of("x").committed if commit else old.of("x").aborted
+        assert ended == [{b"1"}]
 
 
 async def test_kafkas_protocol_keeps_no_prepared_transaction(pair: FakeCluster) -> None:
