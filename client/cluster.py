@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
+from barnabas.client.arguments import check_text
 from barnabas.client.config import ClientConfig
 from barnabas.client.errors import ClientClosed, NoBrokerReachable, report_bug
 from barnabas.client.first_answer import HedgeDelay, first_answer
@@ -45,6 +46,7 @@ from barnabas.protocol.frames import BufferPool
 from barnabas.protocol.ids import BrokerId, Endpoint, TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from barnabas.protocol.schema import ApiKey, RequestOf
+from barnabas.protocol.topic_names import validate_topic_name
 
 R = TypeVar("R")
 log = logging.getLogger(__name__)
@@ -187,10 +189,10 @@ class Cluster:
         """A topic and its partitions; waits until the cluster has it.
 
         Raises the cluster's last error for the topic, such as UNKNOWN_TOPIC_OR_PARTITION, after the timeout,
-        or at once if waiting cannot help (an invalid name); TypeError for a name that is no text.
+        or at once if waiting cannot help, INVALID_TOPIC_EXCEPTION; TypeError for a name that is no text.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"topic {name!r}: expected a str")
+        check_text("topic", name)
+        validate_topic_name(name)
         with self.asking_about([name]):
             info = await self._topic(name, time.monotonic() + timeout_ms / 1000, timeout_ms)
             if watches:

@@ -19,6 +19,7 @@ from barnabas.protocol.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset
 from barnabas.protocol.messages import log_offsets as wire
 from barnabas.protocol.messages.groups import NO_GENERATION, NO_MEMBER
 from barnabas.protocol.partition_entries import entries, in_topics
+from barnabas.protocol.topic_names import validate_topic_name
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ Timestamps = Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
 
 
 def partitions_in(partitions: Iterable[Partition] | Partition) -> list[TopicPartition]:
-    """The partitions that a user names. Raises TypeError naming one that is none."""
+    """The partitions that a user names. Raises as `partition_of`."""
     given: Any = partitions
     if isinstance(given, TopicPartition):
         raise TypeError(f"partitions={given!r}: expected several, such as [('orders', 0)]")
@@ -75,13 +76,15 @@ def is_partition(given: Partition | Iterable[Partition]) -> TypeGuard[Partition]
 
 
 def partition_of(partition: Partition) -> TopicPartition:
+    """Raises TypeError, and INVALID_TOPIC_EXCEPTION for a name that no topic can have."""
     try:
         topic, number = partition
-        if isinstance(topic, str) and type(number) is int:
-            return TopicPartition(topic, number)
     except (TypeError, ValueError):
-        pass
-    raise _no_partition(partition)
+        raise _no_partition(partition) from None
+    if not isinstance(topic, str) or type(number) is not int:
+        raise _no_partition(partition)
+    validate_topic_name(topic)
+    return TopicPartition(topic, number)
 
 
 def _no_partition(given: object) -> TypeError:

@@ -170,7 +170,8 @@ class Consumer(Positions, Generic[K_co, V_co]):
 
         A new partition starts at the group's committed offset, or else by `auto_offset_reset`, unless `seek`
         is called before the first poll. A missing topic is waited for, with a warning; a partition that its
-        topic does not get within `default_api_timeout_ms` is an error of `poll`. Raises SubscriptionConflict.
+        topic does not get within `default_api_timeout_ms` is an error of `poll`. Raises SubscriptionConflict,
+        INVALID_TOPIC_EXCEPTION.
         """
         cluster, fetcher = self._parts()
         if self._subscribed is not None and self._subscribed.selection is not None:
@@ -194,7 +195,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         Replaces an earlier subscription. Partitions change within `poll`, which calls the listener. Without a
         `group_id` the consumer reads all partitions of the topics, also those that are added later, which
         it reads from their start; a missing topic is waited for, with a warning.
-        Raises SubscriptionConflict after `assign`, ValueError.
+        Raises SubscriptionConflict after `assign`, INVALID_TOPIC_EXCEPTION, ValueError.
         """
         cluster, _ = self._parts()
         subscribed = self._subscribed

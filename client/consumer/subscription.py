@@ -9,9 +9,9 @@ import re
 from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from barnabas.client.arguments import several
+from barnabas.client.arguments import check_text, several
 from barnabas.protocol.ids import TopicPartition
-from barnabas.protocol.topic_names import INTERNAL_TOPICS
+from barnabas.protocol.topic_names import INTERNAL_TOPICS, validate_topic_name
 
 
 class RebalanceListener:
@@ -71,7 +71,10 @@ def select(
     pattern: str | re.Pattern[str] | None,
     listener: RebalanceListener | None,
 ) -> TopicSelection:
-    """The selection that the arguments of `Consumer.subscribe` describe. Raises ValueError naming them."""
+    """The selection that the arguments of `Consumer.subscribe` describe.
+
+    Raises ValueError and TypeError naming them, and INVALID_TOPIC_EXCEPTION.
+    """
     if (topics is None) == (pattern is None):
         raise ValueError(f"topics={topics!r}, pattern={pattern!r}: expected one of the two")
     effective_listener = RebalanceListener() if listener is None else listener
@@ -86,8 +89,8 @@ def select(
         return TopicSelection(pattern=compiled, listener=effective_listener)
     names = several("topics", topics or (), str)
     for name in names:
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"topic {name!r}: expected a non-empty text")
+        check_text("topic", name)
+        validate_topic_name(name)
     if not names:
         raise ValueError("topics=[]: expected at least one; `unsubscribe` gives all up")
     return TopicSelection(frozenset(names), None, effective_listener)

@@ -23,7 +23,7 @@ from barnabas.client import (
 from barnabas.client.admin.admin import ConfigResource
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ClientConfig
-from barnabas.client.errors import NotAssigned, Unencodable
+from barnabas.client.errors import InvalidTopicError, NotAssigned, Unencodable
 from barnabas.protocol.ids import Offset
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.protocol.record_batch import TimestampType
@@ -55,6 +55,7 @@ CONSUMER_CALLS = [
     ("assign", ("t",), f"partition 't': {NO_PARTITION}"),
     ("assign", (5,), f"partition 5: {NO_PARTITION}"),
     ("assign", ([5],), "partition 5: expected a topic and a number"),
+    ("assign", ([T0, ("a b", 0)],), "topic name 'a b' is invalid: it may hold only ASCII letters"),
     ("pause", ([T0],), f"partition [{T0!r}]: expected a topic and a number"),
     ("pause", (5,), "partition 5: expected a topic and a number"),
     ("position", (5,), "partition 5: expected a topic and a number"),
@@ -65,7 +66,8 @@ CONSUMER_CALLS = [
     ("seek_to_time", (-1, T0), "timestamp_ms=-1: expected 0 or more"),
     ("seek_to_committed", (5,), "partition 5: expected a topic and a number"),
     ("subscribe", (5,), "topics=5: expected str or several of them"),
-    ("subscribe", ([b"t"],), "topic b't': expected a non-empty text"),
+    ("subscribe", ([b"t"],), "topic=b't': expected a str"),
+    ("subscribe", (["t", ""],), "topic name '' is invalid: it is empty"),
     ("subscribe", (b"t",), "topics=b't': expected str or several of them"),
     ("subscribe", (None, b"t.*"), "pattern=b't.*': expected a regular expression of type str"),
     ("subscribe", ("t", None, RebalanceListener), "expected an object of it, not the class"),
@@ -81,7 +83,8 @@ CONSUMER_CALLS = [
     ("commit_nowait", (T0,), f"offsets={T0!r}: {OFFSETS}"),
     ("commit_nowait", (None, 5), "on_commit=5: expected a callable"),
     ("committed", (("t", "0"),), f"partition ('t', '0'): {NO_PARTITION}"),
-    ("partitions_for", (5,), "topic 5: expected a str"),
+    ("partitions_for", (5,), "topic=5: expected a str"),
+    ("partitions_for", ("",), "topic name '' is invalid: it is empty"),
     ("end_offsets", (T0,), PARTITIONS),
     ("offsets_for_times", ([T0],), f"timestamps_ms=[{T0!r}]: {TIMES}"),
 ]
@@ -159,7 +162,7 @@ async def check(client: Any, name: str, arguments: tuple[Any, ...], expected: st
         if inspect.isawaitable(outcome):
             await outcome
 
-    with pytest.raises((TypeError, ValueError, Unencodable)) as refusal:
+    with pytest.raises((TypeError, ValueError, InvalidTopicError, Unencodable)) as refusal:
         await call()
     assert expected in str(refusal.value)
 

@@ -17,6 +17,7 @@ from barnabas.client.errors import (
     DeliveryTimedOut,
     ErrorCode,
     InvalidConfiguration,
+    InvalidTopicError,
 )
 from barnabas.client.producer import sender
 from barnabas.client.producer.batch import BatchState, ProducerBatch, RecordFuture, RecordMetadata
@@ -551,11 +552,12 @@ async def test_the_exception_of_a_failed_record_is_returned(cluster: FakeCluster
         ({"value": b"", "headers": [("a", "b")]}, "header 'a' is str; expected bytes or None"),
         ({"value": b"", "headers": {b"a": b"b"}}, "header b'a': expected a str"),
         ({"value": b"", "on_delivery": 5}, "on_delivery=5: expected a callable"),
-        ({"value": b"", "topic": ["t"]}, "topic ['t']: expected a str"),
+        ({"value": b"", "topic": ""}, "topic name '' is invalid: it is empty"),
+        ({"value": b"", "topic": ["t"]}, "topic=['t']: expected a str"),
         ({"value": b"", "headers": ["abc"]}, "expected pairs of a str and bytes or None"),
         ({"value": b"", "headers": 5}, "expected pairs of a str and bytes or None"),
-        ({"topic": 5, "value": b""}, "topic 5: expected a str"),
-        ({"topic": None, "value": b""}, "topic None: expected a str"),
+        ({"topic": 5, "value": b""}, "topic=5: expected a str"),
+        ({"topic": None, "value": b""}, "topic=None: expected a str"),
         ({"value": b"", "timestamp_ms": "5"}, "timestamp_ms='5': expected milliseconds, 0 or more"),
         ({"value": b"", "timestamp_ms": -1}, "timestamp_ms=-1: expected milliseconds, 0 or more"),
         ({"value": b"", "timestamp_ms": 2**63}, f"timestamp_ms={2**63}: expected milliseconds, 0 or more"),
@@ -566,7 +568,7 @@ async def test_arguments_of_a_wrong_type_are_named(
 ) -> None:
     async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for _ in range(2):
-            with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+            with pytest.raises((TypeError, ValueError, InvalidTopicError), match=re.escape(message)):
                 await producer.send(**{"topic": "t", **arguments})
         assert (await producer.send_and_wait("t", b"fine")).offset == 0
         assert producer._accumulator.available_bytes == producer.config.buffer_memory
