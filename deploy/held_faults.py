@@ -13,7 +13,7 @@ import asyncio
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
@@ -26,7 +26,7 @@ from barnabas.deploy.process import DeployError
 from barnabas.deploy.server import title_of
 from barnabas.deploy.state import ZOOKEEPER
 from barnabas.deploy.zookeeper import ZooKeeper
-from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.errors import ApiError, BarnabasError, ConnectionRefused
 
 T = TypeVar("T")
 
@@ -129,8 +129,10 @@ class HeldFaults:
         """The servers that a fault has ended, or may have ended."""
         self._unready: set[int] = set()
         """Brokers that have been started or resumed, and have not been seen to take part again."""
-        self._rules_at: dict[int, set[str]] = {}
-        """Broker → the names of the fault rules that its process has, or may have."""
+        self._surprises: list[str] = []
+        """What is still to be warned of."""
+        self._rules_at: dict[int, set[str]] = {id: set() for id in cluster.broker_ids}
+        """Broker whose process has served → the names of the fault rules that this has, or may have."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -149,41 +151,43 @@ class HeldFaults:
             if isinstance(fault, ProtocolFault):
                 self._check_names(fault)
                 fault.kept_hits = 0
-            was_down = self._is_held_down(fault)
-            self._held.append(fault)
+            was_down = isinstance(fault, ServerFault) and self._names(fault.server) & _DOWN
             self._changes += 1
+            self._held.append(fault)
             try:
                 if isinstance(fault, ServerFault) and not was_down:
-                    self._inject(fault)
+                    self._inject(fault.name, fault.server)
                 elif isinstance(fault, LinkFault):
                     self._cluster.links.change(added=fault.rules)
                 self._settle_rules()
-            except BaseException:
+            except BaseException as error:
                 self._held.remove(fault)
-                self._settle(fault)
+                self._settle(fault, waits=isinstance(error, Exception))
                 raise
 
     def end(self, fault: Fault, *, waits: bool = True) -> None:
         """`waits`: until the cluster is whole.
 
-        Raises TimeoutError, and DeployError for a server that does not start.
+        Raises TimeoutError, DeployError for a server that does not start, and the error of a broker that did
+        not answer, which may have a rule until the next fault begins or ends.
         """
         with self._lock:
             if self._is_closed:
                 return
-            if isinstance(fault, ProtocolFault):
-                fault.kept_hits += self._hits_at(fault.brokers).get(fault, 0)
-            self._held.remove(fault)
-            self._changes += 1
-            self._settle(fault, waits=waits)
+            try:
+                if isinstance(fault, ProtocolFault):
+                    fault.kept_hits += self._hits_at(fault.brokers)[fault]
+            finally:
+                self._changes += 1
+                self._held.remove(fault)
+                self._settle(fault, waits=waits)
         if waits:
             self.wait_until_whole(WHOLE_TIMEOUT_S, self._hindered)
 
     def wait_until_whole(self, timeout_s: float, excused: Callable[[], Collection[int]] = tuple) -> None:
         """Wait until all brokers run that are not `excused`, and their replicas are in each ISR."""
         deadline = time.monotonic() + timeout_s
-        is_ready = False
-        while not is_ready:
+        while True:
             changes, hindered = self._changes, excused()
             if len(hindered) == len(self._cluster.broker_ids):
                 return
@@ -191,7 +195,7 @@ class HeldFaults:
             try:
                 left_s = max(0.0, deadline - time.monotonic())
                 self._cluster.wait_ready(left_s, must_run=must_run, excused=hindered)
-                is_ready = True
+                break
             except DeployError:
                 # Another thread may have begun a fault meanwhile.
                 if self._changes == changes:
@@ -208,9 +212,6 @@ class HeldFaults:
         return {
             fault.name for fault in self._held if isinstance(fault, ServerFault) and fault.server == server
         }
-
-    def _is_held_down(self, fault: Fault) -> bool:
-        return isinstance(fault, ServerFault) and bool(self._names(fault.server) & _DOWN)
 
     def _rules(self) -> dict[tuple[RuleKind, str, str], Rule]:
         """The rules of links that hold; of equal ones that of the last fault."""
@@ -247,12 +248,12 @@ class HeldFaults:
 
     # -- changes -------------------------------------------------------------------------------------------
 
-    def _inject(self, fault: ServerFault) -> None:
-        if fault.name != _PAUSE:
-            self._taken_down.add(fault.server)
-        if fault.name in _DOWN and fault.server != ZOOKEEPER:
-            self._keep_hits([int(fault.server)])
-        inject(self._cluster, fault.name, Aim(target=fault.server))
+    def _inject(self, name: str, server: str) -> None:
+        if name != _PAUSE:
+            self._taken_down.add(server)
+        if name in _DOWN and server != ZOOKEEPER:
+            self._keep_hits(int(server))
+        inject(self._cluster, name, Aim(target=server))
 
     def _settle(self, ended: Fault, *, waits: bool = True) -> None:
         """Make servers and links what the faults that hold want, after the end of one."""
@@ -262,40 +263,43 @@ class HeldFaults:
             self._cluster.links.change(removed=ended.rules, added=others)
         zookeeper = self._cluster.zookeeper
         if isinstance(zookeeper, ZooKeeper) and not zookeeper.is_alive and not self._names(ZOOKEEPER):
-            self._warn_of(ZOOKEEPER)
-            self._taken_down.discard(ZOOKEEPER)
+            self._note_surprise(ZOOKEEPER)
             self._cluster.start_zookeeper(_START_TIMEOUT_S)
-        started = [id for id in self._cluster.broker_ids if self._is_started(id, ended)]
-        self._unready.update(started)
+            self._taken_down.discard(ZOOKEEPER)
+        for broker_id in self._cluster.broker_ids:
+            self._let_run(broker_id, ended)
         if waits:
             self._await_unready()
         for broker_id in self._cluster.broker_ids:
-            self._settle_running(broker_id, is_new=broker_id in started)
-        if waits:
-            self._await_unready()
+            self._hold_back(broker_id)
         self._settle_rules()
+        # Last: where warnings are errors this one raises.
+        while self._surprises:
+            warnings.warn(self._surprises.pop(), RuntimeWarning, stacklevel=4)
 
-    def _is_started(self, broker_id: int, ended: Fault) -> bool:
-        """Start a broker that is to run and does not, or that has room again."""
-        server, names = self._cluster.broker(broker_id), self._names(str(broker_id))
-        is_ended = isinstance(ended, ServerFault) and ended.server == str(broker_id)
-        if names & _DOWN or (_FULL_DISK in names and not is_ended):
-            return False
-        if server.is_alive:
-            if _FULL_DISK in names or not has_full_disk(self._cluster, broker_id):
-                return False
+    def _let_run(self, broker_id: int, ended: Fault) -> None:
+        """Start a broker that is to run and does not, or that has room again; resume one that is to go on."""
+        broker, server = self._cluster.broker(broker_id), str(broker_id)
+        names = self._names(server)
+        if names & _DOWN:
+            return
+        if broker.is_alive and _FULL_DISK not in names and has_full_disk(self._cluster, broker_id):
             # A log dir that is offline stays so until the broker starts again; a new process has no limit.
-            self._keep_hits([broker_id])
+            self._keep_hits(broker_id)
             self._cluster.stop_broker(broker_id)
-        else:
-            self._warn_of(str(broker_id))
-        self._taken_down.discard(str(broker_id))
-        if self._names(ZOOKEEPER):
-            # It ends if it waits for ZooKeeper for too long.
-            self._taken_down.add(str(broker_id))
-        self._rules_at.pop(broker_id, None)
-        self._cluster.launch_broker(broker_id)
-        return True
+        is_ended = isinstance(ended, ServerFault) and ended.server == server
+        if not broker.is_alive and (is_ended or _FULL_DISK not in names):
+            self._note_surprise(server)
+            self._rules_at.pop(broker_id, None)
+            self._cluster.launch_broker(broker_id)
+            self._unready.add(broker_id)
+            self._taken_down.discard(server)
+            if self._names(ZOOKEEPER):
+                # It ends if it waits for ZooKeeper for too long.
+                self._taken_down.add(server)
+        elif broker.state == "paused" and _PAUSE not in names:
+            broker.resume()
+            self._unready.add(broker_id)
 
     def _await_unready(self) -> None:
         """Wait for brokers that have been started or resumed, and are within reach of the others."""
@@ -303,27 +307,27 @@ class HeldFaults:
         if reachable:
             self._cluster.wait_ready(_START_TIMEOUT_S, must_run=reachable, excused=self._hindered())
             self._unready -= reachable
+            for broker_id in reachable:
+                self._rules_at.setdefault(broker_id, set())
 
-    def _settle_running(self, broker_id: int, *, is_new: bool) -> None:
-        broker, names = self._cluster.broker(broker_id), self._names(str(broker_id))
-        if not broker.is_alive:
+    def _hold_back(self, broker_id: int) -> None:
+        """Let the faults that do not end a broker hold at a new process, too."""
+        names = self._names(str(broker_id))
+        if not self._cluster.broker(broker_id).is_alive:
             return
-        if is_new and _FULL_DISK in names:
-            inject(self._cluster, _FULL_DISK, Aim(target=str(broker_id)))
+        if _FULL_DISK in names and not has_full_disk(self._cluster, broker_id):
+            self._inject(_FULL_DISK, str(broker_id))
         if _PAUSE in names:
-            broker.pause()
-        elif broker.state == "paused":
-            broker.resume()
-            self._unready.add(broker_id)
+            self._cluster.broker(broker_id).pause()
 
-    def _warn_of(self, server: str) -> None:
-        """Warn that a server which is about to be started has ended by itself."""
+    def _note_surprise(self, server: str) -> None:
+        """Note a server that is about to be started if it has ended by itself."""
         if server in self._taken_down:
             return
         process = self._cluster.server(server).process
         code = None if process is None else process.exit_code
         text = f"{title_of(server)} had ended by itself (exit code {code}); it is started again"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        self._surprises.append(text)
 
     # -- rules of the protocol -----------------------------------------------------------------------------
 
@@ -331,18 +335,26 @@ class HeldFaults:
         with self._lock:
             if fault not in self._held or self._is_closed:
                 return fault.kept_hits
-            return fault.kept_hits + self._hits_at(fault.brokers).get(fault, 0)
+            return fault.kept_hits + self._hits_at(fault.brokers)[fault]
 
     def _protocol_faults(self) -> list[ProtocolFault]:
         return [fault for fault in self._held if isinstance(fault, ProtocolFault)]
 
     def _hits_at(self, brokers: Collection[int]) -> dict[ProtocolFault, int]:
-        """The hits that the processes of these brokers have counted for the faults that hold."""
+        """The hits that the processes of these brokers have counted for the faults that hold.
+
+        Raises the error of a broker that runs and does not answer.
+        """
         asked = [id for id in brokers if id in self._rules_at and self._cluster.broker(id).state == "running"]
-        states = self._admin.describe_fault_rules(asked).rules if asked else []
-        by_name = {state.rule.name: state.hits for state in states}
+        hits: dict[str, int] = {}
+        if asked:
+            described = self._admin.describe_fault_rules(asked)
+            for error in described.errors.values():
+                if not isinstance(error, ConnectionRefused):
+                    raise error
+            hits = {state.rule.name: state.hits for state in described.rules}
         return {
-            fault: sum(by_name.get(rule.name, 0) for rule in fault.rules) for fault in self._protocol_faults()
+            fault: sum(hits.get(rule.name, 0) for rule in fault.rules) for fault in self._protocol_faults()
         }
 
     def _check_names(self, fault: ProtocolFault) -> None:
@@ -351,35 +363,47 @@ class HeldFaults:
             if rule.name in held:
                 raise ValueError(f"name={rule.name!r}: a fault rule of this name holds already")
 
-    def _keep_hits(self, brokers: Collection[int]) -> None:
-        """Remember hits that are about to be lost with the processes of these brokers."""
-        if self._protocol_faults():
-            for fault, hits in self._hits_at(brokers).items():
+    def _keep_hits(self, broker_id: int) -> None:
+        """Remember hits that are about to be lost with the process of this broker."""
+        # One that does not answer is to end all the same.
+        with suppress(BarnabasError):
+            for fault, hits in self._hits_at([broker_id]).items():
                 fault.kept_hits += hits
 
     def _settle_rules(self) -> None:
-        """Let each broker that takes part have the rules of the faults that hold, and no others."""
-        for broker_id in self._cluster.broker_ids:
+        """Let each broker that runs have the rules of the faults that hold, and no others.
+
+        Raises the first error when all brokers have been asked.
+        """
+        errors = []
+        for broker_id, has in self._rules_at.items():
             rules = {
                 rule.name: rule
                 for fault in self._protocol_faults()
                 if broker_id in fault.brokers
                 for rule in fault.rules
             }
-            has = self._rules_at.setdefault(broker_id, set())
-            is_there = self._cluster.broker(broker_id).state == "running" and broker_id not in self._unready
-            if rules.keys() != has and is_there:
-                self._give_rules(broker_id, has - rules.keys(), [rules[name] for name in rules.keys() - has])
+            if rules.keys() != has and self._cluster.broker(broker_id).state == "running":
+                try:
+                    self._give_rules(broker_id, has, rules)
+                except BarnabasError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
-    def _give_rules(self, broker_id: int, removed: Collection[str], added: Sequence[FaultRule]) -> None:
-        has = self._rules_at[broker_id]
-        if removed:
+    def _give_rules(self, broker_id: int, has: set[str], rules: Mapping[str, FaultRule]) -> None:
+        if removed := has - rules.keys():
             self._admin.remove_fault_rules(*removed, brokers=broker_id)
             has.difference_update(removed)
-        if added:
+        if added := [rule for rule in rules.values() if rule.name not in has]:
             # First: if the answer is lost, they may be there, and have to be removed.
-            has.update(rule.name for rule in added)
-            self._admin.add_fault_rules(*added, brokers=broker_id)
+            has.update(rules)
+            try:
+                self._admin.add_fault_rules(*added, brokers=broker_id)
+            except ApiError:
+                # It refuses them, and may have another of such a name.
+                has.difference_update(rule.name for rule in added)
+                raise
 
     # -- wholeness -----------------------------------------------------------------------------------------
 

@@ -125,7 +125,8 @@ class RunningCluster:
 
     def broker(self, broker_id: int) -> LocalBroker:
         """A broker by id; raises DeployError, with the ids that exist."""
-        broker = self._brokers.get(broker_id)
+        # True and 1.0 are no keys of a broker, though they equal one.
+        broker = self._brokers.get(broker_id) if type(broker_id) is int else None
         if broker is None:
             existing = ", ".join(map(str, self.broker_ids))
             raise DeployError(f"there is no broker {broker_id!r} in {self.directory}; there are {existing}")

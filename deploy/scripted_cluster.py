@@ -16,18 +16,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 import barnabas.client as asynchronous
 from barnabas.client import NewTopic
 from barnabas.client.admin.users import ScramDeletion, ScramUpsertion
+from barnabas.client.arguments import check_mapping, check_number, check_text
 from barnabas.client.blocking import Admin, Consumer, Producer
 from barnabas.client.metadata import topic_info
 from barnabas.common.fault_rules import FaultRule, fault_rule
 from barnabas.common.security.acl import AclFilter
 from barnabas.common.security.principal import Principal
 from barnabas.common.security.rights import bindings_of_right
-from barnabas.common.suggestions import suggestion
 from barnabas.deploy.client_settings import ClientAccess, client_settings
 from barnabas.deploy.cluster_options import ClusterOptions
 from barnabas.deploy.direct_admin import DirectAdmin
@@ -107,9 +107,11 @@ class Cluster:
         """End all processes, and remove the temporary directory. Idempotent."""
         running, self._running = self._running, None
         if running is not None:
-            running.faults.close()
-            running.admin.close()
-            self._end(running.local)
+            try:
+                running.faults.close()
+                running.admin.close()
+            finally:
+                self._end(running.local)
 
     def _end(self, local: LocalCluster | None) -> None:
         try:
@@ -252,9 +254,8 @@ class Cluster:
     ) -> None:
         """Create a topic, replicated to three brokers or to as many as there are. Raises ApiError."""
         replicas = min(3, len(self.broker_ids)) if replication_factor is None else replication_factor
-        if not isinstance(configs, Mapping | None):
-            raise TypeError(f"configs={configs!r}: expected a mapping")
-        texts = {setting: str(value) for setting, value in (configs or {}).items()}
+        check_mapping("configs", given := configs or {}, "settings of the topic")
+        texts = {setting: str(value) for setting, value in given.items()}
         self._admin.create_topics(NewTopic(name, partitions, replicas, texts))
 
     def delete_topic(self, name: str) -> None:
@@ -267,10 +268,8 @@ class Cluster:
         Raises UNKNOWN_TOPIC_OR_PARTITION, after a second, for one that does not exist: a broker may learn of
         a new one later than the client that created it.
         """
-        if not isinstance(topic, str):
-            raise TypeError(f"topic {topic!r}: expected a str")
-        if type(partition) is not int or partition < 0:
-            raise ValueError(f"partition {partition!r}: expected a whole number, 0 or more")
+        check_text("topic", topic)
+        check_number("partition", partition, 0)
 
         def leader() -> int:
             views = self._views([topic])
@@ -345,7 +344,7 @@ class Cluster:
 
     def slow(self, source: int | str, target: int | str, *, delay_ms: float = DELAY_MS) -> Fault:
         """Let all bytes from the source to the target take so long."""
-        if not isinstance(delay_ms, int | float) or not 0 < delay_ms <= _MOST_DELAY_MS:
+        if type(delay_ms) not in (int, float) or not 0 < delay_ms <= _MOST_DELAY_MS:
             raise ValueError(f"delay_ms={delay_ms!r}: expected milliseconds, up to {_MOST_DELAY_MS}")
         return self._link_fault(RuleKind.DELAY, self._ends(source=source, target=target), delay_ms=delay_ms)
 
@@ -452,7 +451,6 @@ def local_cluster(
     security: str = "off",
     links: bool = True,
     directory: Path | str | None = None,
-    **unknown: NoReturn,
 ) -> Cluster:
     """A cluster of this program, for `with`, `async with`, or `start` and `close`.
 
@@ -462,10 +460,6 @@ def local_cluster(
 
     Raises ValueError and TypeError for wrong arguments at once; the start raises DeployError.
     """
-    value: object
-    for name, value in unknown.items():
-        names = ("brokers", "settings", "security", "links", "directory")
-        raise TypeError(f"{name}={value!r}: unknown{suggestion(name, names)}")
     if not isinstance(directory, str | Path | None):
         raise TypeError(f"directory={directory!r}: expected a path")
     options = ClusterOptions.of(brokers, settings, security, links)

@@ -184,59 +184,40 @@ class FaultInjection:
             self._intercept(request, hit)
             self._plain(request)
         elif rule.delay_ms:
-            request.pause(lambda: self._act_before(request, hit))
+            request.pause(lambda: self._act(request, hit))
             self._delay(hit, request.resume)
         else:
-            self._act_before(request, hit)
-
-    def _act_before(self, request: Request, hit: _Hit) -> None:
-        """Act instead of the handler, or let it run if the action was a delay, or if the rule is gone."""
-        rule = hit.active.rule
-        if hit.active.is_removed:
-            self._plain(request)
-        elif rule.drop:
-            request.drop_frame()
-            self._stall(request, hit)
-        elif rule.disconnect:
-            request.close_connection(hit.reason)
-        elif rule.error is not None:
-            self._respond_error(request, hit)
-        else:
-            self._plain(request)
+            self._act(request, hit)
 
     def _intercept(self, request: Request, hit: _Hit) -> None:
         def answered(buffers: Buffers, close_reason: str) -> None:
             if close_reason:
                 request.close_connection(close_reason, buffers)
             elif hit.active.rule.delay_ms:
-                self._delay(hit, lambda: self._act_after(request, hit, buffers))
+                self._delay(hit, lambda: self._act(request, hit, buffers))
             else:
-                self._act_after(request, hit, buffers)
+                self._act(request, hit, buffers)
 
         request.intercept_answer(answered)
 
-    def _act_after(self, request: Request, hit: _Hit, buffers: Buffers) -> None:
+    def _act(self, request: Request, hit: _Hit, answer: Buffers | None = None) -> None:
+        """Act instead of the handler, or on its answer. A delay alone and a removed rule change nothing."""
         rule = hit.active.rule
-        if hit.active.is_removed:
-            request.respond(buffers)
+        if hit.active.is_removed or not (rule.drop or rule.disconnect or rule.truncate or rule.error):
+            if answer is None:
+                self._plain(request)
+            else:
+                request.respond(answer)
         elif rule.drop:
+            if answer is None:
+                request.drop_frame()
             self._stall(request, hit)
-        elif rule.disconnect:
-            request.close_connection(hit.reason)
-        elif rule.truncate:
-            request.close_connection(hit.reason, _first_half(buffers))
-        elif rule.error is not None:
-            self._respond_error(request, hit)
-        else:
-            request.respond(buffers)
-
-    def _respond_error(self, request: Request, hit: _Hit) -> None:
-        if hit.error is None:
-            # It expects no answer: as Kafka, tell the error by closing.
-            request.close_connection(hit.reason)
-        else:
+        elif hit.error is not None:
             request.errors = hit.error.errors
             request.respond(hit.error.buffers)
+        else:
+            # As Kafka tells an error to a client that expects no answer.
+            request.close_connection(hit.reason, _first_half(answer or ()) if rule.truncate else ())
 
     # ---- requests that wait
 

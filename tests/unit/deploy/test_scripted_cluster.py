@@ -13,7 +13,6 @@ from barnabas.deploy.process import DeployError
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"borkers": 1}, "borkers=1: unknown; did you mean brokers?"),
         ({"brokers": 0}, "brokers=0: expected a whole number, 1 or more"),
         ({"brokers": True}, "brokers=True: expected a whole number, 1 or more"),
         ({"settings": ["a=1"]}, r"settings=\['a=1'\]: expected a mapping"),
