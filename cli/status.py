@@ -108,8 +108,9 @@ def render(
     parts += [Text(f"! {problem}", style="bold red") for problem in shown]
     if len(shown) < len(problems):
         parts.append(Text(f"! … {len(problems) - len(shown)} more (`--all` shows them)", style="bold red"))
-    columns = ("broker", "endpoint", "rack", "state", "pid", "")
-    parts.append(make_table(columns, _broker_rows(view), has_edge=False, unbroken=("endpoint",)))
+    columns = ("broker", "endpoint", "rack", "state", "pid")
+    unbroken = ("broker", "endpoint", "pid")
+    parts.append(make_table(columns, _broker_rows(view), has_edge=False, unbroken=unbroken))
     parts += [
         Text(f"metrics of broker {process.id}: {process.metrics_url}")
         for process in view.processes
@@ -180,25 +181,25 @@ def _internal_topics(partitions: Iterable[PartitionView]) -> list[str]:
 def _broker_rows(view: ClusterView) -> list[tuple[object, ...]]:
     processes = {int(process.id): process for process in view.processes}
     rows: list[tuple[object, ...]] = []
+    state: str | Text
     for broker in view.brokers:
         id, endpoint, rack = broker.node
         process = processes.pop(id, None)
-        state: object = _red("does not answer") if is_silent(broker) else "up"
-        if process is not None and process.state == "paused":
-            state = _red("paused")
+        is_paused = process is not None and process.state == "paused"
+        named = "paused" if is_paused else "does not answer" if is_silent(broker) else "up"
+        role = ", controller" if id == view.controller_id else ""
+        state = named + role if named == "up" else _red(named + role)
         pid = process.process.pid if process is not None and process.process else None
-        role = "controller" if id == view.controller_id else ""
-        rows.append((id, endpoint, rack, state, pid, role))
+        rows.append((id, endpoint, rack, state, pid))
     for broker_id, process in processes.items():
         named = "down" if process.state == "gone" else process.state
-        rows.append((broker_id, process.endpoint, None, _red(named), None, ""))
+        rows.append((broker_id, process.endpoint, None, _red(named), None))
     rows.sort(key=lambda row: int(str(row[0])))
     zookeeper = view.zookeeper
     if zookeeper is not None:
-        state = {"running": "up", "gone": _red("down"), "silent": _red("does not answer")}.get(
-            zookeeper.state, _red(zookeeper.state)
-        )
-        rows.append(("zookeeper", zookeeper.endpoint, None, state, zookeeper.pid, ""))
+        named = {"gone": "down", "silent": "does not answer"}.get(zookeeper.state, zookeeper.state)
+        state = "up" if zookeeper.state == "running" else _red(named)
+        rows.append(("zookeeper", zookeeper.endpoint, None, state, zookeeper.pid))
     return rows
 
 

@@ -92,8 +92,10 @@ def test_the_page_of_a_large_cluster_fits_a_terminal_with_its_problems_first() -
 
 def test_a_line_of_a_narrow_terminal_is_broken_between_replicas_only() -> None:
     view = make_large_view([make_partition("a-topic-with-a-long-name-0")], 1, 2, 3)
+    view.zookeeper = ZooKeeperView(endpoint="127.0.0.1:2181", state="running", pid=123456)
     page = _shown(view, width=60)
-    assert "127.0.0.1:9001" in page
+    assert re.search(r"127.0.0.1:9001.* up, controller ", page)
+    assert re.search(r"zookeeper   127.0.0.1:2181.* 123456", page)
     assert [page.count(f"{id}:?/?") for id in (1, 2, 3)] == [1, 1, 1]
 
 
