@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any, Final
 
 from barnabas.cli.action import Column, actions, answer, arg, flag, repeated, show
-from barnabas.cli.arguments import on_cluster
+from barnabas.cli.arguments import not_empty, on_cluster
 from barnabas.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from barnabas.client.admin.admin import Admin, FaultRuleState
 from barnabas.common.fault_rules import FAULTS_CLIENT_ID, REQUESTERS, FaultRule, fault_rule
@@ -35,10 +34,8 @@ async def _add(options: argparse.Namespace, admin: Admin) -> None:
 
 async def _list(options: argparse.Namespace, admin: Admin) -> None:
     described = await admin.describe_fault_rules(options.broker)
-    for broker, error in described.errors.items():
-        print(f"broker {broker}: {error}", file=sys.stderr)
-    nothing = "there are no fault rules"
-    if described.disabled:
+    nothing = "" if described.errors else "there are no fault rules"
+    if nothing and described.disabled:
         nothing += f"; fault.injection.enable is false on broker {', '.join(map(str, described.disabled))}"
     columns: dict[str, Column] = {
         "rule": lambda row: row["state"].rule.name,
@@ -49,14 +46,17 @@ async def _list(options: argparse.Namespace, admin: Admin) -> None:
     }
     rows = [{"state": state} for state in described.rules]
     show(options, rows, columns, nothing, value=[state.as_json() for state in described.rules])
+    if described.errors:
+        raise CommandError("; ".join(f"broker {id}: {error}" for id, error in described.errors.items()))
 
 
 async def _clear(options: argparse.Namespace, admin: Admin) -> None:
     if options.names:
         described = await admin.describe_fault_rules()
-        there = {state.rule.name for state in described.rules}
+        there = [state.rule.name for state in described.rules]
         for name in options.names:
-            if name not in there:
+            # A broker that did not tell its rules may have this one.
+            if name not in there and not described.errors:
                 hint = suggestion(name, there) if there else "; there are none"
                 raise CommandError(f"there is no fault rule {name!r}{hint}", NOT_FOUND)
     removed = await admin.remove_fault_rules(*options.names)
@@ -70,7 +70,7 @@ def _by_broker(state: FaultRuleState, name: str) -> str:
     return f"{sum(counts.values())}{each if len(counts) > 1 else ''}"
 
 
-_BROKER: Final = repeated("--broker", "ID", "default: all", type=int, default=None)
+_BROKER: Final = repeated("--broker", "ID", "only this broker (default: all)", type=int, default=None)
 _CLIENT: Final[dict[str, Any]] = {"client_id": FAULTS_CLIENT_ID}
 
 add_arguments = actions(
@@ -78,27 +78,24 @@ add_arguments = actions(
         "add",
         "add a rule, after those that there are",
         _add,
-        repeated(
-            "--api",
-            "API",
-            "requests of this API, as Produce or list-offsets, or of several: Produce,Fetch; default: all",
-        ),
+        repeated("--api", "API,…", "requests of these APIs, as Produce or list-offsets (default: all)"),
         arg("--client-id", "ID", "requests of this client; a pattern with * and ?"),
         arg("--topic", "TOPIC", "requests that name this topic; a pattern with * and ?"),
+        arg("--requests", help="whose requests (default: clients)", choices=REQUESTERS),
         arg("--nth", "N", "only the N-th of these requests, on each broker", type=int),
         arg("--times", "N", "at most N of these requests, on each broker", type=int),
-        arg("--probability", "P", "so many of these requests, above 0 and up to 1", type=float),
-        arg("--seed", "N", "the same with the same seed (default: 0)", type=int),
-        arg("--requests", "WHOSE", f"{', '.join(REQUESTERS)} (default: clients)"),
-        arg("--delay-ms", "MS", "let the request wait, alone or before one of the others", type=float),
+        arg("--probability", "P", "this share of these requests, above 0 and up to 1", type=float),
+        arg("--seed", "N", "the same seed chooses the same share (default: 0)", type=int),
         arg("--error", "CODE", "answer with this error, as NOT_LEADER_OR_FOLLOWER"),
         flag("--drop", "answer neither this request nor later ones of its connection"),
         flag("--disconnect", "close the connection instead of an answer"),
         flag("--truncate", "send half of the answer, then close the connection"),
+        arg("--delay-ms", "MS", "let the request wait, alone or before one of these four", type=float),
         flag("--after", "handle the request first, so that only its answer is lost"),
-        arg("--name", "NAME", "default: made from what the rule does"),
+        arg("--name", "NAME", "for `clear` (default: made from what the rule does)", type=not_empty),
         _BROKER,
         check=_check_rule,
+        epilog="example: `barnabas faults add --api produce --topic orders --nth 3 --disconnect --after`",
         **_CLIENT,
     ),
     on_cluster("list", "show the rules and how many requests they have hit", _list, _BROKER, **_CLIENT),
@@ -106,7 +103,7 @@ add_arguments = actions(
         "clear",
         "remove these rules, or all",
         _clear,
-        arg("names", "NAME", nargs="*"),
+        arg("names", "NAME", "default: all", nargs="*"),
         **_CLIENT,
     ),
 )

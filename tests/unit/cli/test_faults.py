@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from barnabas.cli import arguments
-from barnabas.cli.exit_codes import NOT_FOUND, OK, USAGE
+from barnabas.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE
 from barnabas.cli.main import main
 from barnabas.client.admin.fault_rules import FaultCounts, FaultRules, FaultRuleState
 from barnabas.common.fault_rules import FAULTS_CLIENT_ID, FaultRule
@@ -58,25 +58,11 @@ def run(*words: str) -> int:
 
 
 def test_options_make_a_rule(admin: FakeAdmin) -> None:
-    options = "--api produce,fetch --api metadata --topic o* --client-id c --nth 3 --times 1"
-    words = [
-        "--probability",
-        "0.5",
-        "--seed",
-        "7",
-        "--requests",
-        "all",
-        "--delay-ms",
-        "2.5",
-        "--error",
-        "not_leader_or_follower",
-        "--after",
-        "--name",
-        "n",
-        "--broker",
-        "1",
-    ]
-    assert run("add", *options.split(), *words) == OK
+    options = (
+        "--api produce,fetch --api metadata --topic o* --client-id c --nth 3 --times 1 --probability 0.5 "
+        "--seed 7 --requests all --delay-ms 2.5 --error not_leader_or_follower --after --name n --broker 1"
+    )
+    assert run("add", *options.split()) == OK
     rule = FaultRule(
         name="n",
         api=("Produce", "Fetch", "Metadata"),
@@ -104,11 +90,11 @@ def test_an_invalid_rule_is_wrong_usage(admin: FakeAdmin, capsys: pytest.Capture
 def test_rules_are_listed_with_their_counts_by_broker(
     admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("list") == OK
+    assert run("list") == FAILED, "broker 3 did not answer"
     shown = capsys.readouterr()
     assert "3 (1: 3, 2: 0)" in shown.out
     assert "broker 3: gone" in shown.err
-    assert run("list", "--json") == OK
+    assert run("list", "--json") == FAILED
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["name"], row["api"], row["truncate"]) == ("first", ["Fetch"], True)
     assert row["brokers"] == {"1": {"matches": 3, "hits": 1}, "2": {"matches": 0, "hits": 0}}
@@ -123,7 +109,18 @@ def test_without_rules_the_brokers_that_take_none_are_named(
     assert capsys.readouterr().out == said
 
 
+def test_a_broker_that_does_not_answer_is_not_one_without_rules(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.described = FaultRules([], [ONE], {THREE: ConnectionClosed("gone")})
+    assert run("list") == FAILED
+    assert capsys.readouterr() == ("", "barnabas faults: broker 3: gone\n")
+    assert run("clear", "first") == OK, "the broker that removes it says so"
+    assert admin.removed == [("first",)]
+
+
 def test_an_unknown_name_is_not_cleared(admin: FakeAdmin, capsys: pytest.CaptureFixture[str]) -> None:
+    admin.described = admin.described._replace(errors={})
     assert run("clear", "frist") == NOT_FOUND
     assert "there is no fault rule 'frist'; did you mean first?" in capsys.readouterr().err
     assert admin.removed == []
