@@ -210,10 +210,7 @@ async def _invalid_line(
     if options.transactional_id is None and tally.sent:
         await producer.flush()
         fate = f"acknowledged before it: {tally.acknowledged:,} of {tally.sent:,}"
-    # `--json` once meant the summary alone.
-    is_implied = tally.sent == 0 and options.format is None and input_format(options) == "json"
-    hint = "; --format value writes plain lines" if is_implied else ""
-    return CommandError(f"line {tally.sent + 1}: {problem}{hint}; {fate}")
+    return CommandError(f"line {tally.sent + 1}: {problem}; {fate}")
 
 
 def _report(options: argparse.Namespace, tally: _Tally, seconds: float) -> int:

@@ -299,13 +299,6 @@ async def test_a_partition_that_the_topic_lacks_is_an_error_or_ignored() -> None
     assert len((await _written(lines, "--json", "--ignore-partition"))[1]) == 2
 
 
-async def test_plain_lines_as_json_are_refused_with_the_option_that_writes_them() -> None:
-    with pytest.raises(CommandError, match="; --format value writes plain lines; nothing was written"):
-        await _written(b"hello\n", "--json")
-    with pytest.raises(CommandError, match=r"line 1: 'hello': expected a JSON object [^;]*; nothing"):
-        await _written(b"hello\n", "--format", "json")
-
-
 async def test_the_place_of_each_record_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     await _written(b"a\nb\n", "--partition", "1", "--show-offsets", "--timestamp", "5")
     assert capsys.readouterr().out.splitlines() == [f"t-1  {n}  1970-01-01T00:00:00.005Z" for n in (0, 1)]
