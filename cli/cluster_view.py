@@ -14,7 +14,7 @@ from barnabas.cli.arguments import command_settings, dir_words, local_cluster
 from barnabas.client.admin.admin import Admin
 from barnabas.client.config import AdminConfig
 from barnabas.client.errors import AuthenticationFailed, NoBrokerReachable
-from barnabas.deploy.cluster_view import VIEW_TIMEOUTS, ClusterView, add_machine, fetch_view, unreachable_view
+from barnabas.deploy.cluster_view import VIEW_SETTINGS, ClusterView, add_machine, fetch_view, unreachable_view
 from barnabas.protocol.errors import BarnabasError
 
 _SILENCE_S: Final = 2.0
@@ -32,7 +32,7 @@ async def look(
     Raises NoBrokerReachable if no broker answers and no process is known, and ApiError for an unknown topic.
     """
     local = local_cluster(options, bootstrap)
-    settings = command_settings(options, AdminConfig) | {"bootstrap_servers": bootstrap, **VIEW_TIMEOUTS}
+    settings = command_settings(options, AdminConfig) | {"bootstrap_servers": bootstrap, **VIEW_SETTINGS}
     try:
         async with Admin(AdminConfig.of(settings)) as admin:
             view = await fetch_view(admin, topics)

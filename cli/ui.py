@@ -25,7 +25,7 @@ from barnabas.cli.exit_codes import OK
 from barnabas.cli.output import print_json
 from barnabas.client.admin.admin import Admin
 from barnabas.client.config import AdminConfig
-from barnabas.deploy.cluster_view import VIEW_TIMEOUTS
+from barnabas.deploy.cluster_view import VIEW_SETTINGS
 from barnabas.deploy.private_files import write_private
 from barnabas.ui.access import Address, make_token
 from barnabas.ui.app import bind, serve
@@ -60,7 +60,7 @@ async def _serve(
             print("\n".join(result.values()))
         sys.stdout.flush()
 
-    config = AdminConfig.of(settings | {"bootstrap_servers": bootstrap, **VIEW_TIMEOUTS})
+    config = AdminConfig.of(settings | {"bootstrap_servers": bootstrap, **VIEW_SETTINGS})
     async with Admin(config) as admin, Admin(config) as watcher:
         context = Context(
             admin=admin,

@@ -140,6 +140,7 @@ class Channel:
         self._on_close = on_close
         self._wire = Wire(wire)
         self._ends_with_silent_host = ends_with_silent_host
+        self._was_answered = False
         self._dialect: Dialect = NATIVE
         self._security = security
         self._opening: Opening | None = None
@@ -573,6 +574,7 @@ class Channel:
 
     def lost(self, connection: Connection, error: Exception | None) -> None:
         """The connection's last call: the peer closed it (no error), it broke, or it got malformed bytes."""
+        self._was_answered = self._was_answered or self._is_answered(connection)
         if self._opening is not None and connection is self._opening.connection:
             self._opening.lost(self._why(connection, error), self._kind(connection, error))
         if connection is not self._connection:
@@ -592,10 +594,10 @@ class Channel:
         self._drop(reason)
 
     def _why(self, connection: Connection, error: Exception | None) -> str:
-        """Why a connection ended, with the likely reason if the peer has never answered."""
+        """Why a connection ended, with the likely reason if the peer has never answered on any."""
         why = f"{type(error).__name__}: {error}" if error is not None else "closed by the peer"
         others = _OTHER_PROTOCOLS.get(self._security.protocol)
-        if self._is_answered(connection) or others is None:
+        if self._was_answered or others is None:
             return why
         return f"{why}, before it answered: does the listener need security_protocol={others}?"
 

@@ -13,12 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from barnabas.client.admin.admin import Admin, ClusterDescription, ConfigResource
 from barnabas.client.admin.log_dirs import BrokerReplicas
 from barnabas.client.admin.placement import PartitionReassignment
 from barnabas.client.metadata import PartitionInfo, TopicInfo
+from barnabas.common.fault_rules import FAULTS_CLIENT_ID
 from barnabas.common.texts import count, first_of
 from barnabas.deploy.faults import has_full_disk
 from barnabas.deploy.links import Rule, broken_text
@@ -32,11 +33,13 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.replicas import FollowerDescription, ReplicaDescription
 
 _TIMEOUT_MS: Final = 2_000
-VIEW_TIMEOUTS: Final[Mapping[str, int]] = {
+VIEW_SETTINGS: Final[Mapping[str, Any]] = {
+    "client_id": FAULTS_CLIENT_ID,
     "request_timeout_ms": _TIMEOUT_MS,
     "socket_connection_setup_timeout_ms": 1_000,
 }
-"""Settings of the admin client of a view: a broker that does not answer delays it by two seconds at most."""
+"""Settings of the admin client of a view: a broker that does not answer delays it by two seconds at most, and
+no fault rule hits it."""
 _MIN_ISR: Final = "min.insync.replicas"
 _SHOWN_NAMES: Final = 3
 _FULL_BYTES: Final = 1 << 20

@@ -10,6 +10,7 @@ import pytest
 
 from barnabas.client import FaultRule, NewTopic, TopicPartition
 from barnabas.client.blocking import Admin, Consumer, Producer
+from barnabas.deploy.cluster_view import VIEW_SETTINGS
 from barnabas.deploy.local import LocalCluster
 from tests.support.names import fresh_name
 from tests.support.waiting import wait_for
@@ -146,8 +147,12 @@ def test_the_clients_of_a_stalled_connection_go_on_when_its_rule_is_removed(
     assert offsets == [0]
 
 
-def test_an_admin_client_can_remove_a_rule_that_hits_all_its_requests(admin: Admin) -> None:
+def test_a_rule_that_hits_all_requests_can_be_removed_and_hides_nothing(
+    admin: Admin, shared_cluster: LocalCluster
+) -> None:
     rule = FaultRule(drop=True)
     admin.add_fault_rules(rule)
+    with Admin(bootstrap_servers=shared_cluster.bootstrap, **VIEW_SETTINGS) as view:
+        assert [replicas.fault_rules for replicas in view.describe_replicas()] == [1] * 3
     assert admin.remove_fault_rules() == [rule.name]
     assert len(admin.describe_cluster().nodes) == 3

@@ -174,6 +174,20 @@ async def test_a_client_without_security_gets_a_hint(server: Server, channel_to:
         await channel_to(server).request(ASK)
 
 
+async def test_a_listener_that_has_answered_before_gets_no_hint(
+    server: Server, channel_to: MakeChannel
+) -> None:
+    """As the proxy of a broker that is down: it takes a connection and closes it."""
+    channel = channel_to(server)
+    await channel.request(ASK)
+    server.hangs_up = True
+    server.peer.reset()
+    await until(lambda: not channel.is_connected)
+    with pytest.raises(ClosedUnanswered) as raised:
+        await channel.request(ASK)
+    assert "security_protocol" not in str(raised.value)
+
+
 async def test_a_client_that_lacks_tls_alone_gets_a_hint(server: Server, channel_to: MakeChannel) -> None:
     server.hangs_up = True
     with pytest.raises(ClosedUnanswered, match=r"does the listener need security_protocol=SASL_SSL\?"):
