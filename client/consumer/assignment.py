@@ -174,7 +174,8 @@ class Assignment:
 
     def seek(self, state: PartitionState, offset: int | None, reset: int | None) -> None:
         self._leave(state)
-        state.seek(offset, reset)
+        if offset is None or not state.skip_to(offset):
+            state.seek(offset, reset)
         self._changed()
 
     def seek_to_committed(self, starts: Committed) -> None:

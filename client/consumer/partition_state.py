@@ -335,6 +335,20 @@ class PartitionState:
         self.missing_since = None
         self.drop_buffered()
 
+    def skip_to(self, offset: int) -> bool:
+        """Seek forwards within the batch that is being taken, as past a record that cannot be read.
+
+        What is fetched stays. False if the offset is elsewhere.
+        """
+        fields = self._fields
+        if not fields or not self.taken_offset <= offset <= self._pending_next:
+            return False
+        while self._index < len(fields) and fields[self._index][0] < offset:
+            self._index += 1
+        self.position = self.taken_offset = offset
+        self.error = None
+        return True
+
     def is_of(self, topic_id: TopicId) -> bool:
         """Whether the position is one of this topic; the first id that is known after a seek is its own."""
         if self.topic_id == NO_TOPIC_ID and self.fetch_offset is not None:

@@ -57,7 +57,7 @@ class Positions(Client):
         return set(self._assignment.states)
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Continue from an offset; records fetched ahead are dropped. Raises NotAssigned and ValueError."""
+        """Continue from an offset. Raises NotAssigned and ValueError."""
         check_offset(offset)
         self._assignment.seek(self._state(partition), offset, None)
 

@@ -175,8 +175,11 @@ async def test_a_record_that_cannot_be_read_is_an_error_after_the_records_before
             assert await consumer.position(T0) == 2
         await consumer.commit()
         assert (await consumer.committed([T0]))[T0].offset == 2  # type: ignore[union-attr]  # committed
+        fetches = consumer.metrics()["fetch-total"]
         consumer.seek((error.topic, error.partition), error.offset + 1)
+        assert await consumer.position(T0) == 3
         assert [await take(consumer) for _ in range(3)] == [3, 4, 5]
+        assert consumer.metrics()["fetch-total"] == fetches, "the skip has fetched the records again"
         assert consumer.lag(T0) == 0
 
 
