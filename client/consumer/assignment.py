@@ -19,8 +19,14 @@ from typing import Final
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.measurements import ConsumerMetrics
 from barnabas.client.consumer.partition_state import AnyRecord, PartitionState, Reset, reset_of
-from barnabas.client.errors import BarnabasError, RecordDeserializationError, report_bug
-from barnabas.client.offsets import OffsetAndMetadata
+from barnabas.client.errors import BarnabasError, NotAssigned, RecordDeserializationError, report_bug
+from barnabas.client.offsets import (
+    OffsetAndMetadata,
+    OffsetsOrRecords,
+    Partition,
+    offsets_after,
+    partition_of,
+)
 from barnabas.client.serialization import Deserializers
 from barnabas.common.backoff import Retries
 from barnabas.protocol.errors import AuthenticationFailed
@@ -170,7 +176,30 @@ class Assignment:
                     consumed[tp] = OffsetAndMetadata(first)
         return consumed
 
+    def to_commit(self, offsets: OffsetsOrRecords | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions, or the offsets that the user names; records before them are processed."""
+        to_commit = positions = self.consumed()
+        if offsets is not None:
+            to_commit = offsets_after(offsets)
+            if not isinstance(offsets, Mapping):
+                # The position has the leader epoch as well.
+                to_commit = {
+                    tp: own if (own := positions.get(tp, offset)).offset == offset.offset else offset
+                    for tp, offset in to_commit.items()
+                }
+        self.in_hand.committed(to_commit)
+        return to_commit
+
     # Positions
+
+    def states_of(self, partitions: Iterable[Partition]) -> list[PartitionState]:
+        """All of them, so that nothing is changed if one is not assigned: raises NotAssigned."""
+        found = []
+        for tp in map(partition_of, partitions):
+            if (state := self.states.get(tp)) is None:
+                raise NotAssigned(f"{tp} is not assigned to this consumer")
+            found.append(state)
+        return found
 
     def seek(self, state: PartitionState, offset: int | None, reset: int | None) -> None:
         self._leave(state)

@@ -63,7 +63,8 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
             )
         )
         self.config = self._client.config
-        self._assignment = self._client._assignment
+        self._polls = self._client._polls
+        self._assignment = self._polls.assignment
         """Its ``held_back`` and ``in_hand`` are for the user's thread; the client reads them within calls."""
         self._in_hand = self._assignment.in_hand
         self._is_closing = False
@@ -168,10 +169,10 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
     def _poll(
         self, timeout_ms: int, max_records: int | None, partitions: Collection[Partition] = ()
     ) -> list[ConsumerRecord[K_co, V_co]]:
-        limit = self._client._record_limit(max_records)
+        limit = self._polls.record_limit(max_records)
         self._in_hand.clear()
         self._call_back()
-        if self._assignment.held_back and (partitions or self._client._rebalance_is_due()):
+        if self._assignment.held_back and (partitions or self._polls.rebalance_is_due()):
             self._give_back()
         if self._assignment.held_back and not self.is_stopped:
             records = list(islice(self._assignment.held_back, limit))
@@ -187,7 +188,7 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
 
         async def poll() -> None:
             try:
-                records = await self._client._poll(limit_ms(timeout_ms, POLL_MS), limit, partitions)
+                records = await self._polls.poll(limit_ms(timeout_ms, POLL_MS), limit, partitions)
             except (KeyboardInterrupt, SystemExit) as error:
                 # Of a deserializer; it would end the client's thread.
                 exits.append(error)
@@ -196,7 +197,7 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
                 polled.set_result(records)
             else:
                 self._assignment.rewind(first_offsets(records))
-                self._client._can_go_on()
+                self._polls.wake()
                 self._in_hand.firsts = {}
 
         try:
@@ -221,7 +222,7 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
         assignment = self._assignment
         try:
             self._call_back()
-            if assignment.held_back and self._client._rebalance_is_due():
+            if assignment.held_back and self._polls.rebalance_is_due():
                 self._in_hand.clear()
                 self._give_back()
             while not (assignment.held_back or self.is_stopped):

@@ -19,44 +19,46 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Generic, Self, Unpack, overload
+from typing import Any, Final, Generic, Unpack, overload
 
 from barnabas.client.arguments import check_callable, check_limit, check_number, limit_ms
-from barnabas.client.client import handled_error, ms_after
+from barnabas.client.client import Client, handled_error, ms_after
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig, ConsumerSettings
 from barnabas.client.consumer.assignment import by_partition
 from barnabas.client.consumer.fetcher import Fetcher
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.group_session import GroupSession
-from barnabas.client.consumer.partition_state import ConsumerRecord
-from barnabas.client.consumer.positions import Positions
-from barnabas.client.consumer.subscribed import NEVER, Subscribed
+from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionState, Reset
+from barnabas.client.consumer.polls import Polls
 from barnabas.client.consumer.subscription import RebalanceListener, select
 from barnabas.client.consumer.whole_topics import WholeTopics
-from barnabas.client.errors import (
-    ClientClosed,
-    CommitFailed,
-    NotAssigned,
-    SubscriptionConflict,
-)
+from barnabas.client.errors import ClientClosed, InvalidConfiguration, SubscriptionConflict
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.metrics import Metrics
 from barnabas.client.offsets import (
+    EARLIEST,
+    LATEST,
     GroupMetadata,
+    ListedOffset,
     OffsetAndMetadata,
     OffsetsOrRecords,
+    OffsetSpec,
     Partition,
+    Timestamps,
+    check_offset,
+    checked_specs,
     is_partition,
-    offsets_after,
+    list_offsets,
     partition_of,
     partitions_in,
 )
 from barnabas.client.serialization import Deserializer, K_co, V_co, deserializers_of
-from barnabas.protocol.ids import TopicId, TopicPartition
+from barnabas.protocol.errors import RequestTimedOutLocally
+from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 
 __all__ = ["Consumer", "ConsumerRecord", "OffsetAndMetadata", "RebalanceListener"]
 
@@ -74,7 +76,7 @@ class Stopping:
         return self._close().__await__()
 
 
-class Consumer(Positions, Generic[K_co, V_co]):
+class Consumer(Client, Generic[K_co, V_co]):
     """Settings as in `ConsumerConfig`, by name, or as one ``config``; names replace those of the config."""
 
     def __init__(
@@ -87,25 +89,26 @@ class Consumer(Positions, Generic[K_co, V_co]):
     ) -> None:
         """The deserializers read keys and values, on the event loop within `poll`; else both are bytes."""
         deserializers = deserializers_of(key_deserializer, value_deserializer)
-        super().__init__(ConsumerConfig.given(config, settings), deserializers)
+        self.config = ConsumerConfig.given(config, settings)
+        self._polls = Polls(self.config, deserializers, self._parts)
+        self._assignment = self._polls.assignment
+        self._group: GroupSession | None = None
         self._closes = asyncio.Lock()
-        self._is_closing = False
-        self.is_stopped = False
+
+    @property
+    def is_stopped(self) -> bool:
         """Whether `stop` was called."""
-        self._has_returned_stop = False
-        """Whether a poll returned because of `stop`; a loop that goes on must not spin."""
+        return self._polls.is_stopped
 
     def _make_cluster(self) -> Cluster:
         return Cluster(self.config, may_create=self._may_create)
 
     def _started(self, cluster: Cluster) -> None:
-        assignment = self._assignment
-        self._fetcher = Fetcher(
-            cluster, self.config, assignment.states, self._arrived.set, assignment.metrics
-        )
+        polls, assignment = self._polls, self._assignment
+        wake = polls.arrived.set
+        polls.fetcher = Fetcher(cluster, self.config, assignment.states, wake, assignment.metrics)
         if self.config.group_id is not None:
-            self._group = GroupSession(cluster, self.config, self._assignment, self._arrived.set)
-            self._subscribed = self._group
+            polls.subscribed = self._group = GroupSession(cluster, self.config, assignment, wake)
 
     def close(self, *, commits: bool = True, timeout_ms: int | None = None) -> Coroutine[Any, Any, None]:
         """Commit if commits are automatic and ``commits`` is True; leave the group, disconnect.
@@ -128,22 +131,23 @@ class Consumer(Positions, Generic[K_co, V_co]):
             timeout_ms = ms_after(error) or CLOSE_TIMEOUT_MS
         if self._has_lost_loop():
             return
-        if self._subscribed is not None:
-            self._subscribed.refuse_within_listener()
+        polls, subscribed = self._polls, self._polls.subscribed
+        if subscribed is not None:
+            subscribed.refuse_within_listener()
         async with self._closes:
-            if self._fetcher is None or self._cluster is None:
+            if polls.fetcher is None or self._cluster is None:
                 return
-            self._is_closing = True
-            self._arrived.set()
+            polls.is_closing = True
+            polls.arrived.set()
             try:
-                if self._subscribed is not None:
-                    await self._subscribed.close(commits=commits, timeout_s=timeout_ms / 1000)
+                if subscribed is not None:
+                    await subscribed.close(commits=commits, timeout_s=timeout_ms / 1000)
             finally:
                 self._assignment.close()
-                self._fetcher.close()
+                polls.fetcher.close()
                 self._cluster.close()
-                self._fetcher = None
-                self._arrived.set()
+                polls.fetcher = None
+                polls.arrived.set()
 
     def stop(self) -> Stopping:
         """End the work after the record or the list in hand; `close` then commits what was handed out.
@@ -152,15 +156,15 @@ class Consumer(Positions, Generic[K_co, V_co]):
         iteration ends; a poll that waits, or else the next one, returns nothing, and later ones raise
         ClientClosed: see `is_stopped`. Everything else goes on, such as `commit`. Awaiting it also closes.
         """
-        self.is_stopped = True
+        self._polls.is_stopped = True
         if self._loop is not None:
             # The loop may end meanwhile.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._arrived.set)
+                self._loop.call_soon_threadsafe(self._polls.arrived.set)
         return Stopping(partial(self._close_after, handled_error()))
 
     def _may_create(self, topic: str) -> bool:
-        is_wanted = self._subscribed is None or self._subscribed.wants_created(topic)
+        is_wanted = self._polls.subscribed is None or self._polls.subscribed.wants_created(topic)
         return self.config.allow_auto_create_topics and is_wanted
 
     # Which partitions, and from where
@@ -174,7 +178,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         INVALID_TOPIC_EXCEPTION.
         """
         cluster, fetcher = self._parts()
-        if self._subscribed is not None and self._subscribed.selection is not None:
+        if self._polls.subscribed is not None and self._polls.subscribed.selection is not None:
             raise SubscriptionConflict("the consumer is subscribed to topics: `unsubscribe` first")
         chosen = list(dict.fromkeys(partitions_in(partitions)))
         assignment = self._assignment
@@ -198,13 +202,13 @@ class Consumer(Positions, Generic[K_co, V_co]):
         Raises SubscriptionConflict after `assign`, INVALID_TOPIC_EXCEPTION, ValueError.
         """
         cluster, _ = self._parts()
-        subscribed = self._subscribed
+        subscribed = self._polls.subscribed
         if self._assignment.states and (subscribed is None or subscribed.selection is None):
             raise SubscriptionConflict("partitions are assigned by hand: `unsubscribe` first")
         selection = select(topics, pattern, listener)
         if subscribed is None:
-            subscribed = WholeTopics(cluster, self.config, self._assignment, self._arrived.set)
-            self._subscribed = subscribed
+            subscribed = WholeTopics(cluster, self.config, self._assignment, self._polls.arrived.set)
+            self._polls.subscribed = subscribed
         subscribed.subscribe(selection)
 
     def unsubscribe(self) -> Coroutine[Any, Any, None]:
@@ -216,20 +220,24 @@ class Consumer(Positions, Generic[K_co, V_co]):
 
     async def _unsubscribe(self, error: BaseException | None) -> None:
         cluster, _ = self._parts()
-        if self._subscribed is not None:
-            self._subscribed.refuse_within_listener()
+        if self._polls.subscribed is not None:
+            self._polls.subscribed.refuse_within_listener()
         if error is not None:
             self._assignment.put_back()
         try:
-            if self._subscribed is not None:
-                await self._subscribed.unsubscribe()
+            if self._polls.subscribed is not None:
+                await self._polls.subscribed.unsubscribe()
         finally:
             self._assignment.drop(list(self._assignment.states))
             cluster.watch_only()
 
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read now."""
+        return set(self._assignment.states)
+
     def subscription(self) -> set[str]:
         """The topics subscribed to; for a pattern, the topics that were found so far."""
-        selection = self._subscribed.selection if self._subscribed is not None else None
+        selection = self._polls.subscribed.selection if self._polls.subscribed is not None else None
         return set() if selection is None else set(selection.topics)
 
     def group_metadata(self) -> GroupMetadata:
@@ -239,14 +247,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         never refused, although the partitions may belong to another one. Raises InvalidConfiguration without
         a group.
         """
-        group = self._grouped("group_metadata")
-        member = group.member
-        if group.selection is not None and not member.holds_generation:
-            raise CommitFailed(f"the consumer is not a member of group {self.config.group_id!r} now")
-        identity = member.identity
-        return GroupMetadata(
-            str(self.config.group_id), identity.generation_id, identity.member_id, member.group_instance_id
-        )
+        return self._grouped("group_metadata").metadata()
 
     # Records
 
@@ -267,7 +268,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         AuthenticationFailed if a broker refuses this client; a later call tries again. Raises NotAssigned
         without a subscription and an assignment.
         """
-        return await self._poll(limit_ms(timeout_ms, POLL_MS), max_records)
+        return await self._polls.poll(limit_ms(timeout_ms, POLL_MS), max_records)
 
     async def getmany(
         self, *partitions: Partition, timeout_ms: int = POLL_MS, max_records: int | None = None
@@ -276,116 +277,109 @@ class Consumer(Positions, Generic[K_co, V_co]):
 
         The records of other partitions stay for later calls. Raises NotAssigned.
         """
-        return by_partition(await self._poll(limit_ms(timeout_ms, POLL_MS), max_records, partitions))
-
-    async def _poll(
-        self, timeout_ms: int | None, max_records: int | None, partitions: Iterable[Partition] = ()
-    ) -> list[ConsumerRecord[K_co, V_co]]:
-        """Without partitions of all, without a time-out as long as it takes."""
-        deadline = NEVER if timeout_ms is None else time.monotonic() + timeout_ms / 1000
-        limit = self._record_limit(max_records)
-        chosen = [state.tp for state in self._states(partitions)]
-        self._assignment.in_hand.clear()
-        self._assignment.metrics.polled()
-        # Let the fetches run even if the caller polls without ever waiting.
-        await asyncio.sleep(0)
-        try:
-            while not self.is_stopped:
-                if self._subscribed is not None:
-                    await self._keep_up(self._subscribed)
-                # A rebalance may have taken one of them.
-                self._states(chosen)
-                if (records := self._assignment.collect(limit, only=chosen)) or self._assignment.has_passed:
-                    return records
-                if not await self._wait_in_poll(deadline):
-                    return []
-        except ClientClosed:
-            if not self.is_stopped:
-                raise
-        if self._has_returned_stop:
-            raise ClientClosed("the consumer was stopped")
-        self._has_returned_stop = True
-        return []
+        return by_partition(await self._polls.poll(limit_ms(timeout_ms, POLL_MS), max_records, partitions))
 
     async def getone(self, *partitions: Partition) -> ConsumerRecord[K_co, V_co]:
         """The next record of these partitions or of all, waiting as long as it takes. Raises as `poll`."""
         if partitions:
-            while not (records := await self._poll(None, 1, partitions)):
+            while not (records := await self._polls.poll(None, 1, partitions)):
                 pass
             return records[0]
         try:
-            return await self.__anext__()
+            return await anext(self._polls)
         except StopAsyncIteration:
             raise ClientClosed(f"the consumer {'was stopped' if self.is_stopped else 'is closed'}") from None
 
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord[K_co, V_co]]:
         """Records one by one, until `stop` or `close`."""
         self._parts()
-        return self
+        return self._polls
 
-    async def __anext__(self) -> ConsumerRecord[K_co, V_co]:
-        assignment = self._assignment
-        try:
-            while not self.is_stopped:
-                if (subscribed := self._subscribed) is not None:
-                    present = time.monotonic()
-                    subscribed.member.polled(present)
-                    if subscribed.upkeep_due_at <= present or self._is_closing:
-                        assignment.in_hand.clear()
-                        await self._keep_up(subscribed)
-                if (state := assignment.current_state) is not None:
-                    if state.generation == assignment.current_generation:
-                        for record in assignment.current:
-                            state.position = record.offset + 1
-                            assignment.in_hand.record = record
-                            return record
-                    assignment.finish_current()
-                assignment.in_hand.clear()
-                assignment.metrics.polled()
-                await asyncio.sleep(0)
-                self._parts()
-                if not assignment.take_current():
-                    await self._wait_in_poll(NEVER)
-            assignment.in_hand.clear()
-            raise StopAsyncIteration
-        except ClientClosed:
-            if self._is_closing:
-                raise StopAsyncIteration from None
-            raise
+    def __anext__(self) -> Coroutine[Any, Any, ConsumerRecord[K_co, V_co]]:
+        return self._polls.__anext__()
 
-    async def _keep_up(self, subscribed: Subscribed) -> None:
-        """A poll's work for the subscription. Raises ClientClosed once another task has begun to close."""
-        subscribed.refuse_within_listener()
-        if not self._is_closing:
-            await subscribed.upkeep()
-        if self._is_closing:
-            raise ClientClosed("the consumer is being closed")
+    # Positions
 
-    async def _wait_in_poll(self, deadline: float) -> bool:
-        """Wait for records, the deadline or work for the subscription; the user counts as polling.
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue from an offset. Raises NotAssigned and ValueError."""
+        check_offset(offset)
+        self._assignment.seek(self._state(partition), offset, None)
 
-        Raises AuthenticationFailed if a broker refuses this client, NotAssigned if there is nothing to read.
+    def seek_to_beginning(self, *partitions: Partition) -> None:
+        """Continue from the first offset of the log, in these partitions or in all."""
+        self._reset(partitions, Reset.EARLIEST)
+
+    def seek_to_end(self, *partitions: Partition) -> None:
+        """Continue from the end (see `end_offsets`), in these partitions or in all."""
+        self._reset(partitions, Reset.LATEST)
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: Partition) -> None:
+        """Continue from the first record at or after a time, or the end; in these partitions or in all."""
+        check_number("timestamp_ms", timestamp_ms, 0)
+        self._reset(partitions, timestamp_ms)
+
+    async def seek_to_committed(
+        self, *partitions: Partition, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Continue from the committed offsets, which it returns; in these partitions or in all.
+
+        A partition without one begins by `auto_offset_reset`. So the records of a transaction that was
+        aborted are read again. Raises NotAssigned, RequestTimedOutLocally.
         """
-        self._parts()[1].check_refused()
-        if self.is_stopped:
-            return True
-        subscribed = self._subscribed
-        if not self._assignment.states and (subscribed is None or subscribed.selection is None):
-            raise NotAssigned("the consumer reads nothing: call `subscribe` or `assign` first")
-        if subscribed is None:
-            return await self._wait_until(deadline)
-        subscribed.refuse_within_listener()
-        if deadline <= time.monotonic():
-            return False
-        if subscribed.upkeep_due_at <= time.monotonic():
-            return True
-        member = subscribed.member
-        member.poll_begins(time.monotonic())
-        try:
-            await self._wait_until(min(deadline, subscribed.upkeep_due_at))
-        finally:
-            member.poll_ends(time.monotonic())
-        return True
+        group = self._grouped("seeking to committed offsets")
+        chosen = [state.tp for state in self._states(partitions or self._assignment.states)]
+        timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
+        committed = await group.offsets.fetch(chosen, timeout_ms)
+        self._assignment.seek_to_committed(committed)
+        return committed
+
+    def pause(self, *partitions: Partition) -> None:
+        """Return no records of these partitions from `poll` until `resume`; they keep their positions."""
+        for state in self._states(partitions):
+            self._assignment.pause(state)
+
+    def resume(self, *partitions: Partition) -> None:
+        """Undo `pause`. Raises NotAssigned."""
+        for state in self._states(partitions):
+            state.is_paused = False
+        self._polls.wake()
+
+    def paused(self) -> set[TopicPartition]:
+        """The paused partitions."""
+        return {tp for tp, state in self._assignment.states.items() if state.is_paused}
+
+    async def position(self, partition: Partition, *, timeout_ms: int | None = None) -> Offset:
+        """The offset of the next record. Waits while the broker must be asked for it.
+
+        Raises NotAssigned, RequestTimedOutLocally and the partition's own error.
+        """
+        state = self._state(partition)
+        if (held_back := self._assignment.first_held_back(state.tp)) is not None:
+            return Offset(held_back)
+        timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
+        deadline = time.monotonic() + timeout_ms / 1000
+        while state.position is None:
+            if state.error is not None:
+                raise state.error.again()
+            if not await self._polls.wait_until(deadline):
+                raise RequestTimedOutLocally(f"the position of {state.tp} was not found in {timeout_ms} ms")
+        return Offset(state.position)
+
+    def high_watermark(self, partition: Partition) -> Offset | None:
+        """The high watermark of the last fetch; None before the first."""
+        high_watermark = self._state(partition).high_watermark
+        return Offset(high_watermark) if high_watermark >= 0 else None
+
+    def lag(self, partition: Partition) -> int | None:
+        """The distance of the position to the end that the last fetch reported; None before the first fetch.
+
+        The end is the high watermark, with read_committed the last stable offset.
+        """
+        state = self._state(partition)
+        if state.end_offset < 0 or state.position is None:
+            return None
+        held_back = self._assignment.first_held_back(state.tp)
+        return max(0, state.end_offset - (state.position if held_back is None else held_back))
 
     # Offsets of the group
 
@@ -398,7 +392,7 @@ class Consumer(Positions, Generic[K_co, V_co]):
         made again since, REBALANCE_IN_PROGRESS (commit again after the next poll), RequestTimedOutLocally,
         InvalidConfiguration without a `group_id`.
         """
-        group, to_commit = self._grouped("committing"), self._to_commit(offsets)
+        group, to_commit = self._grouped("committing"), self._assignment.to_commit(offsets)
         timeout_ms = limit_ms(timeout_ms, self.config.default_api_timeout_ms)
         await group.commits.commit(to_commit, timeout_ms, of_records=offsets is not None)
 
@@ -413,21 +407,9 @@ class Consumer(Positions, Generic[K_co, V_co]):
         """
         if on_commit is not None:
             check_callable("on_commit", on_commit)
-        commits, to_commit = self._grouped("committing").commits, self._to_commit(offsets)
+        commits = self._grouped("committing").commits
+        to_commit = self._assignment.to_commit(offsets)
         return commits.commit_soon(to_commit, on_commit, of_records=offsets is not None)
-
-    def _to_commit(self, offsets: OffsetsOrRecords | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        to_commit = positions = self._assignment.consumed()
-        if offsets is not None:
-            to_commit = offsets_after(offsets)
-            if not isinstance(offsets, Mapping):
-                # The position has the leader epoch as well.
-                to_commit = {
-                    tp: own if (own := positions.get(tp, offset)).offset == offset.offset else offset
-                    for tp, offset in to_commit.items()
-                }
-        self._assignment.in_hand.committed(to_commit)
-        return to_commit
 
     @overload
     async def committed(
@@ -449,6 +431,27 @@ class Consumer(Positions, Generic[K_co, V_co]):
             return (await group.offsets.fetch([tp := partition_of(partitions)], timeout_ms))[tp]
         return await group.offsets.fetch(partitions_in(partitions), timeout_ms)
 
+    # Offsets of partitions
+
+    async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
+        """The first offset that each partition still has."""
+        offsets = await self._list(dict.fromkeys(partitions_in(partitions), EARLIEST))
+        return {tp: listed.offset for tp, listed in offsets.items()}
+
+    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, Offset]:
+        """The high watermark of each partition, with read_committed the last stable offset."""
+        offsets = await self._list(dict.fromkeys(partitions_in(partitions), LATEST))
+        return {tp: listed.offset for tp, listed in offsets.items()}
+
+    async def offsets_for_times(self, timestamps_ms: Timestamps) -> dict[TopicPartition, ListedOffset | None]:
+        """The first record at or after each time; None if no record is that recent."""
+        offsets = await self._list(checked_specs("timestamps_ms", timestamps_ms))
+        return {tp: listed if listed.offset >= 0 else None for tp, listed in offsets.items()}
+
+    async def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, ListedOffset]:
+        cluster = self._parts()[0]
+        return await list_offsets(cluster, specs, self.config.default_api_timeout_ms, self.config.isolation)
+
     # Metrics and topics
 
     def metrics(self) -> Metrics:
@@ -467,15 +470,26 @@ class Consumer(Positions, Generic[K_co, V_co]):
 
     # Inside
 
-    def _record_limit(self, max_records: int | None) -> int:
-        if max_records is None:
-            return self.config.max_poll_records
-        check_number("max_records", max_records, 1)
-        return max_records
+    def _grouped(self, what: str) -> GroupSession:
+        self._parts()
+        if self._group is None:
+            raise InvalidConfiguration(f"group_id={self.config.group_id!r}: {what} needs one")
+        return self._group
 
-    def _rebalance_is_due(self) -> bool:
-        """Whether the group needs a poll. The facade calls this, which counts as a poll, for each record."""
-        if self._subscribed is None:
-            return False
-        self._subscribed.member.polled(time.monotonic())
-        return self._subscribed.upkeep_due_at == -NEVER
+    def _reset(self, partitions: Collection[Partition], reset: int) -> None:
+        for state in self._states(partitions or self._assignment.states):
+            self._assignment.seek(state, None, reset)
+
+    def _state(self, partition: Partition) -> PartitionState:
+        return self._states([partition])[0]
+
+    def _states(self, partitions: Iterable[Partition]) -> list[PartitionState]:
+        self._parts()
+        return self._assignment.states_of(partitions)
+
+    def _parts(self) -> tuple[Cluster, Fetcher]:
+        if self._cluster is None or self._polls.fetcher is None:
+            state = "not started; use `async with Consumer(…)`" if self._cluster is None else "closed"
+            raise ClientClosed(f"the consumer is {state}")
+        self._check_loop()
+        return self._cluster, self._polls.fetcher

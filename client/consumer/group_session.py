@@ -25,7 +25,8 @@ from barnabas.client.consumer.group_offsets import CommittedOffsets, GroupCommit
 from barnabas.client.consumer.subscribed import NEVER, Subscribed
 from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.client.coordinators import CoordinatorLink
-from barnabas.client.errors import report_bug
+from barnabas.client.errors import CommitFailed, report_bug
+from barnabas.client.offsets import GroupMetadata
 from barnabas.client.reactions import REPEATED, Api, Reaction, reaction_to
 from barnabas.protocol.errors import BarnabasError, ErrorCode, UnknownMemberIdError, api_error
 from barnabas.protocol.ids import TopicPartition
@@ -87,6 +88,16 @@ class GroupSession(Subscribed):
         if selection is None:
             return True
         return selection.pattern is None and (topic in selection.topics or topic not in self._join.led_topics)
+
+    def metadata(self) -> GroupMetadata:
+        """Raises CommitFailed if the consumer is subscribed and not a member now."""
+        member = self.member
+        if self.selection is not None and not member.holds_generation:
+            raise CommitFailed(f"the consumer is not a member of group {self._group_id!r} now")
+        identity = member.identity
+        return GroupMetadata(
+            self._group_id, identity.generation_id, identity.member_id, member.group_instance_id
+        )
 
     async def unsubscribe(self) -> None:
         """Release all partitions and leave the group; then raises the listener's exception, if any."""

@@ -131,7 +131,7 @@ def test_a_stopped_member_finishes_its_record_commits_and_leaves(group: Group, s
 
         def stop() -> None:
             if stops_at == 29:
-                wait_for(lambda: len(seen) == 30 and consumer._client._arrived._waiters, "a waiting poll")
+                wait_for(lambda: len(seen) == 30 and consumer._polls.arrived._waiters, "a waiting poll")
             consumer.stop()
 
         stopper = threading.Thread(target=stop)

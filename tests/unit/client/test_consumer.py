@@ -447,7 +447,7 @@ async def test_stopping_ends_waiting_calls_with_nothing(cluster: FakeCluster) ->
     async with reading(cluster) as consumer:
         calls = (consumer.poll(60_000), consumer.getmany(T0, timeout_ms=60_000))
         for call, nothing in zip(calls, ([], {}), strict=True):
-            consumer.is_stopped = consumer._has_returned_stop = False
+            consumer._polls.is_stopped = consumer._polls._has_returned_stop = False
             waiting = asyncio.create_task(call)
             await until(lambda: cluster.requests(ApiKey.FETCH))
             await asyncio.to_thread(consumer.stop)

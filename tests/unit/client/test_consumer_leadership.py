@@ -286,7 +286,7 @@ async def test_a_position_that_is_given_back_after_a_topic_was_made_again_skips_
         fill(cluster.partition("t"), 1_000, 1_060)
         assert await read(consumer, 10, 10) == values(1_000, 1_010)
         consumer._assignment.rewind({T0: 25})
-        consumer._can_go_on()
+        consumer._polls.wake()
         assert await read(consumer, 50) == values(1_010, 1_060)
 
 

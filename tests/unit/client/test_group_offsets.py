@@ -234,7 +234,7 @@ async def test_a_commit_of_a_partition_that_does_not_exist_names_it_after_the_ti
 async def make_again(coordinator: Coordinator, consumer: Consumer) -> None:
     """Make "t" again while the consumer fetches nothing, so that nothing shows it the change."""
     consumer.pause(*consumer.assignment())
-    fetcher = consumer._fetcher
+    fetcher = consumer._polls.fetcher
     assert fetcher is not None
     await until(lambda: not fetcher._fetches)
     coordinator.cluster.add_topic("t", 6)
