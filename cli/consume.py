@@ -48,7 +48,7 @@ from barnabas.cli.record_lines import (
 from barnabas.client.admin.offset_reset import within
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.consumer import Consumer
-from barnabas.client.consumer.subscription import select
+from barnabas.client.consumer.subscription import RebalanceListener, select
 from barnabas.client.isolation import ISOLATION_LEVELS
 from barnabas.client.metadata import TopicInfo
 from barnabas.common.settings import LONG_MAX
@@ -56,6 +56,7 @@ from barnabas.protocol.ids import NO_TOPIC_ID, Offset, TopicPartition
 
 _POLL_MS: Final = 1_000
 _COMMIT_MS: Final = 1_000
+_LOOK_FOR_TOPICS_MS: Final = 5_000
 _MAX_POLL_RECORDS: Final = 5_000
 
 
@@ -102,10 +103,7 @@ def _run(options: argparse.Namespace) -> int:
         raise CommandError("--group: the group decides the partitions and the start", USAGE)
     if options.until is not None and (options.follow or options.group is not None):
         raise CommandError("--until: expected neither --follow nor --group, which have no end", USAGE)
-    try:
-        return run_async(_consume(options, chosen_bootstrap(options), sys.stdout.buffer))
-    except asyncio.CancelledError:
-        return TERMINATED
+    return run_async(_consume(options, chosen_bootstrap(options), sys.stdout.buffer))
 
 
 class _Progress:
@@ -149,6 +147,7 @@ async def _consume(options: argparse.Namespace, bootstrap: str, out: BinaryIO) -
         settings = {
             "auto_offset_reset": "earliest",
             "allow_auto_create_topics": False,
+            "metadata_max_age_ms": _LOOK_FOR_TOPICS_MS,
             **client_settings(options, ConsumerConfig),
         }
         if options.isolation is not None:
@@ -165,7 +164,10 @@ async def _consume(options: argparse.Namespace, bootstrap: str, out: BinaryIO) -
             ends = None
             if options.group is not None:
                 consumer.subscribe(options.topics or None, pattern=options.pattern)
-                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _end, asyncio.current_task())
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.stop)
+            elif options.follow and options.partition is None:
+                listener = _Start(consumer, set(partitions), options.start)
+                consumer.subscribe(options.topics or None, pattern=options.pattern, listener=listener)
             else:
                 if not options.follow:
                     offsets = await _offsets_at(
@@ -175,7 +177,21 @@ async def _consume(options: argparse.Namespace, bootstrap: str, out: BinaryIO) -
                 consumer.assign(partitions)
                 await _seek(consumer, partitions, options.start)
             await _print_records(consumer, ends, options.max, format_record, out, progress)
-        return OK
+        return TERMINATED if consumer.is_stopped else OK
+
+
+@dataclass
+class _Start(RebalanceListener):
+    """Begins at the chosen place of the partitions that are there; those added later begin at their start."""
+
+    consumer: Consumer
+    partitions: set[TopicPartition]
+    start: Place | None
+
+    async def on_partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+        if begun := partitions & self.partitions:
+            self.partitions -= begun
+            await _seek(self.consumer, list(begun), self.start)
 
 
 async def _find_topics(
@@ -198,11 +214,6 @@ def _partitions_of(topic: TopicInfo, chosen: Sequence[int] | None) -> list[Topic
         TopicPartition(topic.name, partition)
         for partition in (range(len(topic.partitions)) if chosen is None else sorted(set(chosen)))
     ]
-
-
-def _end(task: asyncio.Task[Any] | None) -> None:
-    if task is not None:
-        task.cancel()
 
 
 async def _seek(consumer: Consumer, partitions: Sequence[TopicPartition], start: Place | None) -> None:
@@ -246,7 +257,7 @@ async def _print_records(
     progress.is_following = ends is None
     left = {} if ends is None else ends.offsets
     last_output = time.monotonic()
-    while limit is None or progress.shown < limit:
+    while not consumer.is_stopped and (limit is None or progress.shown < limit):
         if ends is not None:
             at_end = [tp for tp, end in left.items() if await consumer.position(tp) >= end]
             await ends.check_topics(consumer)

@@ -7,31 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.cli.consume import Moment, _consume, _seek, place
+from barnabas.cli.consume import Moment, _consume, place
 from barnabas.cli.exit_codes import FAILED, NOT_FOUND, USAGE, exit_code_of
 from barnabas.cli.main import build_parser, main
-from barnabas.client.consumer.consumer import Consumer
 from barnabas.protocol.errors import BarnabasError
-from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
 from tests.support.batches import build_batch
 from tests.support.fake_broker import FakeCluster
+from tests.support.waiting import until
 
 from ..client.test_consumer import fill
-
-T0 = TopicPartition("t", 0)
-
-
-@pytest.mark.parametrize(("start", "position"), [(0, 5), (7, 7), (20, 20), (1_000, 20)])
-async def test_an_offset_outside_the_log_means_its_nearest_end(start: int, position: int) -> None:
-    async with FakeCluster() as cluster:
-        cluster.add_topic("t")
-        fill(cluster.partition("t"), 0, 20)
-        cluster.partition("t").delete_records(5)
-        async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-            consumer.assign([T0])
-            await _seek(consumer, [T0], start)
-            assert await consumer.position(T0) == position
 
 
 @pytest.mark.parametrize(
@@ -68,6 +53,9 @@ def test_another_text_is_no_place(text: str) -> None:
         (["t", "--from", "-100", "--until", "2"], ["t-1 0", "t-1 1"]),
         (["t", "--from", "-12", "--until", "-10"], ["t-0 8", "t-0 9"]),
         (["t", "--until", "0"], []),
+        (["t", "--partition", "0", "--from", "0", "--max", "1"], ["t-0 5"]),
+        (["t", "--from", "19"], ["t-0 19"]),
+        (["t", "--from", "1000"], []),
         (["t", "--from", "@8", "--until", "@10"], ["t-0 8", "t-0 9", "t-1 8", "t-1 9"]),
         (["t", "--partition", "1", "--from", "@8", "--until", "@99"], ["t-1 8", "t-1 9"]),
         (["other", "t", "t", "--partition", "0", "--from", "-1"], ["other-0 2", "t-0 19"]),
@@ -154,3 +142,18 @@ async def test_a_topic_that_is_deleted_meanwhile_is_not_found() -> None:
     error, _ = await _consumed_across(lambda cluster: cluster.delete_topic("t"))
     assert "there is no topic 't'" in str(error)
     assert exit_code_of(error) == NOT_FOUND
+
+
+async def test_topics_that_come_later_are_followed_from_their_start() -> None:
+    out = io.BytesIO()
+    words = r"--pattern t.* --follow --from -1 --max 3 --set metadata.max.age.ms=20 --template %t-%p:%o\n"
+    options = build_parser("consume").parse_args(["consume", *words.split()])
+    async with FakeCluster() as cluster:
+        cluster.add_topic("t")
+        fill(cluster.partition("t"), 0, 20)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            tasks.create_task(_consume(options, cluster.bootstrap, out))
+            await until(out.getvalue)
+            cluster.add_topic("t2")
+            fill(cluster.partition("t2"), 0, 2)
+    assert out.getvalue().split() == [b"t-0:19", b"t2-0:0", b"t2-0:1"]
