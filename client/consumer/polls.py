@@ -96,7 +96,8 @@ class Polls:
             while not self.is_stopped:
                 if (subscribed := self.subscribed) is not None:
                     present = time.monotonic()
-                    subscribed.member.polled(present)
+                    if subscribed.member is not None:
+                        subscribed.member.polled(present)
                     if subscribed.upkeep_due_at <= present or self.is_closing:
                         assignment.in_hand.clear()
                         await self._keep_up(subscribed)
@@ -122,10 +123,11 @@ class Polls:
 
     def rebalance_is_due(self) -> bool:
         """Whether the group needs a poll. The facade calls this, which counts as a poll, for each record."""
-        if self.subscribed is None:
+        if (subscribed := self.subscribed) is None:
             return False
-        self.subscribed.member.polled(time.monotonic())
-        return self.subscribed.upkeep_due_at == -NEVER
+        if subscribed.member is not None:
+            subscribed.member.polled(time.monotonic())
+        return subscribed.upkeep_due_at == -NEVER
 
     async def _keep_up(self, subscribed: Subscribed) -> None:
         """A poll's work for the subscription. Raises ClientClosed once another task has begun to close."""
@@ -156,11 +158,13 @@ class Polls:
         if subscribed.upkeep_due_at <= time.monotonic():
             return True
         member = subscribed.member
-        member.poll_begins(time.monotonic())
+        if member is not None:
+            member.poll_begins(time.monotonic())
         try:
             await self.wait_until(min(deadline, subscribed.upkeep_due_at))
         finally:
-            member.poll_ends(time.monotonic())
+            if member is not None:
+                member.poll_ends(time.monotonic())
         return True
 
     async def wait_until(self, deadline: float) -> bool:

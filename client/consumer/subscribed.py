@@ -13,11 +13,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignment import Assignment
+from barnabas.client.consumer.group_membership import Membership
 from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.protocol.errors import ErrorCode, LocalError
 from barnabas.protocol.ids import TopicPartition
@@ -26,20 +27,11 @@ from barnabas.protocol.messages.metadata import MetadataRequest
 NEVER: Final = float("inf")
 
 
-class PollWatch(Protocol):
-    """Notes the times of polls."""
-
-    def polled(self, now: float, /) -> None: ...
-
-    def poll_begins(self, now: float, /) -> None: ...
-
-    def poll_ends(self, now: float, /) -> None: ...
-
-
 class Subscribed(ABC):
     """``wake`` wakes a waiting poll, for `upkeep`."""
 
-    member: PollWatch
+    member: Membership | None = None
+    """Notes the times of polls in a group."""
 
     def __init__(
         self, cluster: Cluster, config: ConsumerConfig, assignment: Assignment, wake: Callable[[], None]

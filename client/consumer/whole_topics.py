@@ -15,23 +15,13 @@ from collections.abc import Callable
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.assignment import Assignment
-from barnabas.client.consumer.subscribed import NEVER, PollWatch, Subscribed
+from barnabas.client.consumer.subscribed import NEVER, Subscribed
 from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.client.errors import report_bug
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
 from barnabas.protocol.ids import TopicPartition
 
 log = logging.getLogger(__name__)
-
-
-class _NoMember(PollWatch):
-    """A consumer without a group may poll as seldom as it likes."""
-
-    def polled(self, now: float, /) -> None: ...
-
-    def poll_begins(self, now: float, /) -> None: ...
-
-    def poll_ends(self, now: float, /) -> None: ...
 
 
 class WholeTopics(Subscribed):
@@ -41,7 +31,6 @@ class WholeTopics(Subscribed):
         self, cluster: Cluster, config: ConsumerConfig, assignment: Assignment, wake: Callable[[], None]
     ) -> None:
         super().__init__(cluster, config, assignment, wake)
-        self.member = _NoMember()
         self._failure: BaseException | None = None
         self._search: asyncio.Task[None] | None = None
         """Looks for the topics of a pattern."""
