@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
+from operator import itemgetter, length_hint
 from typing import Final
 
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.measurements import ConsumerMetrics
+from barnabas.client.consumer.measurements import ConsumerMetrics, distances
 from barnabas.client.consumer.partition_state import AnyRecord, PartitionState, Reset, reset_of
 from barnabas.client.errors import BarnabasError, NotAssigned, RecordDeserializationError, report_bug
+from barnabas.client.metrics import Metrics
 from barnabas.client.offsets import (
     OffsetAndMetadata,
     OffsetsOrRecords,
@@ -160,7 +161,7 @@ class Assignment:
     def close(self) -> None:
         for task in self._searches:
             task.cancel()
-        self.finish_current()
+        self._drop_current()
         self.states.clear()
         self._turns.clear()
 
@@ -175,6 +176,14 @@ class Assignment:
                 if (first := held_back.get(tp, state.position)) < state.position:
                     consumed[tp] = OffsetAndMetadata(first)
         return consumed
+
+    def snapshot(self) -> Metrics:
+        """The measurements of `CONSUMER_METRICS` that are the consumer's own. Any thread."""
+        # Copies, because their threads may change them meanwhile.
+        states, held_back = list(self.states.values()), self.held_back.copy()
+        metrics = self.metrics.snapshot(length_hint(self.current) + len(held_back))
+        metrics["assigned-partitions"] = len(states)
+        return metrics | distances(states, first_offsets(held_back))
 
     def to_commit(self, offsets: OffsetsOrRecords | None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The positions, or the offsets that the user names; records before them are processed."""
@@ -237,14 +246,20 @@ class Assignment:
 
     def give_back(self) -> None:
         """Rewind to the records held back."""
-        firsts = first_offsets(self.held_back)
-        self.held_back.clear()
-        self.rewind(firsts)
+        records, self.held_back = self.held_back, deque()
+        self.take_back(records)
+
+    def take_back(self, records: Sequence[AnyRecord]) -> None:
+        """Rewind to records that were collected and that the user did not get."""
+        self.metrics.records -= len(records)
+        self.rewind(first_offsets(records))
         self._changed()
 
     def _forget_held_back(self, tp: TopicPartition) -> None:
         if self.held_back:
-            self.held_back = deque(record for record in self.held_back if record[:2] != tp)
+            kept = deque(record for record in self.held_back if record[:2] != tp)
+            self.metrics.records -= len(self.held_back) - len(kept)
+            self.held_back = kept
 
     def put_back(self) -> None:
         self.rewind(self.in_hand.offsets())
@@ -258,7 +273,7 @@ class Assignment:
             self.rewind({state.tp: first})
         if self.current_state is state:
             position = state.position
-            self.finish_current()
+            self._drop_current()
             state.rewind(position)
 
     async def _search(self, generations: dict[PartitionState, int], fetch: FetchCommitted) -> None:
@@ -343,8 +358,7 @@ class Assignment:
                 state.error = damage
             except BaseException:
                 # Of a deserializer, as KeyboardInterrupt: the records that were taken are not lost.
-                self.rewind(in_hand)
-                self._changed()
+                self.take_back(records)
                 raise
             made_room = made_room or state.buffered_bytes < before
             self.metrics.bytes += before - state.buffered_bytes
@@ -381,13 +395,17 @@ class Assignment:
         remaining, state = list(self.current), self.current_state
         self.current, self.current_state = iter(()), None
         if state is None or state.generation != self.current_generation:
+            self.metrics.records -= len(remaining)
             return []
         state.position = state.taken_offset
         return remaining
 
+    def _drop_current(self) -> None:
+        self.metrics.records -= len(self.finish_current())
+
     def _leave_current(self, state: PartitionState) -> None:
         if self.current_state is state:
-            self.finish_current()
+            self._drop_current()
 
     def _raise_overdue_error(self, only: Collection[TopicPartition]) -> None:
         """Raise the error of a partition that failed in the last poll, if it persists."""

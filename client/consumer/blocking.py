@@ -196,8 +196,7 @@ class Consumer(BlockingClient[_Consumer[K_co, V_co]], Generic[K_co, V_co]):
             if polled.set_running_or_notify_cancel():
                 polled.set_result(records)
             else:
-                self._assignment.rewind(first_offsets(records))
-                self._polls.wake()
+                self._assignment.take_back(records)
                 self._in_hand.firsts = {}
 
         try:

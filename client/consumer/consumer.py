@@ -455,9 +455,7 @@ class Consumer(Client, Generic[K_co, V_co]):
     # Metrics and topics
 
     def metrics(self) -> Metrics:
-        # A list, because the loop may change the assignment meanwhile.
-        states = list(self._assignment.states.values())
-        return super().metrics() | self._assignment.metrics.snapshot(states)
+        return super().metrics() | self._assignment.snapshot()
 
     async def partitions_for(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from barnabas.client.consumer.partition_state import PartitionState
 from barnabas.client.metrics import CLIENT_METRICS, Metrics, Recent, since
+from barnabas.protocol.ids import TopicPartition
 
 CONSUMER_METRICS: Final = CLIENT_METRICS | {
     "records-consumed-total": "records handed out, those in hand included",
-    "bytes-consumed-total": "bytes of the batches of these records, as fetched",
+    "bytes-consumed-total": "bytes of the batches that were read, each time that they were fetched",
     "fetch-total": "fetches answered",
     "fetch-latency-avg": "ms from a fetch to its answer, the broker's wait for records included",
     "fetch-latency-max": "the longest such time, in ms",
@@ -46,6 +47,9 @@ class ConsumerMetrics:
     """Changed on the consumer's event loop. Times without a value have not been yet."""
 
     records: int = 0
+    """Records taken from batches, but for those that were given back before they were handed out."""
+    handed_out: int = 0
+    """The last count of a snapshot; a counter must not decrease."""
     bytes: int = 0
     fetches: int = 0
     commits: int = 0
@@ -89,14 +93,13 @@ class ConsumerMetrics:
         self.heard_at = time.monotonic()
         self.heartbeat_latency_ms.add((self.heard_at - sent_at) * 1000)
 
-    def snapshot(self, states: Iterable[PartitionState]) -> Metrics:
-        """With the distances of these partitions, as of the last fetch of each."""
-        partitions = list(states)
+    def snapshot(self, waiting: int) -> Metrics:
+        """``waiting`` records are taken and not handed out yet."""
+        self.handed_out = max(self.handed_out, self.records - waiting)
         metrics: Metrics = {
-            "records-consumed-total": self.records,
+            "records-consumed-total": self.handed_out,
             "bytes-consumed-total": self.bytes,
             "fetch-total": self.fetches,
-            "assigned-partitions": len(partitions),
             "commit-total": self.commits,
             "rebalance-total": self.rebalances,
             "failed-rebalance-total": self.failed_rebalances,
@@ -116,13 +119,16 @@ class ConsumerMetrics:
         self.commit_latency_ms.put(metrics, "commit-latency")
         self.rebalance_latency_ms.put(metrics, "rebalance-latency")
         self.heartbeat_latency_ms.put(metrics, "heartbeat-response-time")
-        return metrics | distances(partitions)
+        return metrics
 
 
-def distances(states: Iterable[PartitionState]) -> Metrics:
-    """``records-lag-max`` and ``records-lead-min`` of the partitions that were fetched at least once."""
+def distances(states: Iterable[PartitionState], held_back: Mapping[TopicPartition, int]) -> Metrics:
+    """``records-lag-max`` and ``records-lead-min`` of the partitions that were fetched, as of the last fetch.
+
+    ``held_back`` has the offset of the next record where it is before the position.
+    """
     fetched = [
-        (state.position, state.end_offset, state.log_start_offset)
+        (held_back.get(state.tp, state.position), state.end_offset, state.log_start_offset)
         for state in states
         if state.position is not None and state.end_offset >= 0 and state.log_start_offset >= 0
     ]

@@ -20,6 +20,8 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 
+from .test_blocking import ThreadedCluster
+from .test_consumer import fill
 from .test_producer import refuse
 
 T0 = TopicPartition("t", 0)
@@ -86,7 +88,7 @@ def test_times_are_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     producer.answered(1.5, throttle_time_ms=3)
     producer.buffer_wait_s = 1.5
     clock.now += 2
-    counted = consumer.snapshot([])
+    counted = consumer.snapshot(0)
     for name in ("commit-latency", "rebalance-latency", "heartbeat-response-time", "time-between-poll"):
         assert counted[f"{name}-avg"] == counted[f"{name}-max"] == 1_500
     assert (counted["fetch-latency-avg"], counted["fetch-throttle-time-avg"]) == (1_500, 3)
@@ -171,7 +173,7 @@ def test_lag_and_lead(
 ) -> None:
     names = ("records-lag-max", "records-lead-min")
     expected = {} if lag_and_lead is None else dict(zip(names, lag_and_lead, strict=True))
-    assert distances([fetched_state(*state) for state in states]) == expected
+    assert distances([fetched_state(*state) for state in states], {}) == expected
 
 
 async def test_a_consumer_counts_what_it_hands_out(cluster: FakeCluster) -> None:
@@ -188,6 +190,9 @@ async def test_a_consumer_counts_what_it_hands_out(cluster: FakeCluster) -> None
         assert (counted["records-lag-max"], counted["records-lead-min"]) == (60, 40)
         assert (counted["records-consumed-total"], counted["assigned-partitions"]) == (40, 1)
         async for record in consumer:
+            if record.offset == 49:
+                counted = consumer.metrics()
+                assert (counted["records-consumed-total"], counted["records-lag-max"]) == (50, 50)
             if record.offset == 99:
                 break
         await consumer.commit()
@@ -195,6 +200,11 @@ async def test_a_consumer_counts_what_it_hands_out(cluster: FakeCluster) -> None
             while consumer.metrics()["heartbeat-total"] == 0:
                 await consumer.poll(10)
         counted = consumer.metrics()
+        consumer.seek_to_beginning()
+        await consumer.getone()
+        # The other 99 are given back.
+        consumer.pause(T0)
+        assert consumer.metrics()["records-consumed-total"] == 101
     assert (counted["records-consumed-total"], counted["records-lag-max"]) == (100, 0)
     assert counted["bytes-consumed-total"] == sum(map(len, batches))
     assert counted["fetch-total"] >= 1
@@ -203,6 +213,28 @@ async def test_a_consumer_counts_what_it_hands_out(cluster: FakeCluster) -> None
     assert (counted["rebalance-total"], counted["failed-rebalance-total"]) == (1, 0)
     assert counted["commit-total"] >= 1
     assert counted.keys() == CONSUMER_METRICS.keys()
+
+
+def test_records_that_the_blocking_consumer_holds_back_are_not_consumed() -> None:
+    """It counted them when they arrived, and again after they were given back."""
+    cluster = ThreadedCluster()
+    try:
+        cluster.do(lambda: cluster.fake.add_topic("t"))
+        cluster.do(lambda: fill(cluster.fake.partition("t"), 0, 10))
+        with blocking.Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([T0])
+            assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
+            counted = consumer.metrics()
+            names = ("records-consumed-total", "records-lag-max", "records-lead-min")
+            assert [counted[name] for name in names] == [3, 7, 3]
+            # Gives the records back, and fetches them again.
+            assert len(consumer.getmany(T0, max_records=2)[T0]) == 2
+            consumer.pause(T0)
+            consumer.resume(T0)
+            assert [next(consumer).offset for _ in range(5)] == [5, 6, 7, 8, 9]
+            assert consumer.metrics()["records-consumed-total"] == 10
+    finally:
+        cluster.stop()
 
 
 # ---- all clients
