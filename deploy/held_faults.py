@@ -10,6 +10,7 @@ Any thread; calls block and are bounded, `async with` waits in a thread.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 import warnings
@@ -134,6 +135,7 @@ class HeldFaults:
         self._rules_at: dict[int, set[str]] = {id: set() for id in cluster.broker_ids}
         """Broker whose process has served → the names of the fault rules that this has, or may have."""
         self._is_closed = False
+        self.owner_pid = os.getpid()
 
     def close(self) -> None:
         """The cluster ends: a fault that ends later changes nothing. Waits for a change under way."""
@@ -171,6 +173,9 @@ class HeldFaults:
         Raises TimeoutError, DeployError for a server that does not start, and the error of a broker that did
         not answer, which may have a rule until the next fault begins or ends.
         """
+        if self.owner_pid != os.getpid():
+            # A forked child that leaves the block; the lock may be that of a thread which it does not have.
+            return
         with self._lock:
             if self._is_closed:
                 return

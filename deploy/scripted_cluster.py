@@ -9,9 +9,12 @@ Any thread; calls block and are bounded. `Cluster.aio` has the same calls for a 
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 import time
 import uuid
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
@@ -74,7 +77,7 @@ class Cluster:
         self._options = options
         self._directory = directory
         self._keeps = keeps
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._removal: weakref.finalize[..., Self] | None = None
         self._running: _Running | None = None
 
     def start(self) -> Self:
@@ -83,8 +86,8 @@ class Cluster:
             raise DeployError("the cluster runs already")
         options, directory = self._options, self._directory
         if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="barnabas-", ignore_cleanup_errors=True)
-            directory = self._temporary.name
+            directory = tempfile.mkdtemp(prefix="barnabas-")
+            self._removal = weakref.finalize(self, _remove, directory, os.getpid())
         local = None
         try:
             local = LocalCluster(
@@ -104,9 +107,9 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """End all processes, and remove the temporary directory. Idempotent."""
+        """End all processes, and remove the temporary directory. Idempotent; a forked child ends nothing."""
         running, self._running = self._running, None
-        if running is not None:
+        if running is not None and running.faults.owner_pid == os.getpid():
             try:
                 running.faults.close()
                 running.admin.close()
@@ -123,9 +126,8 @@ class Cluster:
                     local.kill_all()
                     local.close()
         finally:
-            if self._temporary is not None:
-                self._temporary.cleanup()
-                self._temporary = None
+            if self._removal is not None:
+                self._removal()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -147,6 +149,8 @@ class Cluster:
     def _run(self) -> _Running:
         if self._running is None:
             raise DeployError("the cluster does not run: use it in a `with` block, or call start() first")
+        if self._running.faults.owner_pid != os.getpid():
+            raise DeployError("the cluster belongs to the parent process, and a forked child cannot use it")
         return self._running
 
     @property
@@ -443,6 +447,11 @@ class AioCluster:
 
     def admin(self, *, user: str = ADMIN, **settings: Any) -> asynchronous.Admin:
         return asynchronous.Admin(**self._cluster.client_settings("barnabas", user), **settings)
+
+
+def _remove(directory: str, owner_pid: int) -> None:
+    if owner_pid == os.getpid():
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def local_cluster(

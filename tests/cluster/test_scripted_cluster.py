@@ -3,6 +3,7 @@
 One cluster serves all tests; each finds it whole.
 """
 
+import os
 import re
 import runpy
 import time
@@ -221,6 +222,28 @@ def test_a_wrong_argument_of_a_fault_is_named_at_once(cluster: Cluster) -> None:
     ]:
         with pytest.raises((BarnabasError, TypeError, ValueError), match=said):
             make()
+
+
+def test_a_forked_child_that_leaves_the_blocks_ends_nothing(cluster: Cluster) -> None:
+    directory = cluster._local.directory
+    with cluster.paused(1) as fault:
+        child = os.fork()
+        if child == 0:
+            refused = False
+            try:
+                fault.__exit__()
+                try:
+                    cluster.create_topic("of-the-child")
+                except DeployError as error:
+                    refused = "belongs to the parent process" in str(error)
+                cluster.close()
+                assert cluster._removal is not None
+                cluster._removal()
+            finally:
+                os._exit(0 if refused else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert states(cluster) == ["paused", "running", "running"]
+        assert directory.is_dir()
 
 
 async def test_the_loop_runs_on_while_a_fault_begins_and_ends(cluster: Cluster) -> None:
