@@ -1,7 +1,6 @@
-"""OpenTelemetry and Prometheus read what clients measure."""
+"""OpenTelemetry reads what clients measure."""
 
 import gc
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from prometheus_client import CollectorRegistry, generate_latest
 
 from barnabas.client import telemetry
 from barnabas.client.admin.admin import Admin
@@ -169,15 +167,3 @@ def test_the_page_explains_each_measurement() -> None:
     of_consumer = {name: text for name, text in CONSUMER_METRICS.items() if name not in CLIENT_METRICS}
     for names in (CLIENT_METRICS, own, of_consumer):
         assert "\n".join(f"| `{name}` | {text} |" for name, text in names.items()) + "\n\n" in PAGE + "\n"
-
-
-def test_prometheus_reads_the_clients_as_the_page_shows() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    (code,) = (block for block in blocks if "prometheus_client" in block)
-    names: dict[str, Any] = {}
-    exec(code.partition("\nstart_http_server(")[0], names)
-    registry = CollectorRegistry()
-    registry.register(names["Measurements"](orders=producer("p", 3)))
-    page = generate_latest(registry).decode()
-    assert 'barnabas_record_send_total{client="orders"} 3.0' in page
-    assert "# TYPE barnabas_metadata_age gauge" in page
