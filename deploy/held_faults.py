@@ -164,7 +164,12 @@ class HeldFaults:
                 self._settle_rules()
             except BaseException as error:
                 self._held.remove(fault)
-                self._settle(fault, waits=isinstance(error, Exception))
+                is_interrupted = not isinstance(error, Exception)
+                if is_interrupted and isinstance(fault, ServerFault):
+                    # It may have a signal that it has not followed yet.
+                    with suppress(DeployError):
+                        self._inject("kill", fault.server)
+                self._settle(fault, waits=not is_interrupted)
                 raise
 
     def end(self, fault: Fault, *, waits: bool = True) -> None:
@@ -296,8 +301,8 @@ class HeldFaults:
         if not broker.is_alive and (is_ended or _FULL_DISK not in names):
             self._note_surprise(server)
             self._rules_at.pop(broker_id, None)
-            self._cluster.launch_broker(broker_id)
             self._unready.add(broker_id)
+            self._cluster.launch_broker(broker_id)
             self._taken_down.discard(server)
             if self._names(ZOOKEEPER):
                 # It ends if it waits for ZooKeeper for too long.
@@ -311,9 +316,9 @@ class HeldFaults:
         reachable = self._unready - self._unreachable()
         if reachable:
             self._cluster.wait_ready(_START_TIMEOUT_S, must_run=reachable, excused=self._hindered())
-            self._unready -= reachable
             for broker_id in reachable:
                 self._rules_at.setdefault(broker_id, set())
+            self._unready -= reachable
 
     def _hold_back(self, broker_id: int) -> None:
         """Let the faults that do not end a broker hold at a new process, too."""

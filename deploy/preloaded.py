@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from barnabas.deploy.process import start_child
+from barnabas.deploy.process import start_child, uninterrupted
 
 _FORKS: Final = sys.platform == "linux"
 _TIMEOUT_S: Final = 60.0
@@ -63,7 +63,6 @@ class BrokerForks:
             )
         self._socket = ours
         self._answers = ours.makefile("rb")
-        self._lock = threading.Lock()
         self._environment = _read_at_start(os.environ)
 
     @property
@@ -92,19 +91,28 @@ class BrokerForks:
                 "log_file": str(log_file.absolute()),
                 "environment": dict(environment),
                 "directory": os.getcwd(),
-            }
+            },
+            undo=_kill_fork,
         )
         if isinstance(started, str):
             raise OSError(started)
         return ForkedBroker(started, self._ask)
 
-    def _ask(self, request: Mapping[str, object]) -> Any:
-        with self._lock:
+    def _ask(self, request: Mapping[str, object], undo: Callable[[Any], object] = id) -> Any:
+        def exchange() -> Any:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
             answer = self._answers.readline()
-        if not answer:
-            raise ConnectionResetError("the process that forks brokers has ended")
-        return json.loads(answer)
+            if not answer:
+                raise ConnectionResetError("the process that forks brokers has ended")
+            return json.loads(answer)
+
+        # One thread makes all exchanges. An answer that nobody reads would be read as the next one.
+        return uninterrupted(exchange, undo)
+
+
+def _kill_fork(started: int | str) -> None:
+    if isinstance(started, int):
+        os.killpg(started, signal.SIGKILL)
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:

@@ -23,9 +23,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from barnabas.protocol.errors import LocalError
+
+T = TypeVar("T")
 
 POLL_INTERVAL_S = 0.01
 _HAS_DEATH_SIGNAL = sys.platform == "linux"
@@ -356,7 +358,7 @@ def start_child(
                 raise
         return child
 
-    return _spawner().run(start)
+    return uninterrupted(start, undo=subprocess.Popen.kill)
 
 
 def death_pact() -> Callable[[], None]:
@@ -373,42 +375,43 @@ def death_pact() -> Callable[[], None]:
     return run_in_child
 
 
-class _Spawner:
-    """One thread that lives as long as this process and starts all children.
+def uninterrupted(work: Callable[[], T], undo: Callable[[T], object] = id) -> T:
+    """The outcome of work in the thread that starts children, which no signal interrupts.
+
+    If one interrupts the caller, it waits for the outcome and undoes that.
+    """
+    done: Future[T] = Future()
+    _spawner().put(lambda: _complete(done, work))
+    try:
+        return done.result()
+    except BaseException:
+        if done.exception(timeout=10.0) is None:
+            undo(done.result())
+        raise
+
+
+def _complete(done: Future[T], work: Callable[[], T]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - handed to the thread that asked
+        done.set_exception(error)
+
+
+@cache
+def _spawner() -> queue.SimpleQueue[Callable[[], None]]:
+    """The work of one thread that lives as long as this process and starts all children.
 
     The kernel sends the parent-death signal when the *thread* that started a child ends. A cluster may be
     started from a pool's thread that ends long before the program does, so children get this thread instead.
     """
+    work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
-    def __init__(self) -> None:
-        self._work: queue.SimpleQueue[
-            tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]
-        ] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="barnabas-spawner", daemon=True).start()
-
-    def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        done: Future[subprocess.Popen[bytes]] = Future()
-        self._work.put((start, done))
-        try:
-            return done.result()
-        except BaseException:
-            # A signal's exception interrupts this wait, not the start: the process must not continue.
-            if done.exception(timeout=10.0) is None:
-                done.result().kill()
-            raise
-
-    def _run(self) -> None:
+    def run() -> None:
         while True:
-            start, done = self._work.get()
-            try:
-                done.set_result(start())
-            except BaseException as error:  # noqa: BLE001 - handed to the thread that asked
-                done.set_exception(error)
+            work.get()()
 
-
-@cache
-def _spawner() -> _Spawner:
-    return _Spawner()
+    threading.Thread(target=run, name="barnabas-spawner", daemon=True).start()
+    return work
 
 
 class _Watcher:

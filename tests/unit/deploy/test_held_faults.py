@@ -10,7 +10,9 @@ import pytest
 
 from barnabas.client.admin.fault_rules import FaultCounts, FaultRuleState
 from barnabas.common.fault_rules import FaultRule
+from barnabas.deploy import held_faults
 from barnabas.deploy.direct_admin import DirectAdmin
+from barnabas.deploy.faults import Aim
 from barnabas.deploy.held_faults import HeldFaults, LinkFault, ProtocolFault, ServerFault
 from barnabas.deploy.links import Rule, RuleKind
 from barnabas.deploy.local import LocalCluster
@@ -211,6 +213,20 @@ def test_a_broker_that_resumes_without_reaching_the_others_loses_the_rules_of_en
             dropped.__exit__()
             assert [*admin.rules[1]] == ["dropped"]
         assert admin.rules[1] == {}
+
+
+def test_a_server_that_got_a_signal_before_an_interruption_ends_and_starts_again(
+    held: HeldFaults, cluster: _Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inject(_: object, name: str, aim: Aim) -> None:
+        if name == "stop":
+            raise KeyboardInterrupt
+        cluster.server(aim.target).kill()
+
+    monkeypatch.setattr(held_faults, "inject", inject)
+    with pytest.raises(KeyboardInterrupt), ServerFault(held, "stop", "1"):
+        pass
+    assert cluster.launched == [1]
 
 
 @pytest.mark.filterwarnings("error")

@@ -68,6 +68,28 @@ def test_a_fork_dies_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
     wait_for(lambda: forked.state == "gone", "the fork dies with its owner")
 
 
+def test_an_interrupted_start_leaves_neither_a_fork_nor_an_answer_behind(tmp_path: Path) -> None:
+    ended = _fork(tmp_path, "--version")
+    pid = preloaded._forks[0]._process.pid
+
+    def interrupt(*_: object) -> None:
+        os.kill(pid, signal.SIGCONT)
+        raise KeyboardInterrupt
+
+    former = signal.signal(signal.SIGALRM, interrupt)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            _fork(tmp_path, "broker", "--await-zookeeper", "--set", "zookeeper.connect=127.0.0.1:1")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+    assert _wait_ended(ended) == 0
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    wait_for(lambda: ended.poll() == 0 and not children.read_text(), "the fork is killed")
+
+
 def test_variables_that_are_read_at_a_start_need_a_direct_start(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONMALLOC": "debug"}
     assert fork_broker(["--version"], log_file=tmp_path / "broker.log", environment=environment) is None
