@@ -1,4 +1,4 @@
-"""The cluster for programs: faults that overlap in any way, and its uses outside of pytest.
+"""The cluster for programs: faults that overlap in any way, clients under them, and uses outside of tests.
 
 One cluster serves all tests; each finds it whole.
 """
@@ -7,15 +7,19 @@ import os
 import re
 import runpy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import confluent_kafka
 import pytest
 
 import barnabas
+from barnabas.client import TopicPartition
 from barnabas.common.fault_rules import FaultRule
+from barnabas.deploy.cluster_view import VIEW_SETTINGS
 from barnabas.deploy.faults import has_full_disk
 from barnabas.deploy.process import DeployError
 from barnabas.deploy.scripted_cluster import Cluster
@@ -23,8 +27,11 @@ from barnabas.deploy.state import ZOOKEEPER
 from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper
 from barnabas.protocol.errors import BarnabasError
 from tests.support.names import fresh_name
+from tests.support.waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+CLIENT: Final = "under-test"
+"""The client id of those that the fault rules hit."""
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +185,103 @@ def test_protocol_faults_hit_the_requests_of_a_block_alone(cluster: Cluster) -> 
     assert fault.hits == 2
     with cluster.faults(api="Fetch", delay_ms=1, broker=2):
         assert [sorted(rule.brokers) for rule in cluster._admin.describe_fault_rules().rules] == [[2]]
+
+
+def produce_ours(cluster: Cluster, topic: str) -> int:
+    with cluster.producer(client_id=CLIENT) as producer:
+        return producer.send_and_wait(topic, b"v").offset
+
+
+def produce_confluent(cluster: Cluster, topic: str) -> int:
+    settings = {"client.id": CLIENT, "enable.idempotence": True, "linger.ms": 0}
+    producer = confluent_kafka.Producer(cluster.client_settings("confluent") | settings)
+    written: list[Any] = []
+    producer.produce(topic, b"v", on_delivery=lambda error, message: written.append((error, message)))
+    assert producer.flush(30) == 0
+    ((error, message),) = written
+    assert error is None
+    offset: int = message.offset()
+    return offset
+
+
+def consume_ours(cluster: Cluster, topic: str) -> bytes | None:
+    with cluster.consumer(client_id=CLIENT, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        return next(iter(consumer)).value
+
+
+def consume_confluent(cluster: Cluster, topic: str) -> bytes | None:
+    settings = {"client.id": CLIENT, "group.id": topic, "reconnect.backoff.ms": 10}
+    consumer = confluent_kafka.Consumer(cluster.client_settings("confluent") | settings)
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    message = consumer.poll(30)
+    consumer.close()
+    assert message is not None
+    value: bytes = message.value()
+    return value
+
+
+PRODUCE = pytest.mark.parametrize("produce", [produce_ours, produce_confluent])
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    name = fresh_name("faults")
+    cluster.create_topic(name, partitions=1)
+    return name
+
+
+@PRODUCE
+def test_an_idempotent_record_is_written_once_although_it_is_refused_and_its_answers_are_lost(
+    cluster: Cluster, topic: str, produce: Callable[[Cluster, str], int]
+) -> None:
+    actions: list[dict[str, Any]] = [
+        {"error": "NOT_LEADER_OR_FOLLOWER"},
+        {"disconnect": True, "after": True},
+        {"truncate": True, "after": True},
+        {"error": "REQUEST_TIMED_OUT", "after": True},
+    ]
+    rules = [FaultRule(client_id=CLIENT, api="Produce", topic=topic, times=1, **action) for action in actions]
+    with cluster.faults(*rules) as fault:
+        assert produce(cluster, topic) == 0
+        assert fault.hits == len(rules)
+    assert produce(cluster, topic) == 1
+
+
+@pytest.mark.parametrize("consume", [consume_ours, consume_confluent])
+def test_a_consumer_reads_on_after_late_refused_and_truncated_answers(
+    cluster: Cluster, topic: str, consume: Callable[[Cluster, str], bytes | None]
+) -> None:
+    produce_ours(cluster, topic)
+    faults: list[dict[str, Any]] = [
+        {"api": ["Metadata", "ListOffsets"], "error": "LEADER_NOT_AVAILABLE", "delay_ms": 50, "times": 1},
+        {"api": "Fetch", "truncate": True, "times": 1},
+        {"api": "Fetch", "error": "NOT_LEADER_OR_FOLLOWER", "times": 1},
+    ]
+    with cluster.faults(*[FaultRule(client_id=CLIENT, **fault) for fault in faults]):
+        assert consume(cluster, topic) == b"v"
+        assert all(rule.hits for rule in cluster._admin.describe_fault_rules().rules)
+
+
+@PRODUCE
+def test_the_clients_of_a_stalled_connection_go_on_when_its_rule_is_removed(
+    cluster: Cluster, topic: str, produce: Callable[[Cluster, str], int]
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with cluster.faults(client_id=CLIENT, api="Produce", topic=topic, drop=True) as fault:
+            writing = threads.submit(produce, cluster, topic)
+            wait_for(lambda: fault.hits == 1)
+        assert writing.result(30) == 0
+
+
+def test_a_rule_that_hits_all_requests_can_be_removed_and_hides_nothing(cluster: Cluster) -> None:
+    rule = FaultRule(drop=True)
+    with cluster.admin() as admin:
+        admin.add_fault_rules(rule)
+        with cluster.admin(**VIEW_SETTINGS) as view:
+            assert [replicas.fault_rules for replicas in view.describe_replicas()] == [1] * 3
+        assert admin.remove_fault_rules() == [rule.name]
+        assert len(admin.describe_cluster().nodes) == 3
 
 
 def test_a_wrong_argument_of_the_cluster_is_named_at_once(cluster: Cluster) -> None:
