@@ -17,10 +17,10 @@ with Admin(bootstrap_servers=SERVERS) as admin:
     audit = ConfigResource.topic("audit")
     admin.alter_configs({audit: {"retention.ms": "120000"}})
     print("retention.ms is", admin.describe_configs(audit)[audit]["retention.ms"].value)
-    for found in admin.describe_topics("audit")["audit"].partitions:
-        print(f"audit-{found.partition}: leader {found.leader}, in sync {list(found.isr)}")
+    for info in admin.describe_topics("audit")["audit"].partitions:
+        print(f"audit-{info.partition}: leader {info.leader}, in sync {list(info.isr)}")
     for group in admin.list_groups():
-        print(f"group {group.group_id} has read", admin.group_offsets(group.group_id))
+        print(f"group {group.group_id} has read", *admin.group_offsets(group.group_id))
     starts = admin.delete_records({("audit", number): -1 for number in range(3)})
     print("the records of audit begin at", list(starts.values()))
     admin.delete_topics("audit")

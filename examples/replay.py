@@ -13,7 +13,7 @@ SERVERS = os.environ.get("BARNABAS_BOOTSTRAP", "127.0.0.1:9092")
 
 topic, time = sys.argv[1:]
 with Consumer(bootstrap_servers=SERVERS) as consumer:
-    consumer.assign([(topic, found.partition) for found in consumer.partitions_for(topic)])
+    consumer.assign([(topic, info.partition) for info in consumer.partitions_for(topic)])
     consumer.seek_to_time(int(datetime.fromisoformat(time).timestamp() * 1000))
     ends = consumer.end_offsets(consumer.assignment())
     while any(consumer.position(tp) < end for tp, end in ends.items()):
