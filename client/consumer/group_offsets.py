@@ -243,7 +243,10 @@ def committed_in(group: wire.OffsetFetchResponseGroup) -> dict[TopicPartition, O
 
 
 class GroupCommits:
-    """The commits of one member; ``answered`` is called after each: its answer may show a rebalance."""
+    """The commits of one member; ``answered`` is called after each: its answer may show a rebalance.
+
+    ``fail`` gets an exception of a callback, or of a bug of ours.
+    """
 
     def __init__(
         self,
@@ -251,18 +254,18 @@ class GroupCommits:
         offsets: CommittedOffsets,
         assignment: Assignment,
         answered: Callable[[], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._config = config
         self._member = offsets.member
         self._offsets = offsets
         self._assignment = assignment
         self._answered = answered
+        self._fail = fail
         self._committed: dict[TopicPartition, tuple[int, int]] = {}
         """The last committed offsets, each with the restarts of its partition; not committed again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._automatic: asyncio.Task[None] | None = None
-        self.failure: BaseException | None = None
-        """Raised by the present poll or the next: of a callback, listener or join, or of a bug of ours."""
         self.due_at = self._after_interval(time.monotonic())
         """Of the next automatic commit; infinite if there are none."""
 
@@ -332,7 +335,7 @@ class GroupCommits:
                 raise
             except Exception as bug:  # noqa: BLE001 - a bug of ours, raised by the next poll
                 error = report_bug("committing offsets failed", bug)
-                self.fail(error)
+                self._fail(error)
             self._report(done, offsets, error)
             self._answered()
 
@@ -354,19 +357,7 @@ class GroupCommits:
         try:
             done(offsets, error)
         except Exception as raised:  # noqa: BLE001 - the user's own, raised by the next poll
-            self.fail(raised)
-
-    def fail(self, error: BaseException) -> None:
-        """Let the present poll or the next one raise the error; an earlier one is logged in its place."""
-        if self.failure is not None:
-            log.error("no poll has raised an earlier exception", exc_info=self.failure)
-        self.failure = error
-
-    def raise_failure(self) -> None:
-        """Raise the failure, once."""
-        failure, self.failure = self.failure, None
-        if failure is not None:
-            raise failure
+            self._fail(raised)
 
     async def finish(self) -> None:
         """Wait for the commits in the background."""

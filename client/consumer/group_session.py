@@ -90,7 +90,7 @@ class GroupSession(Subscribed):
         return selection.pattern is None and (topic in selection.topics or topic not in self._join.led_topics)
 
     def metadata(self) -> GroupMetadata:
-        """Raises CommitFailed if the consumer is subscribed and not a member now."""
+        """The present membership. Raises CommitFailed if the consumer is subscribed and not a member now."""
         member = self.member
         if self.selection is not None and not member.holds_generation:
             raise CommitFailed(f"the consumer is not a member of group {self._group_id!r} now")
@@ -101,8 +101,7 @@ class GroupSession(Subscribed):
 
     async def unsubscribe(self) -> None:
         """Release all partitions and leave the group; then raises the listener's exception, if any."""
-        selection, commits = self.selection, self.commits
-        if selection is None:
+        if (selection := self.selection) is None:
             return
         try:
             async with self._turn():
@@ -117,7 +116,7 @@ class GroupSession(Subscribed):
                 self.member = Membership(member.timing, member.group_instance_id)
                 self.member.coordinator = member.coordinator
                 self._make_parts()
-        commits.raise_failure()
+        self._raise_failure()
 
     async def close(self, *, commits: bool, timeout_s: float) -> None:
         """Commit if automatic, call the listener, leave. ``commits`` is False after a failure.
@@ -141,7 +140,7 @@ class GroupSession(Subscribed):
         finally:
             self.commits.give_up()
             await self._end_membership("the consumer is being closed", leave_s)
-        self.commits.raise_failure()
+        self._raise_failure()
 
     async def upkeep(self) -> None:
         """Do a poll's work for the group: commit and rebalance. Raises errors that only the user can fix."""
@@ -150,26 +149,25 @@ class GroupSession(Subscribed):
         if self._fault is not None:
             raise self._fault.again()
         self.commits.automatic_if_due(present)
-        # Later events set it again, for this poll or the next one.
+        self._raise_failure()
+        # Later events set it again, for this poll or the next one. After a failure there may still be work.
         self.upkeep_due_at = self.commits.due_at
-        self.commits.raise_failure()
         if self.selection is None or not self._has_work():
             return
         try:
             async with self._turn():
-                while self.selection is not None and self.commits.failure is None and self._has_work():
+                while self.selection is not None and self.failure is None and self._has_work():
                     await self._work(self.selection)
         except asyncio.CancelledError:
             self._request_upkeep()
             raise
-        if self.commits.failure is not None:
-            self._request_upkeep()
-            self.commits.raise_failure()
+        self._raise_failure()
 
     async def _work(self, selection: TopicSelection) -> None:
         if self.member.state is MemberState.FENCED:
             await self._lose_all(selection)
-            self.commits.failure = self.commits.failure or api_error(ErrorCode.FENCED_INSTANCE_ID)
+            if self.failure is None:
+                self._fail(api_error(ErrorCode.FENCED_INSTANCE_ID))
         elif self._joining is not None:
             await self._take_over(selection)
         else:
@@ -225,7 +223,7 @@ class GroupSession(Subscribed):
     async def _apply(self, selection: TopicSelection, joining: asyncio.Task[Joined | None]) -> bool:
         """Whether the join has succeeded and its assignment is that of this member."""
         if (error := joining.exception()) is not None:
-            self.commits.fail(error)
+            self._fail(error)
             return False
         joined = joining.result()
         member = self.member
@@ -265,9 +263,6 @@ class GroupSession(Subscribed):
         elif joined.topics != selection.topics:
             member.want_rejoin("the subscription has changed")
         self._metadata_changed()
-
-    def _fail(self, error: BaseException) -> None:
-        self.commits.fail(error)
 
     async def _revoke(
         self, selection: TopicSelection, partitions: set[TopicPartition], *, remember: bool = False
@@ -450,14 +445,16 @@ class GroupSession(Subscribed):
         cluster, config, member = self._cluster, self._config, self.member
         self._link = CoordinatorLink(cluster, CoordinatorType.GROUP, self._group_id, member)
         self.offsets = CommittedOffsets(self._link, member, self._assignment.metrics)
-        self.commits = GroupCommits(config, self.offsets, self._assignment, self._request_upkeep_if_needed)
+        self.commits = GroupCommits(
+            config, self.offsets, self._assignment, self._request_upkeep_if_needed, self._fail
+        )
         self._join = GroupJoin(config, self.offsets)
         self._remembered = set()
         self._held_generation = member.generation_id
         """The generation that assigned our partitions."""
 
     def _request_upkeep_if_needed(self) -> None:
-        if self._has_work() or self.commits.failure is not None:
+        if self._has_work():
             self._request_upkeep()
 
     def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,6 +24,8 @@ from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.protocol.errors import ErrorCode, LocalError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest
+
+log = logging.getLogger(__name__)
 
 NEVER: Final = float("inf")
 
@@ -49,6 +52,8 @@ class Subscribed(ABC):
         """All topics at the first search for the pattern; others are newer than the subscription."""
         self._counts: dict[str, int] = {}
         """The number of partitions of each topic when this consumer learnt of it; 0 if it did not exist."""
+        self.failure: BaseException | None = None
+        """Raised by the present poll or the next: of a callback, listener or join, or of a bug of ours."""
         self._turns = asyncio.Lock()
         self._in_turn: asyncio.Task[Any] | None = None
         cluster.add_listener(self._metadata_changed)
@@ -73,9 +78,18 @@ class Subscribed(ABC):
     def _metadata_changed(self) -> None:
         """Called after every refresh."""
 
-    @abstractmethod
     def _fail(self, error: BaseException) -> None:
-        """Let the present poll or the next one raise the error."""
+        """Let the present poll or the next one raise the error; an earlier one is logged in its place."""
+        if self.failure is not None:
+            log.error("no poll has raised an earlier exception", exc_info=self.failure)
+        self.failure = error
+        self._request_upkeep()
+
+    def _raise_failure(self) -> None:
+        """Raise the failure, once."""
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
 
     def subscribe(self, selection: TopicSelection) -> bool:
         """Select topics from the next poll on; False if these are the same, perhaps with another listener."""

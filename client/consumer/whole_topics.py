@@ -31,7 +31,6 @@ class WholeTopics(Subscribed):
         self, cluster: Cluster, config: ConsumerConfig, assignment: Assignment, wake: Callable[[], None]
     ) -> None:
         super().__init__(cluster, config, assignment, wake)
-        self._failure: BaseException | None = None
         self._search: asyncio.Task[None] | None = None
         """Looks for the topics of a pattern."""
         self._warned: set[str] = set()
@@ -158,14 +157,3 @@ class WholeTopics(Subscribed):
         search, self._search = self._search, None
         if search is not None:
             search.cancel()
-
-    # Errors
-
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error
-        self._request_upkeep()
-
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure

@@ -295,11 +295,17 @@ async def test_the_next_poll_raises_the_exception_of_a_commit_callback(
     def done(offsets: Any, error: Any) -> None:
         raise ZeroDivisionError
 
-    async with member_of(coordinator, enable_auto_commit=False) as consumer:
+    diary = Diary()
+    async with member_of(coordinator, enable_auto_commit=False, listener=diary) as consumer:
         await consumer.commit_nowait({P[0]: 3}, done)
+        group = consumer._group
+        assert group is not None
+        group.member.want_rejoin("as a heartbeat says")
         with pytest.raises(ZeroDivisionError):
             await consumer.getone()
-        assert await consumer.poll(0) == []
+        waiting = asyncio.create_task(consumer.getone())
+        await until(lambda: len(diary.entries) == 3, "the rebalance that was due in the call before")
+        waiting.cancel()
     assert coordinator.group("g").offsets["t", 0][0] == 3
 
 
