@@ -17,7 +17,7 @@ from typing import Final
 from barnabas.cli.exit_codes import USAGE, CommandError
 from barnabas.cli.output import is_utf_8
 from barnabas.client.admin.offset_reset import time_ms
-from barnabas.client.consumer.partition_state import ConsumerRecord
+from barnabas.client.consumer_record import ConsumerRecord
 from barnabas.client.metadata import TopicInfo
 from barnabas.client.record_texts import RecordToWrite, json_line, parse_json_line, record_line
 from barnabas.common.settings import LONG_MAX

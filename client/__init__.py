@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from barnabas.client.admin.users import ScramDeletion, ScramUpsertion
     from barnabas.client.config import AdminConfig, ConsumerConfig, ProducerConfig
     from barnabas.client.consumer.consumer import Consumer
-    from barnabas.client.consumer.partition_state import ConsumerRecord
     from barnabas.client.consumer.subscription import RebalanceListener
+    from barnabas.client.consumer_record import ConsumerRecord
     from barnabas.client.offsets import GroupMetadata, OffsetAndMetadata
     from barnabas.client.producer.batch import RecordFuture, RecordMetadata
     from barnabas.client.producer.producer import Producer
@@ -79,7 +79,7 @@ _HOMES = {
     "barnabas.client.admin.users": ("ScramDeletion", "ScramUpsertion"),
     "barnabas.client.config": ("AdminConfig", "ConsumerConfig", "ProducerConfig"),
     "barnabas.client.consumer.consumer": ("Consumer",),
-    "barnabas.client.consumer.partition_state": ("ConsumerRecord",),
+    "barnabas.client.consumer_record": ("ConsumerRecord",),
     "barnabas.client.consumer.subscription": ("RebalanceListener",),
     "barnabas.client.offsets": ("GroupMetadata", "OffsetAndMetadata"),
     "barnabas.client.producer.batch": ("RecordFuture", "RecordMetadata"),

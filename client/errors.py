@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from barnabas.client.consumer_record import ConsumerRecord
 from barnabas.protocol import errors as protocol
 from barnabas.protocol.errors import *  # noqa: F403 - all of them, for callers that catch them
 from barnabas.protocol.ids import TopicPartition
-
-if TYPE_CHECKING:
-    from barnabas.client.consumer.partition_state import ConsumerRecord
 
 N = TypeVar("N")
 

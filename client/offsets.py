@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 from barnabas.client.arguments import check_mapping
 from barnabas.client.ask import ask_leaders, results_of
 from barnabas.client.cluster import Cluster
-from barnabas.client.consumer.partition_state import AnyRecord, ConsumerRecord
+from barnabas.client.consumer_record import AnyRecord, ConsumerRecord
 from barnabas.client.isolation import IsolationLevel
 from barnabas.common.settings import LONG_MAX
 from barnabas.protocol.errors import BarnabasError

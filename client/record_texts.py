@@ -16,7 +16,7 @@ from barnabas.common.suggestions import suggestion
 from barnabas.common.texts import iso_time
 
 if TYPE_CHECKING:
-    from barnabas.client.consumer.partition_state import ConsumerRecord
+    from barnabas.client.consumer_record import ConsumerRecord
     from barnabas.protocol.records import Headers, Record
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode

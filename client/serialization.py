@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.client.arguments import as_bytes
+from barnabas.client.consumer_record import AnyRecord, record_of
 from barnabas.client.errors import RecordDeserializationError, SerializationError
 from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.record_batch import TimestampType
@@ -16,22 +17,16 @@ from barnabas.protocol.records import RecordFields
 from barnabas.protocol.schema import Buffer
 
 if TYPE_CHECKING:
-    # Their defaults are the types of a client without serializers (PEP 696, at run time from Python 3.13 on).
+    # As in `consumer_record`.
     from typing_extensions import TypeVar
-
-    from barnabas.client.consumer.partition_state import AnyRecord
 
     K_contra = TypeVar("K_contra", contravariant=True, default=Buffer)
     V_contra = TypeVar("V_contra", contravariant=True, default=Buffer)
-    K_co = TypeVar("K_co", covariant=True, default=bytes)
-    V_co = TypeVar("V_co", covariant=True, default=bytes)
 else:
     from typing import TypeVar
 
     K_contra = TypeVar("K_contra", contravariant=True)
     V_contra = TypeVar("V_contra", contravariant=True)
-    K_co = TypeVar("K_co", covariant=True)
-    V_co = TypeVar("V_co", covariant=True)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -117,7 +112,6 @@ class Deserializers:
         tp: TopicPartition,
         fields: list[RecordFields],
         timestamp_type: TimestampType,
-        record_of: Callable[[tuple[Any, ...]], AnyRecord],
     ) -> list[AnyRecord]:
         """The records before the first one that fails; RecordDeserializationError if there are none."""
         topic, partition = tp

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from barnabas.client.admin.peek import LogBatch, LogPiece
-from barnabas.client.consumer.partition_state import ConsumerRecord
+from barnabas.client.consumer_record import ConsumerRecord
 from barnabas.client.isolation import TransactionEnd
 from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import Offset, TopicPartition

@@ -18,7 +18,8 @@ from typing import Final
 
 from barnabas.client.config import ConsumerConfig
 from barnabas.client.consumer.measurements import ConsumerMetrics, distances
-from barnabas.client.consumer.partition_state import AnyRecord, PartitionState, Reset, reset_of
+from barnabas.client.consumer.partition_state import PartitionState, Reset, reset_of
+from barnabas.client.consumer_record import AnyRecord
 from barnabas.client.errors import BarnabasError, NotAssigned, RecordDeserializationError, report_bug
 from barnabas.client.metrics import Metrics
 from barnabas.client.offsets import (

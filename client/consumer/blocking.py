@@ -25,8 +25,8 @@ from barnabas.client.consumer.assignment import by_partition, first_offsets
 from barnabas.client.consumer.consumer import CLOSE_TIMEOUT_MS, POLL_MS
 from barnabas.client.consumer.consumer import Consumer as _Consumer
 from barnabas.client.consumer.group_offsets import CommitDone
-from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener, check_listener
+from barnabas.client.consumer_record import ConsumerRecord, K_co, V_co
 from barnabas.client.errors import ClientClosed
 from barnabas.client.loop_thread import BlockingClient, Closing, hop, hop_plain
 from barnabas.client.offsets import (
@@ -34,7 +34,7 @@ from barnabas.client.offsets import (
     OffsetsOrRecords,
     Partition,
 )
-from barnabas.client.serialization import Deserializer, K_co, V_co
+from barnabas.client.serialization import Deserializer
 from barnabas.protocol.errors import BarnabasError, LocalError
 from barnabas.protocol.ids import TopicPartition
 

@@ -32,10 +32,11 @@ from barnabas.client.consumer.assignment import by_partition
 from barnabas.client.consumer.fetcher import Fetcher
 from barnabas.client.consumer.group_offsets import CommitDone
 from barnabas.client.consumer.group_session import GroupSession
-from barnabas.client.consumer.partition_state import ConsumerRecord, PartitionState, Reset
+from barnabas.client.consumer.partition_state import PartitionState, Reset
 from barnabas.client.consumer.polls import Polls
 from barnabas.client.consumer.subscription import RebalanceListener, select
 from barnabas.client.consumer.whole_topics import WholeTopics
+from barnabas.client.consumer_record import ConsumerRecord, K_co, V_co
 from barnabas.client.errors import ClientClosed, InvalidConfiguration, SubscriptionConflict
 from barnabas.client.metadata import PartitionInfo
 from barnabas.client.metrics import Metrics
@@ -56,7 +57,7 @@ from barnabas.client.offsets import (
     partition_of,
     partitions_in,
 )
-from barnabas.client.serialization import Deserializer, K_co, V_co, deserializers_of
+from barnabas.client.serialization import Deserializer, deserializers_of
 from barnabas.protocol.errors import RequestTimedOutLocally
 from barnabas.protocol.ids import Offset, TopicId, TopicPartition
 

@@ -15,22 +15,22 @@ from collections import deque
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from functools import partial
-from typing import Any, Final, Generic, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from barnabas.client.config import BY_DURATION, ConsumerConfig
+from barnabas.client.consumer_record import AnyRecord, record_of
 from barnabas.client.isolation import AbortedBatches, IsolationLevel, aborted_batches
 from barnabas.client.metadata import Leader, MetadataCache
-from barnabas.client.serialization import Deserializers, K_co, V_co
+from barnabas.client.serialization import Deserializers
 from barnabas.common.texts import duration_ms, iso_time, ms_ago
 from barnabas.protocol.errors import ApiError, BarnabasError, ErrorCode, api_error
 from barnabas.protocol.frames import Frame
-from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, Offset, TopicId, TopicPartition, by_topic
+from barnabas.protocol.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition, by_topic
 from barnabas.protocol.invariants import invariant
 from barnabas.protocol.messages import fetch as wire
 from barnabas.protocol.messages.log_offsets import LeaderEpochEndOffset
 from barnabas.protocol.record_batch import BatchHeader, TimestampType, check_batch, iter_batches
-from barnabas.protocol.records import Headers, RecordFields, decode_fields
+from barnabas.protocol.records import RecordFields, decode_fields
 from barnabas.protocol.schema import RecordsToSend
 
 logger = logging.getLogger(__name__)
@@ -39,37 +39,6 @@ _NO_FIELDS: Final[list[RecordFields]] = []
 NO_EPOCH: Final = -1
 _NO_REPLICA: Final = -1
 _UNDEFINED: Final = -1
-
-
-class ConsumerRecord(NamedTuple, Generic[K_co, V_co]):
-    """One record with its place. A null key or value is None; ``headers`` keep their order."""
-
-    topic: str
-    partition: int
-    offset: Offset
-    timestamp_ms: int
-    key: K_co | None
-    value: V_co | None
-    headers: Headers
-    timestamp_type: TimestampType
-
-    @property
-    def tp(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def next_offset(self) -> Offset:
-        """The offset to commit when this record is processed."""
-        return Offset(self.offset + 1)
-
-    def header(self, name: str) -> bytes | None:
-        """The value of the last header of this name, as Kafka's ``lastHeader``; None without one."""
-        return next((value for header, value in reversed(self.headers) if header == name), None)
-
-
-AnyRecord = ConsumerRecord[Any, Any]
-
-_record_of = partial(tuple.__new__, ConsumerRecord)
 
 
 def fetch_request(
@@ -421,9 +390,9 @@ class PartitionState:
         if self.deserializers is None:
             head = self.tp
             tail = (self.timestamp_type,)
-            records = [_record_of(head + record + tail) for record in fields]
+            records = [record_of(head + record + tail) for record in fields]
         else:
-            records = self.deserializers.records(self.tp, fields, self.timestamp_type, _record_of)
+            records = self.deserializers.records(self.tp, fields, self.timestamp_type)
         self._index += len(records)
         if self._index >= len(self._fields):
             self._fields = _NO_FIELDS

@@ -17,8 +17,8 @@ from typing import Final, Generic, TypeVar
 
 from barnabas.client.arguments import check_number
 from barnabas.client.consumer.blocking import Consumer
-from barnabas.client.consumer.partition_state import ConsumerRecord
 from barnabas.client.consumer.subscription import RebalanceListener
+from barnabas.client.consumer_record import ConsumerRecord
 from barnabas.client.errors import CommitFailed, RebalanceInProgressError
 from barnabas.protocol.errors import InvalidConfiguration
 from barnabas.protocol.ids import TopicPartition

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from barnabas.cli.record_lines import compile_template, make_formatter
-from barnabas.client.consumer.partition_state import ConsumerRecord
+from barnabas.client.consumer_record import ConsumerRecord
 from barnabas.protocol.record_batch import TimestampType
 
 FULL = ConsumerRecord(

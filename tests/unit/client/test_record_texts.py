@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from barnabas.client.consumer.partition_state import ConsumerRecord
+from barnabas.client.consumer_record import ConsumerRecord
 from barnabas.client.record_texts import RecordToWrite, json_line, parse_json_line
 from barnabas.protocol.record_batch import TimestampType
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from barnabas.client import blocking
-from barnabas.client.consumer.partition_state import ConsumerRecord
+from barnabas.client.consumer_record import ConsumerRecord
 from barnabas.client.errors import (
     ApiError,
     ErrorCode,
