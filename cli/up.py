@@ -193,9 +193,8 @@ def _announce(cluster: LocalCluster, options: argparse.Namespace, seconds: float
         return
     print(f"{count(len(cluster.brokers), 'broker')} up and writable in {seconds:.1f} s")
     print(f"  bootstrap  {cluster.bootstrap}")
-    if cluster.has_links:
-        proxies = " ".join(str(cluster.link_server.proxy_of(id)) for id in cluster.broker_ids)
-        print(f"  links      these lead clients to {proxies}")
+    if cluster.proxies:
+        print(f"  links      these lead clients to {cluster.proxies}")
     print(f"  zookeeper  {cluster.zookeeper_connect}")
     print(f"  topics     {_topic_defaults(cluster)}, unless they say otherwise")
     if cluster.settings:

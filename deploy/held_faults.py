@@ -118,8 +118,8 @@ class ProtocolFault(Fault):
 
 class HeldFaults:
     def __init__(self, cluster: LocalCluster, admin: DirectAdmin) -> None:
-        self._cluster = cluster
-        self._admin = admin
+        self.cluster = cluster
+        self.admin = admin
         self._lock = threading.RLock()
         """Held while servers and links change; not while the cluster becomes whole."""
         self._held: list[Fault] = []
@@ -160,7 +160,7 @@ class HeldFaults:
                 if isinstance(fault, ServerFault) and not was_down:
                     self._inject(fault.name, fault.server)
                 elif isinstance(fault, LinkFault):
-                    self._cluster.links.change(added=fault.rules)
+                    self.cluster.links.change(added=fault.rules)
                 self._settle_rules()
             except BaseException as error:
                 self._held.remove(fault)
@@ -199,12 +199,12 @@ class HeldFaults:
         deadline = time.monotonic() + timeout_s
         while True:
             changes, hindered = self._changes, excused()
-            if len(hindered) == len(self._cluster.broker_ids):
+            if len(hindered) == len(self.cluster.broker_ids):
                 return
-            must_run = set(self._cluster.broker_ids) - set(hindered)
+            must_run = set(self.cluster.broker_ids) - set(hindered)
             try:
                 left_s = max(0.0, deadline - time.monotonic())
-                self._cluster.wait_ready(left_s, must_run=must_run, excused=hindered)
+                self.cluster.wait_ready(left_s, must_run=must_run, excused=hindered)
                 break
             except DeployError:
                 # Another thread may have begun a fault meanwhile.
@@ -233,18 +233,18 @@ class HeldFaults:
         """The brokers that a fault keeps from being a whole part of the cluster."""
         with self._lock:
             unreachable = self._unreachable()
-            return {id for id in self._cluster.broker_ids if id in unreachable or self._names(str(id))}
+            return {id for id in self.cluster.broker_ids if id in unreachable or self._names(str(id))}
 
     def reachable(self) -> list[int]:
         """The brokers that know the cluster as it is now: those that run and are not cut off, if any."""
         with self._lock:
             unreachable = self._unreachable()
-        running = [int(broker.id) for broker in self._cluster.brokers if broker.state == "running"]
+        running = [int(broker.id) for broker in self.cluster.brokers if broker.state == "running"]
         return [id for id in running if id not in unreachable] or running
 
     def _unreachable(self) -> set[int]:
         """The brokers that do not reach all others and ZooKeeper, though they may run."""
-        brokers = self._cluster.broker_ids
+        brokers = self.cluster.broker_ids
         if self._names(ZOOKEEPER):
             return set(brokers)
         ends = {
@@ -263,24 +263,24 @@ class HeldFaults:
             self._taken_down.add(server)
         if name in _DOWN and server != ZOOKEEPER:
             self._keep_hits(int(server))
-        inject(self._cluster, name, Aim(target=server))
+        inject(self.cluster, name, Aim(target=server))
 
     def _settle(self, ended: Fault, *, waits: bool = True) -> None:
         """Make servers and links what the faults that hold want, after the end of one."""
         if isinstance(ended, LinkFault):
             rules = self._rules()
             others = [rules[rule.key] for rule in ended.rules if rule.key in rules]
-            self._cluster.links.change(removed=ended.rules, added=others)
-        zookeeper = self._cluster.zookeeper
+            self.cluster.links.change(removed=ended.rules, added=others)
+        zookeeper = self.cluster.zookeeper
         if isinstance(zookeeper, ZooKeeper) and not zookeeper.is_alive and not self._names(ZOOKEEPER):
             self._note_surprise(ZOOKEEPER)
-            self._cluster.start_zookeeper(_START_TIMEOUT_S)
+            self.cluster.start_zookeeper(_START_TIMEOUT_S)
             self._taken_down.discard(ZOOKEEPER)
-        for broker_id in self._cluster.broker_ids:
+        for broker_id in self.cluster.broker_ids:
             self._let_run(broker_id, ended)
         if waits:
             self._await_unready()
-        for broker_id in self._cluster.broker_ids:
+        for broker_id in self.cluster.broker_ids:
             self._hold_back(broker_id)
         self._settle_rules()
         # Last: where warnings are errors this one raises.
@@ -289,20 +289,20 @@ class HeldFaults:
 
     def _let_run(self, broker_id: int, ended: Fault) -> None:
         """Start a broker that is to run and does not, or that has room again; resume one that is to go on."""
-        broker, server = self._cluster.broker(broker_id), str(broker_id)
+        broker, server = self.cluster.broker(broker_id), str(broker_id)
         names = self._names(server)
         if names & _DOWN:
             return
-        if broker.is_alive and _FULL_DISK not in names and has_full_disk(self._cluster, broker_id):
+        if broker.is_alive and _FULL_DISK not in names and has_full_disk(self.cluster, broker_id):
             # A log dir that is offline stays so until the broker starts again; a new process has no limit.
             self._keep_hits(broker_id)
-            self._cluster.stop_broker(broker_id)
+            self.cluster.stop_broker(broker_id)
         is_ended = isinstance(ended, ServerFault) and ended.server == server
         if not broker.is_alive and (is_ended or _FULL_DISK not in names):
             self._note_surprise(server)
             self._rules_at.pop(broker_id, None)
             self._unready.add(broker_id)
-            self._cluster.launch_broker(broker_id)
+            self.cluster.launch_broker(broker_id)
             self._taken_down.discard(server)
             if self._names(ZOOKEEPER):
                 # It ends if it waits for ZooKeeper for too long.
@@ -315,7 +315,7 @@ class HeldFaults:
         """Wait for brokers that have been started or resumed, and are within reach of the others."""
         reachable = self._unready - self._unreachable()
         if reachable:
-            self._cluster.wait_ready(_START_TIMEOUT_S, must_run=reachable, excused=self._hindered())
+            self.cluster.wait_ready(_START_TIMEOUT_S, must_run=reachable, excused=self._hindered())
             for broker_id in reachable:
                 self._rules_at.setdefault(broker_id, set())
             self._unready -= reachable
@@ -323,18 +323,18 @@ class HeldFaults:
     def _hold_back(self, broker_id: int) -> None:
         """Let the faults that do not end a broker hold at a new process, too."""
         names = self._names(str(broker_id))
-        if not self._cluster.broker(broker_id).is_alive:
+        if not self.cluster.broker(broker_id).is_alive:
             return
-        if _FULL_DISK in names and not has_full_disk(self._cluster, broker_id):
+        if _FULL_DISK in names and not has_full_disk(self.cluster, broker_id):
             self._inject(_FULL_DISK, str(broker_id))
         if _PAUSE in names:
-            self._cluster.broker(broker_id).pause()
+            self.cluster.broker(broker_id).pause()
 
     def _note_surprise(self, server: str) -> None:
         """Note a server that is about to be started if it has ended by itself."""
         if server in self._taken_down:
             return
-        process = self._cluster.server(server).process
+        process = self.cluster.server(server).process
         code = None if process is None else process.exit_code
         text = f"{title_of(server)} had ended by itself (exit code {code}); it is started again"
         self._surprises.append(text)
@@ -355,10 +355,10 @@ class HeldFaults:
 
         Raises the error of a broker that runs and does not answer.
         """
-        asked = [id for id in brokers if id in self._rules_at and self._cluster.broker(id).state == "running"]
+        asked = [id for id in brokers if id in self._rules_at and self.cluster.broker(id).state == "running"]
         hits: dict[str, int] = {}
         if asked:
-            described = self._admin.describe_fault_rules(asked)
+            described = self.admin.describe_fault_rules(asked)
             for error in described.errors.values():
                 if not isinstance(error, ConnectionRefused):
                     raise error
@@ -393,7 +393,7 @@ class HeldFaults:
                 if broker_id in fault.brokers
                 for rule in fault.rules
             }
-            if rules.keys() != has and self._cluster.broker(broker_id).state == "running":
+            if rules.keys() != has and self.cluster.broker(broker_id).state == "running":
                 try:
                     self._give_rules(broker_id, has, rules)
                 except BarnabasError as error:
@@ -403,13 +403,13 @@ class HeldFaults:
 
     def _give_rules(self, broker_id: int, has: set[str], rules: Mapping[str, FaultRule]) -> None:
         if removed := has - rules.keys():
-            self._admin.remove_fault_rules(*removed, brokers=broker_id)
+            self.admin.remove_fault_rules(*removed, brokers=broker_id)
             has.difference_update(removed)
         if added := [rule for rule in rules.values() if rule.name not in has]:
             # First: if the answer is lost, they may be there, and have to be removed.
             has.update(rules)
             try:
-                self._admin.add_fault_rules(*added, brokers=broker_id)
+                self.admin.add_fault_rules(*added, brokers=broker_id)
             except ApiError:
                 # It refuses them, and may have another of such a name.
                 has.difference_update(rule.name for rule in added)
@@ -419,7 +419,7 @@ class HeldFaults:
 
     def _gap(self, faulty: Collection[int]) -> str | None:
         """The first reason why the cluster is not whole without the faulty brokers; None if it is."""
-        views = self._admin.views([id for id in self._cluster.broker_ids if id not in faulty])
+        views = self.admin.views([id for id in self.cluster.broker_ids if id not in faulty])
         for broker_id, view in views.items():
             if isinstance(view, BarnabasError):
                 return f"broker {broker_id}: {view}"

@@ -142,6 +142,12 @@ class RunningCluster:
         """``host:port,…`` of all brokers, running or not."""
         return ",".join(str(broker.endpoint) for broker in self.brokers)
 
+    @property
+    def proxies(self) -> str:
+        """``host:port,…`` of the proxies to which brokers lead clients; empty without links."""
+        links = self._link_server
+        return "" if links is None else ",".join(str(links.proxy_of(id)) for id in self.broker_ids)
+
     def channel_security(self) -> ChannelSecurity:
         """The security of a connection of admin to a broker."""
         return PLAINTEXT if self.security is None else self.security.channel_security(self.bootstrap)

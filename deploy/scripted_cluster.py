@@ -17,9 +17,10 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 import barnabas.client as asynchronous
 from barnabas.client import NewTopic
@@ -63,12 +64,6 @@ _POLL_S: Final = 0.02
 _MOST_DELAY_MS: Final = 3_600_000
 
 
-class _Running(NamedTuple):
-    local: LocalCluster
-    admin: DirectAdmin
-    faults: HeldFaults
-
-
 class Cluster:
     """A cluster for `with`, `async with`, or `start` and `close`; until then it has no processes."""
 
@@ -78,7 +73,7 @@ class Cluster:
         self._directory = directory
         self._keeps = keeps
         self._removal: weakref.finalize[..., Self] | None = None
-        self._running: _Running | None = None
+        self._running: HeldFaults | None = None
 
     def start(self) -> Self:
         """Start the brokers and ZooKeeper. Raises DeployError; nothing of the cluster runs then."""
@@ -99,8 +94,7 @@ class Cluster:
             )
             local.check_settings()
             local.start()
-            admin = DirectAdmin(local)
-            self._running = _Running(local, admin, HeldFaults(local, admin))
+            self._running = HeldFaults(local, DirectAdmin(local))
         except BaseException:
             self._end(local)
             raise
@@ -109,25 +103,22 @@ class Cluster:
     def close(self) -> None:
         """End all processes, and remove the temporary directory. Idempotent; a forked child ends nothing."""
         running, self._running = self._running, None
-        if running is not None and running.faults.owner_pid == os.getpid():
+        if running is not None and running.owner_pid == os.getpid():
             try:
-                running.faults.close()
+                running.close()
                 running.admin.close()
             finally:
-                self._end(running.local)
+                self._end(running.cluster)
 
     def _end(self, local: LocalCluster | None) -> None:
-        try:
-            if local is not None:
-                try:
-                    if self._keeps:
-                        local.stop()
-                finally:
-                    local.kill_all()
-                    local.close()
-        finally:
+        with ExitStack() as ends:
             if self._removal is not None:
-                self._removal()
+                ends.callback(self._removal)
+            if local is not None:
+                ends.callback(local.close)
+                ends.callback(local.kill_all)
+                if self._keeps:
+                    ends.callback(local.stop)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -146,31 +137,26 @@ class Cluster:
     ) -> None:
         await in_thread(self.close)
 
-    def _run(self) -> _Running:
+    @property
+    def _faults(self) -> HeldFaults:
         if self._running is None:
             raise DeployError("the cluster does not run: use it in a `with` block, or call start() first")
-        if self._running.faults.owner_pid != os.getpid():
+        if self._running.owner_pid != os.getpid():
             raise DeployError("the cluster belongs to the parent process, and a forked child cannot use it")
         return self._running
 
     @property
     def _local(self) -> LocalCluster:
-        return self._run().local
+        return self._faults.cluster
 
     @property
     def _admin(self) -> DirectAdmin:
-        return self._run().admin
-
-    @property
-    def _faults(self) -> HeldFaults:
-        return self._run().faults
+        return self._faults.admin
 
     @property
     def bootstrap_servers(self) -> str:
         """``host:port,host:port,…`` of all brokers."""
-        local = self._local
-        proxies = [local.link_server.proxy_of(id) for id in local.broker_ids] if local.has_links else []
-        return ",".join(map(str, proxies)) if proxies else local.bootstrap
+        return self._local.proxies or self._local.bootstrap
 
     @property
     def broker_ids(self) -> list[int]:
@@ -288,7 +274,6 @@ class Cluster:
             # Some brokers learn of a new leader later than others.
             return max(known, key=lambda info: info.leader_epoch).leader if known else -1
 
-        self._run()
         return self._broker(leader, f"{topic}-{partition} has no leader")
 
     def controller(self) -> int:
@@ -298,7 +283,6 @@ class Cluster:
             ids = Counter(view.controller_id for view in self._views([]))
             return ids.most_common(1)[0][0] if ids else -1
 
-        self._run()
         return self._broker(controller, "there is no controller")
 
     def _views(self, topics: Collection[str]) -> list[MetadataResponse]:
@@ -405,7 +389,8 @@ class Cluster:
                 broker_id, last = look(), complaint
             except BarnabasError as error:
                 is_unknown = isinstance(error, UnknownTopicOrPartitionError)
-                if is_unknown and time.monotonic() >= start + _UNKNOWN_TIMEOUT_S:
+                is_late = is_unknown and time.monotonic() >= start + _UNKNOWN_TIMEOUT_S
+                if is_late or isinstance(error, DeployError):
                     raise
                 broker_id, last = -1, f"{complaint}: {error}"
             if broker_id >= 0:

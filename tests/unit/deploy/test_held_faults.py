@@ -207,9 +207,9 @@ def test_a_broker_that_resumes_without_reaching_the_others_loses_the_rules_of_en
         with ServerFault(held, "pause", "1"):
             with rule(held, "held"):
                 pass
-            held._cluster.broker(1).state = "running"
+            held.cluster.broker(1).state = "running"
             dropped = rule(held, "dropped").__enter__()
-            held._cluster.broker(1).state = "paused"
+            held.cluster.broker(1).state = "paused"
             dropped.__exit__()
             assert [*admin.rules[1]] == ["dropped"]
         assert admin.rules[1] == {}
