@@ -24,7 +24,7 @@ from barnabas.deploy.zookeeper import ExistingZooKeeper, ZooKeeper, connect_stri
 from tests.support.certificates import Certificates
 from tests.support.names import fresh_name
 from tests.support.retries import mark_retried, show_flaky
-from tests.support.shares import ModuleScheduling, rank_of
+from tests.support.shares import SPARE_NICENESS, WORKERS, ModuleScheduling, is_spare, rank_of
 from tests.support.worker_seconds import WorkerSeconds
 
 # The duration of an example is random while other tests and their clusters run. A run that fails must fail
@@ -43,6 +43,8 @@ _REPORT = pytest.StashKey[pytest.TestReport]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WorkerSeconds(config))
+    if is_spare(os.environ.get("PYTEST_XDIST_WORKER", "gw0")):
+        os.nice(SPARE_NICENESS)
     # Until Python 3.11.8 a parse of source fails if another begins in it (python/cpython#106905). A traceback
     # parses its lines to place carets, and asyncio logs one from the collection of a task, in any allocation.
     if sys.version_info < (3, 11, 8):
@@ -62,8 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than cores: tests of clusters wait half of their time."""
-    return len(os.sched_getaffinity(0)) + 1
+    return WORKERS
 
 
 @pytest.hookimpl(optionalhook=True)

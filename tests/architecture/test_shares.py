@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.shares import next_module, rank_of
+from tests.support.shares import WORKERS, is_spare, next_module, rank_of
 
 UNIT, CLUSTER, COMPAT, SPARK = (
     f"tests/{folder}/test_x.py" for folder in ("unit/broker", "cluster", "compat", "spark")
@@ -35,3 +35,9 @@ def test_long_folders_begin_first() -> None:
 )
 def test_a_worker_takes_the_next_module(waiting: list[str], owners: dict[str, str], taken: str) -> None:
     assert next_module(waiting, owners, "w1") == taken
+
+
+def test_one_worker_begins_with_tests_that_compute() -> None:
+    assert [is_spare(f"gw{number}") for number in range(WORKERS)] == [*[False] * (WORKERS - 1), True]
+    assert next_module([COMPAT, CLUSTER, UNIT], {}, "w1", is_spare=True) == UNIT
+    assert next_module([SPARK, CLUSTER], {"spark": "w2"}, "w1", is_spare=True) == CLUSTER

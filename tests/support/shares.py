@@ -4,8 +4,12 @@ A worker that is about to finish takes the next module, so no plan has to know h
 Modules with real processes come first, because they are long, and short ones even out the end. The modules
 of `compat` and of `spark` share clients, a JVM or a session, so one worker runs those of a folder; another
 worker takes one of them only when nothing else is left.
+
+Tests of clusters wait half of their time. A spare worker, with less priority, uses what they leave of the
+cores: it begins with the modules without processes, which need the cores alone.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Final, TypeVar
@@ -19,6 +23,11 @@ Worker = TypeVar("Worker")
 _ORDER: Final = ("compat", "spark", "chaos", "compose", "cluster", "simulation", "architecture")
 """The folders of `tests` in the order in which they begin; all others follow."""
 _SHARING: Final = frozenset({"compat", "spark"})
+_COMPUTING: Final = frozenset({"simulation", "architecture", "unit"})
+_USUAL_WORKERS: Final = len(os.sched_getaffinity(0)) + 1
+WORKERS: Final = _USUAL_WORKERS + 1
+SPARE_NICENESS: Final = 3
+"""If the others leave it nothing, it gets half as much time as each of them: its tests have deadlines too."""
 
 
 def folder_of(nodeid: str) -> str:
@@ -33,13 +42,22 @@ def rank_of(nodeid: str) -> int:
     return _ORDER.index(folder) if folder in _ORDER else len(_ORDER)
 
 
-def next_module(modules: Iterable[str], owners: Mapping[str, Worker], worker: Worker) -> str:
+def is_spare(worker_id: str) -> bool:
+    """Whether a worker of xdist, such as ``gw3``, is one more than those that tests of clusters need."""
+    return int(worker_id.removeprefix("gw")) >= _USUAL_WORKERS
+
+
+def next_module(
+    modules: Iterable[str], owners: Mapping[str, Worker], worker: Worker, *, is_spare: bool = False
+) -> str:
     """The module that a free worker takes; `owners` are the workers of the folders that share something.
 
     The first one whose folder has no owner or is the worker's own; if there is none, the last one, whose
-    owner would reach it last.
+    owner would reach it last. A spare worker takes the first one without processes, if there is one.
     """
     waiting = list(modules)
+    if is_spare:
+        waiting = [module for module in waiting if folder_of(module) in _COMPUTING] or waiting
     for module in waiting:
         if owners.get(folder_of(module), worker) == worker:
             return module
@@ -58,7 +76,7 @@ class ModuleScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist publ
         return nodeid.partition("::")[0]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        module = next_module(self.workqueue, self._owners, node)
+        module = next_module(self.workqueue, self._owners, node, is_spare=is_spare(node.gateway.id))
         folder = folder_of(module)
         if folder in _SHARING:
             self._owners.setdefault(folder, node)
