@@ -36,7 +36,7 @@ from barnabas.protocol.ids import NO_TOPIC_ID, TopicPartition
 
 log = logging.getLogger(__name__)
 
-_NEVER: Final = float("inf")
+NEVER: Final = float("inf")
 
 Committed = dict[TopicPartition, OffsetAndMetadata | None]
 FetchCommitted = Callable[[Collection[TopicPartition], int], Awaitable[Committed]]
@@ -125,7 +125,7 @@ class Assignment:
         new = {(state := self._add(tp)): state.generation for tp in partitions if tp not in self.states}
         if fetch is not None and new:
             for state in new:
-                state.retry_at = _NEVER
+                state.retry_at = NEVER
             task = asyncio.get_running_loop().create_task(self._search(new, fetch))
             self._searches.add(task)
             task.add_done_callback(self._searches.discard)

@@ -23,7 +23,7 @@ from typing import Final
 
 from barnabas.client.ask import ToCoordinator, ask
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.assignment import Assignment
+from barnabas.client.consumer.assignment import NEVER, Assignment
 from barnabas.client.consumer.group_membership import Identity, Membership, MemberState
 from barnabas.client.consumer.measurements import ConsumerMetrics
 from barnabas.client.coordinators import CoordinatorLink
@@ -51,7 +51,6 @@ TopicIds = Mapping[TopicPartition, TopicId]
 """The topics that offsets are offsets of, as far as they are known."""
 
 _ANY_TOPIC: Final[TopicIds] = {}
-_NEVER: Final = float("inf")
 _LEAST_INTERVAL_S: Final = 0.01
 _BEFORE_LEAVING_MS: Final = 5_000
 _REFRESH_MS: Final = 1_000
@@ -384,7 +383,7 @@ class GroupCommits:
 
     async def automatic_now(self) -> None:
         """Commit before a revocation, and wait for it for a limited time. A failure is logged."""
-        if self.due_at == _NEVER or not self._uncommitted():
+        if self.due_at == NEVER or not self._uncommitted():
             return
         timeout_ms = min(self._config.default_api_timeout_ms, _BEFORE_LEAVING_MS)
         try:
@@ -396,7 +395,7 @@ class GroupCommits:
 
     def _after_interval(self, now: float) -> float:
         if not self._config.enable_auto_commit:
-            return _NEVER
+            return NEVER
         return now + max(_LEAST_INTERVAL_S, self._config.auto_commit_interval_ms / 1000)
 
     def _uncommitted(self) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -17,12 +17,12 @@ from typing import Any, Final, TypeVar
 from barnabas.client.ask import ToCoordinator, ask
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.assignment import Assignment
+from barnabas.client.consumer.assignment import NEVER, Assignment
 from barnabas.client.consumer.assignors import is_cooperative
 from barnabas.client.consumer.group_joining import GroupJoin, Holdings, Joined
 from barnabas.client.consumer.group_membership import Duty, Membership, MemberState, Timing
 from barnabas.client.consumer.group_offsets import CommittedOffsets, GroupCommits
-from barnabas.client.consumer.subscribed import NEVER, Subscribed
+from barnabas.client.consumer.subscribed import Subscribed
 from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.client.coordinators import CoordinatorLink
 from barnabas.client.errors import CommitFailed, report_bug

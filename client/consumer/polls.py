@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 
 from barnabas.client.arguments import check_number
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.assignment import Assignment
+from barnabas.client.consumer.assignment import NEVER, Assignment
 from barnabas.client.consumer.fetcher import Fetcher
-from barnabas.client.consumer.subscribed import NEVER, Subscribed
+from barnabas.client.consumer.subscribed import Subscribed
 from barnabas.client.consumer_record import AnyRecord
 from barnabas.client.errors import ClientClosed, NotAssigned
 from barnabas.client.offsets import Partition

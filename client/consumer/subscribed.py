@@ -14,11 +14,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.assignment import Assignment
+from barnabas.client.consumer.assignment import NEVER, Assignment
 from barnabas.client.consumer.group_membership import Membership
 from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.protocol.errors import ErrorCode, LocalError
@@ -26,8 +26,6 @@ from barnabas.protocol.ids import TopicPartition
 from barnabas.protocol.messages.metadata import MetadataRequest
 
 log = logging.getLogger(__name__)
-
-NEVER: Final = float("inf")
 
 
 class Subscribed(ABC):

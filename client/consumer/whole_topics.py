@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from barnabas.client.cluster import Cluster
 from barnabas.client.config import ConsumerConfig
-from barnabas.client.consumer.assignment import Assignment
-from barnabas.client.consumer.subscribed import NEVER, Subscribed
+from barnabas.client.consumer.assignment import NEVER, Assignment
+from barnabas.client.consumer.subscribed import Subscribed
 from barnabas.client.consumer.subscription import TopicSelection
 from barnabas.client.errors import report_bug
 from barnabas.protocol.errors import BarnabasError, ErrorCode, api_error
