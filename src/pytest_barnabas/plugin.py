@@ -34,9 +34,9 @@ _CLUSTERS: Final = pytest.StashKey[list["Cluster"]]()
 def _options(config: pytest.Config, given: Mapping[str, Any]) -> ClusterOptions:
     """The ini options, overridden by those of a marker.
 
-    Raises UsageError for a wrong ini option, ValueError for settings that a broker would refuse.
+    Raises UsageError for a wrong ini option, ValueError for a wrong one of the marker.
     """
-    from barnabas.deploy.cluster_options import EXPECTED_NUMBER, ClusterOptions, option_problem
+    from barnabas.deploy.cluster_options import ClusterOptions
 
     settings: dict[str, Any] = {}
     for line in config.getini("barnabas_settings"):
@@ -44,16 +44,16 @@ def _options(config: pytest.Config, given: Mapping[str, Any]) -> ClusterOptions:
         if not equals:
             raise pytest.UsageError(f"barnabas_settings: expected NAME=VALUE, got {line!r}")
         settings[name.strip()] = value.strip()
-    text = config.getini("barnabas_brokers").strip()
-    if not text.isdecimal() or int(text) < 1:
-        raise pytest.UsageError(f"barnabas_brokers = {text}: {EXPECTED_NUMBER}")
-    security = config.getini("barnabas_security")
-    if (problem := option_problem("security", security)) is not None:
-        raise pytest.UsageError(f"barnabas_security = {security}: {problem}")
-    chosen = {"brokers": int(text), "security": security, "links": config.getini("barnabas_links")}
-    chosen |= {name: value for name, value in given.items() if value is not None}
-    chosen["settings"] = settings | dict(given.get("settings") or {})
-    return ClusterOptions.of(**chosen)
+    ini = {name: config.getini(f"barnabas_{name}") for name in ("brokers", "security", "links")}
+    ini |= {"brokers": int(ini["brokers"]) if ini["brokers"].strip().isdecimal() else ini["brokers"]}
+    try:
+        options = ClusterOptions.of(**ini, settings=settings)
+    except ValueError as error:
+        raise pytest.UsageError(f"barnabas_{error}") from None
+    if not given:
+        return options
+    chosen = ini | {name: value for name, value in given.items() if value is not None}
+    return ClusterOptions.of(**{**chosen, "settings": settings | dict(given.get("settings") or {})})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -152,10 +152,7 @@ def barnabas_cluster(
     # Imported here: most runs of pytest in this environment need no cluster.
     from barnabas.deploy.scripted_cluster import Cluster
 
-    try:
-        options = getattr(request, "param", None) or _options(request.config, {})
-    except ValueError as error:
-        raise pytest.UsageError(f"barnabas_settings: {error}") from None
+    options = getattr(request, "param", None) or _options(request.config, {})
     clusters = request.config.stash[_CLUSTERS]
     with Cluster(options, tmp_path_factory.mktemp("barnabas")) as cluster:
         clusters.append(cluster)

@@ -238,13 +238,9 @@ def test_a_wrong_argument_of_a_marker_is_named_before_a_cluster_starts(
     assert "plugin.py" not in ran.stdout
 
 
-@pytest.mark.parametrize("brokers", ["three", "0"])
-def test_a_wrong_number_of_brokers_in_the_ini_file_is_named(
-    tmp_path: Path, run_suite: RunSuite, brokers: str
-) -> None:
-    ran = run_suite(suite(tmp_path, "def test(barnabas_cluster): ...", f"barnabas_brokers = {brokers}"))
-    said = f"barnabas_brokers = {brokers}: expected a whole number, 1 or more"
-    assert said in ran.stdout + ran.stderr
+def test_a_wrong_option_of_the_ini_file_is_named(tmp_path: Path, run_suite: RunSuite) -> None:
+    ran = run_suite(suite(tmp_path, "def test(barnabas_cluster): ...", "barnabas_brokers = three"))
+    assert "barnabas_brokers='three': expected a whole number, 1 or more" in ran.stdout + ran.stderr
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
