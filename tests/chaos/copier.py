@@ -4,7 +4,7 @@
 as a member of the group, and commits their offsets in the transaction that has their copies. A copy names
 its record of the input, and the attempt. JSON objects on standard output: an attempt before its first record
 is sent, and its outcome as soon as it is known. It ends when its standard input is closed, or another
-producer has fenced it. Not a test.
+producer has fenced it. It runs with an earlier client too, and calls what both have. Not a test.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from typing import Final
 from barnabas.client import Consumer, ConsumerRecord, Producer
 from barnabas.client.errors import ProducerFenced, TransactionOutcomeUnknown
 from barnabas.protocol.errors import BarnabasError
+from barnabas.protocol.ids import TopicPartition
 
 SESSION_TIMEOUT_MS: Final = 3_000
 TRANSACTION_TIMEOUT_MS: Final = 6_000
@@ -111,7 +112,8 @@ class Copier:
                 number = int(record.key or b"0") // 2 % self.partitions
                 value = b"%d %d %s %s" % (record.partition, record.offset, name.encode(), record.value)
                 await producer.send(self.target, value, key=record.key, partition=number)
-            await producer.send_offsets_to_transaction(records, member)
+            offsets = {TopicPartition(r.topic, r.partition): r.offset + 1 for r in records}
+            await producer.send_offsets_to_transaction(offsets, member)
             if self._chance.random() < _ABORTS:
                 await producer.flush()
                 raise ChangeOfMind
@@ -123,7 +125,12 @@ class Copier:
             print(f"{name} is aborted: {error!r}", file=sys.stderr, flush=True)
             await producer.abort_transaction()
             say(outcome="aborted", of=name)
-            await consumer.seek_to_committed()
+            committed = await consumer.committed(consumer.assignment())
+            for tp, offset in committed.items():
+                if offset is None:
+                    consumer.seek_to_beginning(tp)
+                else:
+                    consumer.seek(tp, offset.offset)
 
     async def commit(self, producer: Producer) -> None:
         """Ask for the outcome until it is known."""

@@ -22,6 +22,8 @@ from .runs import Run
 
 EARLIER: Final = "b6f0657880caf8e8a5c2720cb468462131ce86b3"
 """The version from which a cluster can be upgraded broker by broker, and to which it can go back."""
+NEW_SETTING: Final = "fault.injection.enable"
+"""A setting of local clusters that the earlier version does not have."""
 _REPOSITORY: Final = Path(__file__).parents[2]
 
 
@@ -35,10 +37,12 @@ class Versions:
 
     def command(self, settings_file: Path) -> list[str]:
         """Of `LocalCluster`: the command that runs the broker with these settings."""
-        command = broker_command(settings_file)
         if int(settings_file.parent.name.removeprefix("broker-")) in self.new:
-            return command
-        return self.earlier(*command)
+            return broker_command(settings_file)
+        lines = settings_file.read_text().splitlines(keepends=True)
+        known = settings_file.with_name("earlier.properties")
+        known.write_text("".join(line for line in lines if not line.startswith(NEW_SETTING)))
+        return self.earlier(*broker_command(known))
 
     def earlier(self, *command: str) -> list[str]:
         """The command with the earlier version; a client's too."""
