@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from barnabas.common.channel import Channel
+from barnabas.common.fault_rules import FAULTS_CLIENT_ID
 from barnabas.common.security.acl import PatternType
 from barnabas.common.security.channel_security import PLAINTEXT, ChannelSecurity
 from barnabas.deploy.process import DeployError
@@ -28,7 +29,6 @@ from barnabas.protocol.ids import BrokerId, Endpoint
 from barnabas.protocol.messages.acls import DescribeAclsRequest
 from barnabas.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
-_CLIENT_ID = "barnabas-probe"
 _INTERVAL_S = 0.01
 _REQUEST_TIMEOUT_MS = 2_000
 
@@ -37,7 +37,7 @@ def _open_channel(endpoint: Endpoint, security: ChannelSecurity) -> Channel:
     """A channel that reconnects at once and has short time-outs; close it after use."""
     return Channel(
         endpoint,
-        client_id=_CLIENT_ID,
+        client_id=FAULTS_CLIENT_ID,
         request_timeout_ms=_REQUEST_TIMEOUT_MS,
         connect_timeout_ms=1_000,
         reconnect_backoff_ms=5,

@@ -312,8 +312,9 @@ class HeldFaults:
             self._unready.add(broker_id)
 
     def _await_unready(self) -> None:
-        """Wait for brokers that have been started or resumed, and are within reach of the others."""
-        reachable = self._unready - self._unreachable()
+        """Wait for brokers that have been started or resumed, unless a fault keeps them from being ready."""
+        running = {id for id in self._unready if self.cluster.broker(id).state == "running"}
+        reachable = running - self._unreachable()
         if reachable:
             self.cluster.wait_ready(_START_TIMEOUT_S, must_run=reachable, excused=self._hindered())
             for broker_id in reachable:

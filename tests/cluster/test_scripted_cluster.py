@@ -280,6 +280,7 @@ def test_a_rule_that_hits_all_requests_can_be_removed_and_hides_nothing(cluster:
         admin.add_fault_rules(rule)
         with cluster.admin(**VIEW_SETTINGS) as view:
             assert [replicas.fault_rules for replicas in view.describe_replicas()] == [1] * 3
+        cluster._local.wait_ready(10)
         assert admin.remove_fault_rules() == [rule.name]
         assert len(admin.describe_cluster().nodes) == 3
 

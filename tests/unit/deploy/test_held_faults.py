@@ -51,6 +51,7 @@ class _Cluster:
         self.broker_ids = [1, 2]
         self.zookeeper = None
         self.launched: list[int] = []
+        self.awaited: list[set[int]] = []
         self.links = self
         self.brokers = [_Broker(id) for id in self.broker_ids]
 
@@ -67,8 +68,9 @@ class _Cluster:
     def change(self, **rules: Any) -> None:
         pass
 
-    def wait_ready(self, timeout_s: float, **more: Any) -> None:
-        pass
+    def wait_ready(self, timeout_s: float, must_run: set[int], excused: Any) -> None:
+        if timeout_s == held_faults._START_TIMEOUT_S:
+            self.awaited.append(must_run)
 
 
 class _Admin:
@@ -192,6 +194,21 @@ def test_hits_of_a_broker_that_does_not_answer_are_not_left_out_in_silence(
         with pytest.raises(BarnabasError, match="no answer"):
             assert fault.hits
         admin.errors.clear()
+
+
+@pytest.mark.parametrize(("name", "state"), [("kill", "gone"), ("pause", "paused")])
+def test_a_started_broker_that_another_fault_stops_is_not_waited_for(
+    held: HeldFaults, cluster: _Cluster, name: str, state: str
+) -> None:
+    link = LinkFault(held, Rule(kind=RuleKind.CUT, source="1", target="2")).__enter__()
+    with ServerFault(held, "kill", "1"):
+        pass
+    other = ServerFault(held, name, "1").__enter__()
+    link.__exit__()
+    assert cluster.broker(1).state == state
+    assert cluster.awaited == []
+    other.__exit__()
+    assert cluster.awaited == [{1}]
 
 
 def test_rules_are_tried_in_the_order_in_which_they_are_given(held: HeldFaults, admin: _Admin) -> None:
