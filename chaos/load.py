@@ -25,7 +25,7 @@ from barnabas.protocol.errors import BarnabasError
 from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.records import decode_records
 
-_TICK_S: Final = 0.01
+_TICK_S: Final = 0.02
 _MOST_BEHIND_S: Final = 0.1
 _SCAN_PAUSE_S: Final = 0.2
 
