@@ -79,7 +79,7 @@ def test_the_plugin_is_an_entry_point_of_pytest() -> None:
 
 
 def test_the_example_suites_pass_in_two_workers() -> None:
-    ran = pytest_in(ROOT / "examples" / "testing", "-n", "2", "-p", "no:cacheprovider")
+    ran = pytest_in(ROOT / "examples" / "testing", "-n2", "--dist=loadfile", "-p", "no:cacheprovider")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"\b11 passed", ran.stdout), ran.stdout
 
