@@ -304,6 +304,9 @@ class GroupCommits:
     ) -> None:
         """Commit positions, or the user's offsets, and wait. Raises as `CommittedOffsets.commit`."""
         marked, topic_ids = self._marked(offsets), self._topic_ids(offsets, of_records=of_records)
+        if self._tasks:
+            # A commit whose task has not begun to run would be sent after this one, and replace its offsets.
+            await asyncio.sleep(0)
         try:
             await self._offsets.commit(offsets, timeout_ms, topic_ids=topic_ids)
             self._committed |= marked

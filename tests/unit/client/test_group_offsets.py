@@ -96,6 +96,15 @@ async def test_the_user_commits_offsets(coordinator: Coordinator) -> None:
     assert (offsets["t", 1][0], offsets["t", 2][:2], offsets["t", 3][0]) == (5, (7, "note"), 9)
 
 
+async def test_the_last_of_two_commits_counts(coordinator: Coordinator) -> None:
+    """The one in the background began later than the one after it, and replaced its offset."""
+    async with member_of(coordinator, enable_auto_commit=False) as consumer:
+        earlier = consumer.commit_nowait({P[0]: 3})
+        await consumer.commit({P[0]: 5})
+        await earlier
+        assert coordinator.group("g").offsets["t", 0][0] == 5
+
+
 async def test_the_user_commits_records(coordinator: Coordinator) -> None:
     """The offset after each, in each partition after the last of them."""
     for number in (0, 1):
