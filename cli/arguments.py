@@ -171,6 +171,14 @@ def check_partition(topic: TopicInfo, partition: int) -> None:
         raise CommandError(f"topic {topic.name} has no partition {partition}, only 0 to {last}", NOT_FOUND)
 
 
+def partitions_of(topic: TopicInfo, chosen: Iterable[int] | None) -> list[TopicPartition]:
+    """The chosen partitions of the topic, or all. Raises CommandError (not found)."""
+    for partition in chosen or ():
+        check_partition(topic, partition)
+    numbers = range(len(topic.partitions)) if chosen is None else sorted(set(chosen))
+    return [TopicPartition(topic.name, number) for number in numbers]
+
+
 def check_partitions(options: argparse.Namespace) -> None:
     """Replace the texts of `options.partitions`; raises CommandError unless either these or all are named."""
     if bool(options.partitions) == options.all:

@@ -24,13 +24,13 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from barnabas.cli.action import arg, command, flag, repeated
 from barnabas.cli.arguments import (
-    check_partition,
     chosen_bootstrap,
     client_settings,
     cluster_options,
     describe_topics,
     not_empty,
     number,
+    partitions_of,
     run_async,
     settings_option,
 )
@@ -156,7 +156,7 @@ async def _consume(options: argparse.Namespace, bootstrap: str, out: BinaryIO) -
             settings["skip_damaged_batches"] = True
         found = await _find_topics(options, bootstrap, settings)
         topics[:] = found
-        partitions = [tp for topic in found.values() for tp in _partitions_of(topic, options.partition)]
+        partitions = [tp for topic in found.values() for tp in partitions_of(topic, options.partition)]
         format_record = options.template or make_formatter(options.format, options.key_separator)
         if options.group is not None:
             settings = {"group_id": options.group, "auto_commit_interval_ms": _COMMIT_MS, **settings}
@@ -205,15 +205,6 @@ async def _find_topics(
     if not chosen:
         raise CommandError(f"--pattern {options.pattern.pattern!r}: no topic has such a name", NOT_FOUND)
     return {name: topics[name] for name in sorted(chosen)}
-
-
-def _partitions_of(topic: TopicInfo, chosen: Sequence[int] | None) -> list[TopicPartition]:
-    for partition in chosen or ():
-        check_partition(topic, partition)
-    return [
-        TopicPartition(topic.name, partition)
-        for partition in (range(len(topic.partitions)) if chosen is None else sorted(set(chosen)))
-    ]
 
 
 async def _seek(consumer: Consumer, partitions: Sequence[TopicPartition], start: Place | None) -> None:

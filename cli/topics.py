@@ -8,14 +8,12 @@ from typing import Any
 
 from barnabas.cli import configs
 from barnabas.cli.action import Row, actions, answer, arg, flag, one_of, pick, repeated, show
-from barnabas.cli.arguments import SHORT_MAX, key_values, number, on_cluster
+from barnabas.cli.arguments import SHORT_MAX, key_values, number, on_cluster, partitions_of
 from barnabas.cli.exit_codes import USAGE, CommandError, check_topics
 from barnabas.cli.output import print_json, print_table
 from barnabas.client.admin.admin import Admin, ConfigResource, NewPartitions, NewTopic
 from barnabas.client.admin.offset_reset import (
     ToOffset,
-    chosen_partitions,
-    partition_counts,
     plan_start,
     time_ms,
 )
@@ -142,10 +140,8 @@ async def _delete(options: argparse.Namespace, admin: Admin) -> None:
 
 
 async def _delete_records(options: argparse.Namespace, admin: Admin) -> None:
-    counts = await partition_counts(admin)
-    numbers = ",".join(map(str, options.partition))
-    partitions = chosen_partitions([f"{options.topic}:{numbers}" if numbers else options.topic], counts)
-    plan = await plan_start(admin, partitions, options.until)
+    topic = (await admin.describe_topics(options.topic))[options.topic]
+    plan = await plan_start(admin, partitions_of(topic, options.partition), options.until)
     if not options.dry_run:
         await admin.delete_records({tp: after for tp, (before, after) in plan.items() if after > before})
     rows: list[Row] = [
@@ -229,7 +225,7 @@ add_arguments = actions(
         "delete the oldest records of a topic, so that its logs begin later",
         _delete_records,
         arg("topic", "TOPIC"),
-        repeated("--partition", "P", "default: all partitions", type=number(0)),
+        repeated("--partition", "P", "default: all partitions", type=number(0), default=None),
         one_of(
             arg("--before", "OFFSET", "records before this offset", type=number(0, LONG_MAX)),
             arg("--before-time", "TIME", "records before the first one since 2025-01-31T12:00:00, in UTC"),
