@@ -130,6 +130,8 @@ class HeldFaults:
         """The servers that a fault has ended, or may have ended."""
         self._unready: set[int] = set()
         """Brokers that have been started or resumed, and have not been seen to take part again."""
+        self._link_rules: list[Rule] = []
+        """The rules that the proxies have, or may have."""
         self._surprises: list[str] = []
         """What is still to be warned of."""
         self._rules_at: dict[int, set[str]] = {id: set() for id in cluster.broker_ids}
@@ -159,8 +161,7 @@ class HeldFaults:
             try:
                 if isinstance(fault, ServerFault) and not was_down:
                     self._inject(fault.name, fault.server)
-                elif isinstance(fault, LinkFault):
-                    self.cluster.links.change(added=fault.rules)
+                self._settle_links()
                 self._settle_rules()
             except BaseException as error:
                 self._held.remove(fault)
@@ -267,10 +268,7 @@ class HeldFaults:
 
     def _settle(self, ended: Fault, *, waits: bool = True) -> None:
         """Make servers and links what the faults that hold want, after the end of one."""
-        if isinstance(ended, LinkFault):
-            rules = self._rules()
-            others = [rules[rule.key] for rule in ended.rules if rule.key in rules]
-            self.cluster.links.change(removed=ended.rules, added=others)
+        self._settle_links()
         zookeeper = self.cluster.zookeeper
         if isinstance(zookeeper, ZooKeeper) and not zookeeper.is_alive and not self._names(ZOOKEEPER):
             self._note_surprise(ZOOKEEPER)
@@ -286,6 +284,16 @@ class HeldFaults:
         # Last: where warnings are errors this one raises.
         while self._surprises:
             warnings.warn(self._surprises.pop(), RuntimeWarning, stacklevel=4)
+
+    def _settle_links(self) -> None:
+        """Let the proxies have the rules of the faults that hold, and none of an ended one."""
+        rules = self._rules()
+        removed = [rule for rule in self._link_rules if rule.key not in rules]
+        if removed or rules:
+            # First: if the answer is lost, they may be there, and have to be removed.
+            self._link_rules = [*removed, *rules.values()]
+            self.cluster.links.change(removed=removed, added=list(rules.values()))
+            self._link_rules = list(rules.values())
 
     def _let_run(self, broker_id: int, ended: Fault) -> None:
         """Start a broker that is to run and does not, or that has room again; resume one that is to go on."""

@@ -53,6 +53,8 @@ class _Cluster:
         self.launched: list[int] = []
         self.awaited: list[set[int]] = []
         self.links = self
+        self.rules: dict[Any, Rule] = {}
+        self.interrupts = False
         self.brokers = [_Broker(id) for id in self.broker_ids]
 
     def broker(self, broker_id: int) -> Any:
@@ -65,8 +67,12 @@ class _Cluster:
         self.broker(broker_id).state = "running"
         self.launched.append(broker_id)
 
-    def change(self, **rules: Any) -> None:
-        pass
+    def change(self, removed: Sequence[Rule] = (), added: Sequence[Rule] = ()) -> None:
+        if self.interrupts:
+            raise KeyboardInterrupt
+        gone = {rule.key for rule in removed}
+        self.rules = {key: rule for key, rule in self.rules.items() if key not in gone}
+        self.rules |= {rule.key: rule for rule in added}
 
     def wait_ready(self, timeout_s: float, must_run: set[int], excused: Any) -> None:
         if timeout_s == held_faults._START_TIMEOUT_S:
@@ -230,6 +236,22 @@ def test_a_broker_that_resumes_without_reaching_the_others_loses_the_rules_of_en
             dropped.__exit__()
             assert [*admin.rules[1]] == ["dropped"]
         assert admin.rules[1] == {}
+
+
+def test_a_link_whose_end_was_interrupted_is_as_the_next_change_wants_it(
+    held: HeldFaults, cluster: _Cluster
+) -> None:
+    def delay(delay_ms: float) -> LinkFault:
+        return LinkFault(held, Rule(kind=RuleKind.DELAY, source="1", target="2", delay_ms=delay_ms))
+
+    outer = delay(50).__enter__()
+    for ending, left in ((delay(200).__enter__(), [50]), (outer, [])):
+        cluster.interrupts = True
+        with pytest.raises(KeyboardInterrupt):
+            ending.__exit__()
+        cluster.interrupts = False
+        with rule(held, "any"):
+            assert [rule.delay_ms for rule in cluster.rules.values()] == left
 
 
 def test_a_server_that_got_a_signal_before_an_interruption_ends_and_starts_again(
