@@ -39,6 +39,8 @@ _JOIN_GRACE_MS = 5_000
 _OFFSETS_WITHIN_MS = 5_000
 """The time that a join waits for committed offsets that are not available yet."""
 _MAX_REASON = 255
+_MEMBER_ID_S = 1.0
+"""How long the end of a member waits for the id that the coordinator gives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class GroupJoin:
         member.join_sent()
         sent_as = member.identity
         request = self._join_request(topics, holdings)
-        response = await self._link.ask(request, timeout_ms=self._timeout_ms, lane=GROUP_LANE)
+        response = await self._ask_to_join(request)
         reaction = reaction_to(Api.JOIN, response.error_code)
         if reaction is not Reaction.GO_ON:
             return self._refused(Api.JOIN, reaction, response.error_code, sent_as, response.member_id)
@@ -119,6 +121,23 @@ class GroupJoin:
         if response.members:
             assignments = await self._lead(response)
         return await self._sync(topics, assignments, holdings)
+
+    async def _ask_to_join(self, request: wire.JoinGroupRequest) -> wire.JoinGroupResponse:
+        """Ask; a first attempt that is cancelled waits for the member id, to leave with it.
+
+        Else the other members would wait for a member with that id until its session ends.
+        """
+        asking = asyncio.ensure_future(self._link.ask(request, timeout_ms=self._timeout_ms, lane=GROUP_LANE))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            if self._member.member_id == wire.NO_MEMBER:
+                await asyncio.wait((asking,), timeout=_MEMBER_ID_S)
+                if asking.done() and not asking.cancelled() and asking.exception() is None:
+                    self._member.member_id = asking.result().member_id
+            raise
+        finally:
+            asking.cancel()
 
     def _join_request(self, topics: frozenset[str], holdings: Holdings) -> wire.JoinGroupRequest:
         config, member = self._config, self._member

@@ -46,6 +46,21 @@ async def tasks_are_gone(before: set[asyncio.Task[Any]]) -> None:
     await until(lambda: not left(), "the end of the consumer's tasks")
 
 
+async def test_a_member_that_closes_before_its_first_join_is_answered_leaves(
+    coordinator: Coordinator,
+) -> None:
+    """The group waited for the id that it had been given, until its session ended."""
+    is_asked = asyncio.Event()
+    coordinator.cluster.intercept[ApiKey.JOIN_GROUP] = lambda broker, request: is_asked.set()
+    async with member_of(coordinator) as first:
+        is_asked.clear()
+        async with subscriber_of(coordinator, session_timeout_ms=600_000) as consumer:
+            await consumer.poll(0)
+            await is_asked.wait()
+        async with subscriber_of(coordinator) as second:
+            await poll_until(lambda: shares(first, second) == [3, 3], first, second)
+
+
 # Listeners
 
 
