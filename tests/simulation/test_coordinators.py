@@ -65,15 +65,19 @@ _REACHED: Final[dict[str, set[object]]] = {
 }
 
 
+_FIRST: Final = {"groups": (33, 35, 49), "exactly once": range(38, 45)}
+"""The seeds that are tried first: few and short histories have reached everything."""
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", _REACHED)
 def test_the_histories_reach_these_states_and_errors(kind: str) -> None:
     missing = set(_REACHED[kind])
-    for seed in range(20, 60):
+    for seed in (*_FIRST[kind], *range(20, 60)):
         missing -= run(kind, seed).judge.reached
         if not missing:
             return
-    pytest.fail(f"40 histories have not reached {missing}")
+    pytest.fail(f"more than 40 histories have not reached {missing}")
 
 
 # ---- the torn transaction (KIP-890): version 1 of transactions has it, version 2 cures it
