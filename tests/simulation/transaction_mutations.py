@@ -174,7 +174,7 @@ def transactions_never_time_out(setattr_: SetAttr) -> None:
     setattr_(rules, "timeout_at_ms", lambda stored: None)
 
 
-@found_in("exactly once", 6)
+@found_in("exactly once", 7)
 def unloaded_requests_are_forgotten(setattr_: SetAttr) -> None:
     unload = Transaction.unload
 
@@ -238,12 +238,12 @@ def an_id_in_doubt_decides_again(setattr_: SetAttr) -> None:
     setattr_(Transaction, "_handle", hasty)
 
 
-@found_in("exactly once", 3)
+@found_in("exactly once", 24)
 def producers_get_the_epoch_of_the_last_fence(setattr_: SetAttr) -> None:
     setattr_(rules, "LAST_EPOCH", rules.LAST_EPOCH + 1)
 
 
-@found_in("exactly once", 0)
+@found_in("exactly once", 2)
 def markers_have_an_earlier_epoch(setattr_: SetAttr) -> None:
     """The logs have a later one, and refuse them."""
     marker = marker_queue._Part.marker
@@ -346,7 +346,7 @@ def pending_offsets_count_after_an_abort(setattr_: SetAttr) -> None:
     _end_offsets(setattr_, is_commit=True)
 
 
-@found_in("exactly once", 0)
+@found_in("exactly once", 2)
 def pending_offsets_are_dropped_by_a_commit(setattr_: SetAttr) -> None:
     _end_offsets(setattr_, is_commit=False)
 
