@@ -1,10 +1,10 @@
 """The pool of working threads, with a blocking consumer against a fake coordinator."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,106 +17,95 @@ from .test_blocking_group import P0, Group, group
 __all__ = ["group"]
 
 
+class Run(NamedTuple):
+    pool: blocking.WorkerPool
+    consumer: blocking.Consumer
+    outcome: Future[None]
+
+
 @contextmanager
-def working(group: Group, work: Any) -> Iterator[Future[None]]:
-    """A pool of 20 threads that work on the topic until the end of the block."""
-    with ThreadPoolExecutor(1) as runner, group.consumer(enable_auto_commit=False) as consumer:
-        running = runner.submit(blocking.WorkerPool(consumer, work, 20).run, "t")
+def running(
+    group: Group, work: Callable[[Any], None], workers: int = 20, at_most: int = 1_000, **settings: Any
+) -> Iterator[Run]:
+    """A pool that works on the 20 records of the topic until the end of the block."""
+    group.fill(0, 20)
+    with ThreadPoolExecutor(1) as thread, group.consumer(enable_auto_commit=False, **settings) as consumer:
+        pool = blocking.WorkerPool(consumer, work, workers, max_records_under_way=at_most)
+        outcome = thread.submit(pool.run, "t")
         try:
-            yield running
+            yield Run(pool, consumer, outcome)
         finally:
             consumer.stop()
-            wait([running])
+            wait([outcome])
+
+
+class Held:
+    """Work that waits for the test."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.may_go_on = threading.Event()
+
+    def __call__(self, record: Any) -> None:
+        self.begun.append(record.offset)
+        assert self.may_go_on.wait(20)
 
 
 def test_the_work_on_lost_partitions_is_not_committed(group: Group) -> None:
-    group.fill(0, 20)
-    may_go_on = threading.Event()
-    begun: list[int] = []
-
-    def work(record: Any) -> None:
-        begun.append(record.offset)
-        may_go_on.wait(20)
-
-    with working(group, work) as running:
-        wait_for(lambda: len(begun) == 20, "the beginning of the work")
+    work = Held()
+    with running(group, work) as run:
+        wait_for(lambda: len(work.begun) == 20, "the beginning of the work")
         group.evict_one()
-        may_go_on.set()
+        work.may_go_on.set()
         wait_for(lambda: group.committed() == 20, "the work on what was lost, by the member that came back")
-    running.result()
+    run.outcome.result()
     assert group.coordinator.group("g").members == []
 
 
 def test_a_pool_that_is_stopped_finishes_and_commits_what_is_under_way(group: Group) -> None:
-    group.fill(0, 20)
-    may_go_on = threading.Event()
-    begun: list[int] = []
-
-    def work(record: Any) -> None:
-        begun.append(record.offset)
-        assert may_go_on.wait(20)
-
-    with ThreadPoolExecutor(1) as runner, group.consumer(enable_auto_commit=False) as consumer:
-        running = runner.submit(blocking.WorkerPool(consumer, work, 20).run, "t")
-        wait_for(lambda: len(begun) == 20, "the beginning of the work")
-        consumer.stop()
-        may_go_on.set()
-        running.result(20)
+    work = Held()
+    with running(group, work) as run:
+        wait_for(lambda: len(work.begun) == 20, "the beginning of the work")
+        run.consumer.stop()
+        work.may_go_on.set()
+        run.outcome.result(20)
         assert group.committed() == 20
 
 
 def test_a_pool_that_is_stopped_leaves_the_records_that_wait_for_a_thread(group: Group) -> None:
-    group.fill(0, 20)
-    may_go_on = threading.Event()
-    begun: list[int] = []
-
-    def work(record: Any) -> None:
-        begun.append(record.offset)
-        assert may_go_on.wait(20)
-
-    with ThreadPoolExecutor(1) as runner, group.consumer(enable_auto_commit=False) as consumer:
-        pool = blocking.WorkerPool(consumer, work, 2, max_records_under_way=20)
-        running = runner.submit(pool.run, "t")
-        wait_for(lambda: len(begun) == 2 and P0 in consumer._client.paused(), "all records under way")
-        consumer.stop()
-        under_way = list(pool._progress[P0].under_way.values())
+    work = Held()
+    with running(group, work, 2, 20) as run:
+        wait_for(lambda: len(work.begun) == 2 and P0 in run.consumer._client.paused(), "all under way")
+        run.consumer.stop()
+        under_way = list(run.pool._progress[P0].under_way.values())
         try:
             wait_for(lambda: under_way[-1].cancelled(), "the end of the others", 10)
         finally:
-            may_go_on.set()
-        running.result(20)
-        assert sorted(begun) == [0, 1]
+            work.may_go_on.set()
+        run.outcome.result(20)
+        assert sorted(work.begun) == [0, 1]
         assert group.committed() == 2
 
 
 def test_a_pool_whose_work_fails_commits_what_is_before_the_record(group: Group) -> None:
-    group.fill(0, 20)
-
     def work(record: Any) -> None:
         if record.offset == 7:
             raise ArithmeticError
 
-    with working(group, work) as running, pytest.raises(ArithmeticError):
-        running.result(20)
+    with running(group, work) as run, pytest.raises(ArithmeticError):
+        run.outcome.result(20)
     assert group.committed() == 7
 
 
 def test_a_pool_pauses_a_partition_that_has_too_many_records_under_way(group: Group) -> None:
-    group.fill(0, 20)
-    may_go_on = threading.Event()
-
-    with (
-        ThreadPoolExecutor(1) as runner,
-        group.consumer(enable_auto_commit=False, max_poll_records=5) as consumer,
-    ):
-        pool = blocking.WorkerPool(consumer, lambda _: may_go_on.wait(20), 2, max_records_under_way=10)
-        running = runner.submit(pool.run, "t")
-        wait_for(lambda: consumer._client.paused() == {P0}, "the pause")
-        may_go_on.set()
+    work = Held()
+    with running(group, work, 2, 10, max_poll_records=5) as run:
+        wait_for(lambda: run.consumer._client.paused() == {P0}, "the pause")
+        work.may_go_on.set()
         wait_for(lambda: group.committed() == 20, "the end of the work")
-        assert consumer._client.paused() == set()
-        consumer.stop()
-        running.result(20)
+        assert run.consumer._client.paused() == set()
+        run.consumer.stop()
+        run.outcome.result(20)
 
 
 def test_a_pool_of_a_consumer_that_commits_by_itself_or_cannot_commit_is_refused(group: Group) -> None:
