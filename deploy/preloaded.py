@@ -63,6 +63,7 @@ class BrokerForks:
             )
         self._socket = ours
         self._answers = ours.makefile("rb")
+        self._lock = threading.Lock()
         self._environment = _read_at_start(os.environ)
 
     @property
@@ -100,13 +101,14 @@ class BrokerForks:
 
     def _ask(self, request: Mapping[str, object], undo: Callable[[Any], object] = id) -> Any:
         def exchange() -> Any:
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
-            answer = self._answers.readline()
+            with self._lock:
+                self._socket.sendall(json.dumps(request).encode() + b"\n")
+                answer = self._answers.readline()
             if not answer:
                 raise ConnectionResetError("the process that forks brokers has ended")
             return json.loads(answer)
 
-        # One thread makes all exchanges. An answer that nobody reads would be read as the next one.
+        # An answer that an interrupted caller does not read would be read as the next one.
         return uninterrupted(exchange, undo)
 
 
