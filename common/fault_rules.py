@@ -107,7 +107,7 @@ class FaultRule:
 
     def __str__(self) -> str:
         """The action and the conditions, in words."""
-        return f"{self.action} {self.conditions}"
+        return f"{self.action} on {self.conditions}"
 
     @property
     def action(self) -> str:

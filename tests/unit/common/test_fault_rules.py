@@ -75,7 +75,7 @@ def test_a_rule_is_described_in_words() -> None:
     assert rule.action == "delay 200 ms, REQUEST_TIMED_OUT after handling"
     assert rule.conditions == "request 3 of Produce for topic orders"
     rule = FaultRule(drop=True, times=2, probability=0.5, requests="all", client_id="a*")
-    said = "drop every request from client a* from clients and brokers, at most 2, with probability 0.5"
+    said = "drop on every request from client a* from clients and brokers, at most 2, with probability 0.5"
     assert str(rule) == said
 
 

@@ -103,7 +103,7 @@ async def test_a_script_adds_shows_and_clears_rules_as_json(app: Starlette, brok
     answer = await post(
         app, "protocol-faults", {"name": "n", "api": "Produce", "error": "REQUEST_TIMED_OUT", "times": 2}
     )
-    said = "fault rule n: REQUEST_TIMED_OUT every request of Produce, at most 2"
+    said = "fault rule n: REQUEST_TIMED_OUT on every request of Produce, at most 2"
     assert json.loads(answer.text) == {"outcome": said}
     (shown,) = json.loads((await get(app, "protocol-faults")).text)
     assert (shown["name"], shown["times"], shown["brokers"]["1"]) == ("n", 2, {"matches": 3, "hits": 2})
