@@ -244,23 +244,27 @@ async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
     and OSError as reading does.
     """
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    chunks: asyncio.Queue[bytes | OSError | ValueError] = asyncio.Queue()
     room = threading.Semaphore(_MAX_CHUNKS)
     is_over = threading.Event()
     read: Any = source.raw.read if isinstance(source, io.BufferedReader) else source.read
 
     def feed() -> None:
-        # Once the command has ended, the source is closed (ValueError) or the loop (RuntimeError).
-        with suppress(ValueError, RuntimeError):
+        # Once the command has ended, the loop is closed.
+        with suppress(RuntimeError):
             while room.acquire() and not is_over.is_set():
                 try:
                     # Of a source that does not block, None is no end: it has nothing yet.
                     while (chunk := read(_CHUNK_BYTES)) is None:
-                        select.select([source], [], [])
-                except OSError as error:
+                        # Not `select.select`, which takes no descriptor above 1,023.
+                        readable = select.poll()
+                        readable.register(source, select.POLLIN)
+                        readable.poll()
+                except (OSError, ValueError) as error:
+                    # Also ValueError, of a closed source: without an end the command would wait for ever.
                     chunk = error
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-                if not chunk or isinstance(chunk, OSError):
+                if not isinstance(chunk, bytes) or not chunk:
                     return
 
     threading.Thread(target=feed, name="line-source", daemon=True).start()
@@ -268,7 +272,7 @@ async def read_lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
     try:
         while chunk := await chunks.get():
             room.release()
-            if isinstance(chunk, OSError):
+            if not isinstance(chunk, bytes):
                 raise chunk
             *lines, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE_BYTES:

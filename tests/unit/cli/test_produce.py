@@ -1,9 +1,12 @@
 """Lines from any source, however its bytes come."""
 
+import asyncio
+import fcntl
 import io
 import json
 import os
 import re
+import resource
 import threading
 
 import pytest
@@ -18,6 +21,10 @@ from barnabas.protocol.messages.topics import CreatableTopicResult, CreateTopics
 from barnabas.protocol.schema import ApiKey
 from tests.support.fake_broker import FakeCluster
 from tests.support.producer_transactions import FakeTransactions
+from tests.support.waiting import DEADLINE_S
+
+_FIRST_HIGH = 1_024
+_MANY_FILES = 4_096
 
 
 class _Dribble(io.RawIOBase):
@@ -84,6 +91,7 @@ async def test_lines_come_before_the_source_ends() -> None:
 
 
 async def test_a_source_that_does_not_block_has_not_ended_while_it_has_nothing() -> None:
+    """Also with a descriptor that `select` does not take, as in a process with many files."""
     pieces = [b"first\n", None, b"second\n", b""]
 
     class Raw(io.RawIOBase):
@@ -100,13 +108,19 @@ async def test_a_source_that_does_not_block_has_not_ended_while_it_has_nothing()
             memoryview(buffer)[: len(piece)] = piece
             return len(piece)
 
-    ready, writer = os.pipe()
+    low, writer = os.pipe()
     os.close(writer)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(_MANY_FILES, limits[1])), limits[1]))
+    ready = fcntl.fcntl(low, fcntl.F_DUPFD, _FIRST_HIGH)
     try:
         source = io.BufferedReader(Raw())
-        assert [line async for lines in read_lines(source) for line in lines] == [b"first", b"second"]
+        async with asyncio.timeout(DEADLINE_S):
+            assert [line async for lines in read_lines(source) for line in lines] == [b"first", b"second"]
     finally:
+        os.close(low)
         os.close(ready)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def test_reading_leaves_the_lock_of_the_source_free() -> None:
