@@ -23,7 +23,7 @@ else:
 
 
 class ConsumerRecord(NamedTuple, Generic[K_co, V_co]):
-    """One record with its place. A null key or value is None; ``headers`` keep their order."""
+    """A record and its offset in a partition. A null key or value is None; ``headers`` keep their order."""
 
     topic: str
     partition: int

@@ -133,7 +133,7 @@ class HeldFaults:
         self._link_rules: list[Rule] = []
         """The rules that the proxies have, or may have."""
         self._surprises: list[str] = []
-        """What is still to be warned of."""
+        """The texts of warnings that the next change raises."""
         self._rules_at: dict[int, set[str]] = {id: set() for id in cluster.broker_ids}
         """Broker whose process has served → the names of the fault rules that this has, or may have."""
         self._is_closed = False
@@ -384,7 +384,7 @@ class HeldFaults:
 
     def _keep_hits(self, broker_id: int) -> None:
         """Remember hits that are about to be lost with the process of this broker."""
-        # One that does not answer is to end all the same.
+        # A broker that does not answer must not keep the fault from ending its server.
         with suppress(BarnabasError):
             for fault, hits in self._hits_at([broker_id]).items():
                 fault.kept_hits += hits

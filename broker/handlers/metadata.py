@@ -245,8 +245,8 @@ def _build(
 def refusal_of_metadata(services: Services, request: ApiRequest, code: ErrorCode) -> wire.MetadataResponse:
     """The answer with a code for each topic, or for each partition where only these have it in Kafka.
 
-    It names the brokers, because clients would take an answer without any for none. Clients that are told of
-    a topic without partitions may assign none of it to a group for minutes.
+    It names the brokers: a client takes an answer without brokers for no answer. A client that gets a topic
+    without partitions assigns none of them to its group, and may ask again only after minutes.
     """
     current = services.metadata.current
     response = _build(services, request, current, _hidden(services, request, current), {})

@@ -31,7 +31,7 @@ from tests.support.waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLIENT: Final = "under-test"
-"""The client id of those that the fault rules hit."""
+"""The fault rules hit the clients with this client id."""
 
 
 @pytest.fixture(scope="module")

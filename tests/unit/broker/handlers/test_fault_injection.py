@@ -298,7 +298,7 @@ def test_topics_are_matched_by_name_and_by_id(faulty: Serving) -> None:
 def test_metadata_has_an_error_where_kafka_has_it(
     faulty: Serving, error: str, of_topic: ErrorCode, of_partitions: list[ErrorCode]
 ) -> None:
-    """A member of a group that is told of a topic without partitions assigns none of it."""
+    """The leader of a group assigns no partition of a topic whose answer lists none."""
     add(faulty, api="Metadata", error=error)
     for named in (None, [MetadataRequestTopic(name=TP.topic)]):
         answer = faulty.send(MetadataRequest(topics=named)).response
