@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import broker_command
@@ -97,13 +97,32 @@ class Figure:
 # -- what processes and the machine use --------------------------------------------------------------------
 
 
-def cpu_seconds(*pids: int) -> float:
-    """CPU seconds, of all threads and in the kernel too, that these processes have used together."""
-    ticks = 0
+class CpuTimes(NamedTuple):
+    """CPU seconds in user mode and in the kernel."""
+
+    user_s: float
+    kernel_s: float
+
+    def since(self, earlier: CpuTimes) -> CpuTimes:
+        return CpuTimes(self.user_s - earlier.user_s, self.kernel_s - earlier.kernel_s)
+
+    def divided(self, by: int) -> CpuTimes:
+        return CpuTimes(self.user_s / by, self.kernel_s / by)
+
+
+def cpu_times(*pids: int) -> CpuTimes:
+    """CPU that all threads of these processes have used together."""
+    user = kernel = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS_PER_S
+        user += int(fields[11])
+        kernel += int(fields[12])
+    return CpuTimes(user / _TICKS_PER_S, kernel / _TICKS_PER_S)
+
+
+def cpu_seconds(*pids: int) -> float:
+    """CPU seconds, of all threads and in the kernel too, that these processes have used together."""
+    return sum(cpu_times(*pids))
 
 
 def memory_mb(pid: int, kind: str = "VmRSS") -> float:
