@@ -1,11 +1,5 @@
-"""Brokers of an earlier version beside those of this one, which change places under load and faults.
+"""Brokers of an earlier version beside those of this one, which change places under load and faults."""
 
-The earlier version is a commit of this repository, taken from its history with ``git archive``; a copy
-without that history has none. Both versions use the installed packages.
-"""
-
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -14,6 +8,7 @@ import pytest
 
 from barnabas.deploy.local import LocalCluster
 from barnabas.deploy.local_broker import broker_command
+from benchmarks.earlier import NoRevision, Tree, resolved, unpacked
 
 from .operated_nemesis import MovingNemesis
 from .operations import InternalTopic
@@ -22,15 +17,12 @@ from .runs import Run
 
 EARLIER: Final = "b6f0657880caf8e8a5c2720cb468462131ce86b3"
 """The version from which a cluster can be upgraded broker by broker, and to which it can go back."""
-NEW_SETTING: Final = "fault.injection.enable"
-"""A setting of local clusters that the earlier version does not have."""
-_REPOSITORY: Final = Path(__file__).parents[2]
 
 
 class Versions:
     """The version that each broker is started with next: the earlier one at first."""
 
-    def __init__(self, earlier: Path) -> None:
+    def __init__(self, earlier: Tree) -> None:
         self._earlier = earlier
         self.new: set[int] = set()
         """The brokers that start with this version."""
@@ -39,37 +31,18 @@ class Versions:
         """Of `LocalCluster`: the command that runs the broker with these settings."""
         if int(settings_file.parent.name.removeprefix("broker-")) in self.new:
             return broker_command(settings_file)
-        lines = settings_file.read_text().splitlines(keepends=True)
-        known = settings_file.with_name("earlier.properties")
-        known.write_text("".join(line for line in lines if not line.startswith(NEW_SETTING)))
-        return self.earlier(*broker_command(known))
-
-    def earlier(self, *command: str) -> list[str]:
-        """The command with the earlier version; a client's too."""
-        return ["/usr/bin/env", f"PYTHONPATH={self._earlier / 'src'}", *command]
+        return self._earlier.broker_command(settings_file)
 
 
-def unpack_earlier(folder: Path) -> Path:
+def unpack_earlier(folder: Path) -> Tree:
     """The earlier version's files. Without the history nothing provides them: the test is skipped.
 
     A clone has it; a source archive or a shallow clone has not.
     """
-    if shutil.which("git") is None:
-        pytest.skip("an earlier version comes from the history, and there is no git")
-    archive = folder / "earlier.tar"
-    done = subprocess.run(
-        ["git", "-C", str(_REPOSITORY), "archive", "--output", str(archive), EARLIER],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"the history has no commit {EARLIER[:8]}: {done.stderr.strip()}")
-    target = folder / "earlier"
-    shutil.unpack_archive(archive, target, filter="data")
-    archive.unlink()
-    return target
+    try:
+        return unpacked(resolved(EARLIER), folder / "earlier")
+    except NoRevision as error:
+        pytest.skip(str(error))
 
 
 class UpgradingNemesis(MovingNemesis):

@@ -442,10 +442,11 @@ async def start(
 async def test_copiers_copy_exactly_once_while_versions_are_mixed(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:
-    versions = Versions(unpack_earlier(tmp_path))
+    tree = unpack_earlier(tmp_path)
+    versions = Versions(tree)
     with chaos_run(SECONDS) as run:
         cluster = await start(start_cluster, versions.command)
-        earlier = Program(tuple(versions.earlier(*NATIVE.words)), NATIVE.wire)
+        earlier = Program(tuple(tree.command(*NATIVE.words)), NATIVE.wire)
         await copy_under_faults(cluster, run, (NATIVE, earlier, KAFKA), versions)
 
 
