@@ -9,6 +9,7 @@
 # make mutants MODULE=broker/log   mutants of a module or folder against its unit tests (TESTS=…, CHOOSE=1, KEEP=…, SAMPLE=…)
 # make spark-lanes   tests/spark under every PySpark that is supported (SPARK_VERSIONS='4.0.0 …')
 # make bench   the figures in the README, measured here
+# make bench-release   twelve costs of this tree beside the last release, in 90 s (BENCH_ARGS='--against HEAD')
 # make bench-kafka   one load against Barnabas and Apache Kafka in turn (needs Java; BENCH_ARGS=--quick)
 # make pictures | settings | loops     the pictures of README and docs/, from the live page in Chromium; the page of settings; compiled loops
 # make replays   the recorded histories that the documentation and the live page show, from the simulation
@@ -18,8 +19,8 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test rewritten test-fast lint format demo pipeline chaos soak spark-lanes flaky mutants bench bench-kafka \
-	pictures settings loops dashboard replays lock clean
+.PHONY: help setup test rewritten test-fast lint format demo pipeline chaos soak spark-lanes flaky mutants bench bench-release \
+	bench-kafka pictures settings loops dashboard replays lock clean
 
 # The first interpreter that runs and is new enough; override with `make PYTHON=/path/to/python3.11 …`.
 PYTHON ?= $(shell for found in python3.11 python3 python3.12 python3.13 python; do \
@@ -120,6 +121,9 @@ mutants: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-release: setup
+	$(BIN)/python -m benchmarks.against_release $(BENCH_ARGS)
 
 bench-kafka: setup
 	@$(BIN)/python -c 'import confluent_kafka' 2>/dev/null || $(BIN)/python -m pip install \

@@ -39,7 +39,16 @@ from barnabas.common.security.principal import ANONYMOUS, Principal
 from barnabas.deploy.local import LocalCluster
 from barnabas.protocol.schema import ApiKey
 from benchmarks.load import Target, create_topic, encoded_batch, encoded_request, load
-from benchmarks.support import Figure, Options, broker_pids, new_cluster, run, tell, temporary_folder
+from benchmarks.support import (
+    Figure,
+    Options,
+    broker_pids,
+    cpu_seconds,
+    new_cluster,
+    run,
+    tell,
+    temporary_folder,
+)
 
 _TOPIC = "topic"
 _IN_FLIGHT = 4
@@ -78,17 +87,12 @@ async def _prepare(cluster: LocalCluster, acls: list[AclBinding]) -> None:
             await admin.create_acls(acls)
 
 
-def _cpu_ns(pid: int) -> int:
-    """CPU nanoseconds that all threads of a process have used: Linux has a clock of each process."""
-    return time.clock_gettime_ns((~pid << 3) | 2)
-
-
 async def _turn(cluster: LocalCluster, frame: bytes, count: int) -> float:
     """The broker's CPU nanoseconds of each of these requests."""
     pids = broker_pids(cluster)
-    before = sum(map(_cpu_ns, pids))
+    before = cpu_seconds(*pids)
     await load([Target(cluster.broker(1).endpoint, [frame])], count, _IN_FLIGHT)
-    return (sum(map(_cpu_ns, pids)) - before) / count
+    return (cpu_seconds(*pids) - before) * 1e9 / count
 
 
 async def cpu_of_turns(

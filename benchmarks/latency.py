@@ -28,22 +28,24 @@ _BATCH_BYTES = 300
 _TIMEOUT_S = 30.0
 
 
-def _send(connection: socket.socket, request: bytes, started: float, count: int) -> None:
+def _send(connection: socket.socket, request: bytes, started: float, count: int, per_second: int) -> None:
     for number in range(count):
-        ahead = started + number / _PER_SECOND - time.perf_counter()
+        ahead = started + number / per_second - time.perf_counter()
         if ahead > 0:
             time.sleep(ahead)
         connection.sendall(request)
 
 
-def latencies_ms(address: tuple[str, int], request: bytes, count: int) -> list[float]:
+def latencies_ms(
+    address: tuple[str, int], request: bytes, count: int, per_second: int = _PER_SECOND
+) -> list[float]:
     """The latency of every request, in the order sent. Raises the broker's error or TimeoutError."""
     receiver = FrameReceiver(BufferPool())
     found: list[float] = []
     with socket.create_connection(address, timeout=_TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         started = time.perf_counter() + 0.01
-        sender = threading.Thread(target=_send, args=(connection, request, started, count))
+        sender = threading.Thread(target=_send, args=(connection, request, started, count, per_second))
         sender.start()
         try:
             while len(found) < count:
@@ -53,7 +55,7 @@ def latencies_ms(address: tuple[str, int], request: bytes, count: int) -> list[f
                 now = time.perf_counter()
                 for frame in receiver.buffer_updated(received):
                     check_answer(frame.view)
-                    found.append((now - started - len(found) / _PER_SECOND) * 1000)
+                    found.append((now - started - len(found) / per_second) * 1000)
         except BaseException:
             connection.shutdown(socket.SHUT_RDWR)
             raise

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 
 from barnabas.client.admin.admin import Admin, NewTopic
@@ -67,11 +68,20 @@ def check_answer(frame: memoryview) -> None:
                 raise api_error(partition.error_code, partition.error_message or "produce failed")
 
 
-class _Loader(asyncio.Protocol):
-    """One connection that sends `count` requests, `depth` of them in flight."""
+class Target(NamedTuple):
+    """Whom one connection loads, with which frames in turn, and what raises the error of an answer."""
 
-    def __init__(self, requests: Sequence[bytes], count: int, depth: int) -> None:
-        self._requests = requests
+    endpoint: Endpoint
+    requests: Sequence[bytes]
+    check: Callable[[memoryview], None] = check_answer
+
+
+class _Loader(asyncio.Protocol):
+    """One connection that sends `count` requests in turn, `depth` of them in flight."""
+
+    def __init__(self, target: Target, count: int, depth: int) -> None:
+        self._requests = itertools.cycle(target.requests)
+        self._check = target.check
         self._to_send = self._to_answer = count
         self._depth = depth
         self._receiver = FrameReceiver(BufferPool())
@@ -94,7 +104,7 @@ class _Loader(asyncio.Protocol):
                 room[:taken] = view[:taken]
                 view = view[taken:]
                 for frame in self._receiver.buffer_updated(taken):
-                    check_answer(frame.view)
+                    self._check(frame.view)
                     self._to_answer -= 1
                     self._send()
         except Exception as error:  # noqa: BLE001 - handed to the one who waits
@@ -108,7 +118,7 @@ class _Loader(asyncio.Protocol):
     def _send(self) -> None:
         if self._to_send > 0:
             self._to_send -= 1
-            self._transport.write(self._requests[self._to_send % len(self._requests)])
+            self._transport.write(next(self._requests))
 
     def _end(self, error: Exception | None) -> None:
         if not self.done.done():
@@ -117,13 +127,6 @@ class _Loader(asyncio.Protocol):
             else:
                 self.done.set_exception(error)
             self._transport.abort()
-
-
-class Target(NamedTuple):
-    """Whom one connection loads, and with which frames in turn."""
-
-    endpoint: Endpoint
-    requests: Sequence[bytes]
 
 
 async def load(targets: Sequence[Target], requests_each: int, depth: int) -> float:
@@ -135,7 +138,7 @@ async def load(targets: Sequence[Target], requests_each: int, depth: int) -> flo
     loaders = []
     for target in targets:
         _, loader = await loop.create_connection(
-            functools.partial(_Loader, target.requests, requests_each, depth),
+            functools.partial(_Loader, target, requests_each, depth),
             target.endpoint.host,
             target.endpoint.port,
         )

@@ -51,8 +51,8 @@ _SMALL_BATCH_BYTES = 300
 _BESIDE_PER_SECOND = 20
 
 
-def _batch(value_bytes: int, compression: Compression, *, alike: bool = False) -> tuple[bytes, int]:
-    """A batch, and the bytes of its values."""
+def text_batch(value_bytes: int, compression: Compression, *, alike: bool = False) -> tuple[bytes, int]:
+    """A batch of text like JSON, and the bytes of its values."""
     chosen = random.Random(value_bytes)
     words = [b'"%s":%d,' % (os.urandom(3).hex().encode(), number) for number in range(300)]
     builder = RecordBatchBuilder(max_bytes=_PLAIN_BYTES, compression=compression)
@@ -70,7 +70,7 @@ async def _cpu_s_per_gb(
 ) -> float:
     topic = f"bench-{os.urandom(4).hex()}"
     await create_topic(cluster.bootstrap, topic, [1], [1])
-    batch, in_batch = _batch(value_bytes, compression, alike=alike)
+    batch, in_batch = text_batch(value_bytes, compression, alike=alike)
     targets = [Target(cluster.broker(1).endpoint, [encoded_request(topic, 0, batch, 1)])]
     await load(targets, _WARM_UP, _DEPTH)
     count = max(_WARM_UP, total // in_batch)
@@ -107,7 +107,7 @@ def _latency_beside(cluster: LocalCluster, compression: Compression | None, seco
     endpoint = cluster.broker(1).endpoint
     beside = None
     if compression is not None:
-        batch, _ = _batch(100, compression)
+        batch, _ = text_batch(100, compression)
         other = Target(endpoint, [encoded_request(topic, 1, batch, 1)])
 
         async def produce() -> None:

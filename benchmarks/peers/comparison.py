@@ -6,11 +6,13 @@ Pure: no clock, no process, no file. A ratio is that of the medians of the round
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 _ROUNDING: Final = 1e-9
+_FIGURES: Final = range(2, 6)
+"""The columns of figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,19 +112,28 @@ def _rows(comparisons: Sequence[Comparison], a: str, b: str) -> list[tuple[str, 
 
 def markdown(comparisons: Sequence[Comparison], a: str, b: str) -> str:
     """The table as Markdown, for a document."""
-    head, *rows = _rows(comparisons, a, b)
-    lines = [head, ("---", "---", "---:", "---:", "---:", "---:", "---"), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown_rows(_rows(comparisons, a, b), _FIGURES)
 
 
 def table(comparisons: Sequence[Comparison], a: str, b: str) -> str:
     """All comparisons in aligned columns, under the names of the two systems."""
-    rows = _rows(comparisons, a, b)
+    return aligned_rows(_rows(comparisons, a, b), _FIGURES)
+
+
+def markdown_rows(rows: Sequence[tuple[str, ...]], figures: Collection[int]) -> str:
+    """A table in Markdown; the first row is its head, and `figures` are the columns of figures."""
+    head, *rest = rows
+    rule = tuple("---:" if column in figures else "---" for column in range(len(head)))
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, rule, *rest))
+
+
+def aligned_rows(rows: Sequence[tuple[str, ...]], figures: Collection[int]) -> str:
+    """Rows in aligned columns, those of figures to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
         cells = [
-            cell.rjust(width) if 2 <= column <= 5 else cell.ljust(width)
+            cell.rjust(width) if column in figures else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
