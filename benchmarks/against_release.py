@@ -4,7 +4,7 @@
     python -m benchmarks.against_release --against HEAD      # this tree and its last commit
 
 Two clusters of three brokers run at the same time, one of this tree and one of the earlier revision, whose
-files come from the history. They take turns of a tenth of a second or so, through all rows and again, so that
+files come from the history. They take turns of some hundredths of a second, through all rows and again, so that
 a disturbance of the machine meets both trees and all rows. Each pair of turns gives a ratio, which is below 1
 where this tree is cheaper; the table has the median, and the interval in which the median of all such ratios
 lies. LOSS marks what is beyond noise: a median of more than 1.1, with the whole interval above 1.
@@ -161,38 +161,38 @@ def _check_fetched(frame: memoryview) -> None:
 
 
 def _single(side: Side) -> list[float]:
-    used = side.cpu_s_of(side.target(_kafka_request(), check=_check_kafka_answer), count=800, depth=4)
-    return [used[0] / 800 * 1e6]
+    used = side.cpu_s_of(side.target(_kafka_request(), check=_check_kafka_answer), count=200, depth=4)
+    return [used[0] / 200 * 1e6]
 
 
 def _small(side: Side) -> list[float]:
-    leader, *followers = side.cpu_s_of(side.target(_produce_request(1_200)), count=500, depth=4)
-    return [leader / 500 * 1e6, sum(followers) / 500 * 1e6]
+    leader, *followers = side.cpu_s_of(side.target(_produce_request(1_200)), count=150, depth=4)
+    return [leader / 150 * 1e6, sum(followers) / 150 * 1e6]
 
 
 def _medium(side: Side) -> list[float]:
-    return [uvloop.run(load([side.target(_produce_request(16_384))], 300, 4)) / 300 * 1e6]
+    return [uvloop.run(load([side.target(_produce_request(16_384))], 80, 4)) / 80 * 1e6]
 
 
 def _large(side: Side) -> list[float]:
-    used = side.cpu_s_of(side.target(_produce_request(262_144)), count=32, depth=4)
-    return [sum(used) / (32 * 262_144) * GB]
+    used = side.cpu_s_of(side.target(_produce_request(262_144)), count=12, depth=4)
+    return [sum(used) / (12 * 262_144) * GB]
 
 
 def _latency(side: Side) -> list[float]:
     endpoint = side.cluster.broker(1).endpoint
     request = _produce_request(300, 100)
-    return [statistics.median(latencies_ms((endpoint.host, endpoint.port), request, 200, 500))]
+    return [statistics.median(latencies_ms((endpoint.host, endpoint.port), request, 60, 500))]
 
 
 def _walk(side: Side) -> list[float]:
     frame, value_bytes = _walked()
-    return [side.cpu_s_of(side.target(frame), count=24, depth=4)[0] / (24 * value_bytes) * GB]
+    return [side.cpu_s_of(side.target(frame), count=8, depth=4)[0] / (8 * value_bytes) * GB]
 
 
 def _read(side: Side) -> list[float]:
     frames = _read_requests()
-    count = 3 * len(frames)
+    count = len(frames)
     used = side.cpu_s_of(side.target(*frames, check=_check_fetched), count=count, depth=2)
     return [used[0] / count * 1e6]
 
@@ -215,14 +215,14 @@ def _read_requests() -> list[bytes]:
 
 def _deliver(side: Side) -> list[float]:
     """Every record is delivered to consumers that wait for it."""
-    count, endpoint = 60, side.cluster.broker(1).endpoint
+    count, endpoint = 20, side.cluster.broker(1).endpoint
     frames = [_fetch_request(_DELIVERED, side.delivered + number, 5_000) for number in range(count)]
     record = encoded_request(_SINGLE, _DELIVERED, encoded_batch(300, 100), 1)
     side.delivered += count
 
     async def both() -> None:
         consumers = [side.target(*frames, check=_check_fetched)] * _CONSUMERS
-        producer = asyncio.to_thread(latencies_ms, (endpoint.host, endpoint.port), record, count, 250)
+        producer = asyncio.to_thread(latencies_ms, (endpoint.host, endpoint.port), record, count, 500)
         await asyncio.gather(load(consumers, count, 1), producer)
 
     before = cpu_seconds(side.pids[0])
@@ -269,9 +269,9 @@ _TURNS: Final = (
     Turn([("produce 100 B in zstd, records walked: broker", "CPU s/GB")], _walk),
     Turn([("consume, 256 KB a fetch: broker", "CPU µs/fetch")], _read),
     Turn([("a record to 8 waiting consumers: broker", "CPU µs/delivery")], _deliver),
-    Turn([("client: Producer.send, 100 B", "CPU µs/record")], functools.partial(_client, words="send 30000")),
+    Turn([("client: Producer.send, 100 B", "CPU µs/record")], functools.partial(_client, words="send 10000")),
     Turn(
-        [("client: Consumer.poll, 100 B", "CPU µs/record")], functools.partial(_client, words="consume 60000")
+        [("client: Consumer.poll, 100 B", "CPU µs/record")], functools.partial(_client, words="consume 20000")
     ),
     # Last, for it is what each side used during the turns of the other.
     Turn([("idle, 3 brokers", "CPU ms/s")], _idle),

@@ -88,8 +88,8 @@ def rows(figures: Sequence[Paired], new: str, old: str) -> list[tuple[str, ...]]
                 figure.unit,
                 number(statistics.median(figure.new)),
                 number(statistics.median(figure.old)),
-                f"{figure.ratio:.3f}",
-                f"{low:.3f} to {high:.3f}",
+                f"{figure.ratio:.2f}",
+                f"{low:.2f} to {high:.2f}",
                 figure.mark,
             )
         )

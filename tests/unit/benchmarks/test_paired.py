@@ -51,4 +51,4 @@ def test_a_loss_can_be_asked_for_beyond_another_share() -> None:
 def test_a_row_has_both_medians_the_ratio_and_its_interval() -> None:
     head, row = rows([paired(1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7)], "this tree", "0.4.0")
     assert head[2:4] == ("this tree", "0.4.0")
-    assert row == ("produce", "µs", "14", "10", "1.400", "1.100 to 1.700", "LOSS")
+    assert row == ("produce", "µs", "14", "10", "1.40", "1.10 to 1.70", "LOSS")
