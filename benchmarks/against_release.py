@@ -4,8 +4,8 @@
     python -m benchmarks.against_release --against HEAD      # this tree and its last commit
 
 Two clusters of three brokers run at the same time, one of this tree and one of the earlier revision, whose
-files come from the history. They take turns of some hundredths of a second, through all rows and again, so that
-a disturbance of the machine meets both trees and all rows. Each pair of turns gives a ratio, which is below 1
+files come from the history. They take turns of some hundredths of a second, through all rows and again: a
+disturbance of the machine meets both trees and all rows. Each pair of turns gives a ratio, which is below 1
 where this tree is cheaper; the table has the median, and the interval in which the median of all such ratios
 lies. LOSS marks what is beyond noise: a median of more than 1.1, with the whole interval above 1.
 

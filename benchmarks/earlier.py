@@ -19,7 +19,7 @@ from barnabas.protocol.errors import LocalError
 
 REPOSITORY: Final = Path(__file__).parents[1]
 _VERSION_FILE: Final = "src/barnabas/__init__.py"
-_GIT_TIMEOUT_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 
 
 class NoRevision(LocalError):
@@ -56,11 +56,10 @@ class Tree:
         return self.command(*broker_command(own))
 
     def version(self) -> str:
-        """What ``barnabas --version`` of this tree says."""
+        """What ``barnabas --version`` of this tree says, on one line."""
         words = self.command(sys.executable, "-m", "barnabas.cli.main", "--version")
-        return subprocess.run(
-            words, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True
-        ).stdout.strip()
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        return ", ".join(done.stdout.split("\n")[:-1])
 
 
 def _is_known(line: str, named: str) -> bool:
@@ -125,7 +124,7 @@ def _git(repository: Path, *words: str) -> str | None:
         ["git", "-C", str(repository), *words],
         capture_output=True,
         text=True,
-        timeout=_GIT_TIMEOUT_S,
+        timeout=_TIMEOUT_S,
         check=False,
     )
     return None if done.returncode else done.stdout.strip()
