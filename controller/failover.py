@@ -58,10 +58,10 @@ def on_controller_failover(term: ControllerTerm) -> None:
     # 8. Treat all live brokers as new: elect missing leaders and send them everything. A broker may still
     #    host replicas whose StopReplica it never got, or wait for the first request to its registration.
     term.on_broker_startup(live)
-    term.flush()
+    down = [replica for replica in context.replicas() if replica.broker not in live]
+    term.flush_before_isrs(down)
 
     # 9. Remove from the ISRs dead brokers, and those that restarted meanwhile; these rejoin by fetching.
-    down = [replica for replica in context.replicas() if replica.broker not in live]
     term.replicas.move(context.without_deleted(down), ReplicaState.OFFLINE)
     bounced = context.without_deleted(
         Replica(tp, broker) for tp, state in context.leadership.items() for broker in context.bounced(state)

@@ -34,6 +34,8 @@ from barnabas.zookeeper.requests import Watch
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import BrokerRegistration
 
+_FEW_REPLICAS: Final = 500
+"""The ISRs of so many are written in some milliseconds."""
 _STALE_EPOCHS: Final[Mapping[int, Event]] = {
     ErrorCode.STALE_CONTROLLER_EPOCH: Signal.REELECT,
     ErrorCode.STALE_BROKER_EPOCH: Signal.BROKER_CHANGE,
@@ -240,9 +242,8 @@ class ControllerTerm:
         ]
         self.partitions.move(set_p, PartitionState.OFFLINE)
         self.partitions.trigger_online()
-        # The new leaders must not wait for the ISRs to be written.
-        self.flush()
         affected = self.context.replicas_on(brokers)
+        self.flush_before_isrs(affected)
         self.replicas.move(self.context.without_deleted(affected), ReplicaState.OFFLINE)
         self.deletion.replicas_failed(self._deleted(affected))
         self.deletion.resume()
@@ -464,6 +465,15 @@ class ControllerTerm:
 
     def watch(self, event: Event) -> Watch:
         return lambda _: self._put(event)
+
+    def flush_before_isrs(self, leaving: Collection[Replica]) -> None:
+        """Send the new leaders now, unless the ISRs that these replicas leave will soon be written.
+
+        Otherwise one request has both: producers with acks=all wait for both, on every connection to a leader
+        that has lost a follower, and a client's request for the new leaders waits for its earlier produces.
+        """
+        if len(leaving) > _FEW_REPLICAS:
+            self.flush()
 
     def flush(self) -> None:
         """Send the collected requests to the brokers."""

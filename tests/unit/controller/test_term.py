@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from barnabas.controller import events
+from barnabas.controller import events, term
 from barnabas.controller.context import Replica, ReplicaState
 from barnabas.controller.events import Signal
 from barnabas.controller.leader_choice import ElectionKind
@@ -22,7 +22,7 @@ from barnabas.zookeeper.json_nodes import MalformedZnode
 from barnabas.zookeeper.requests import Watch
 from barnabas.zookeeper.store import ClusterStore
 from barnabas.zookeeper.znodes import AdvertisedListener
-from tests.support.controller_fakes import T0, T1, Cluster, roles, state
+from tests.support.controller_fakes import T0, T1, Cluster, make_cluster, roles, state
 
 
 @pytest.mark.parametrize("is_back", [True, False], ids=["restarted", "died"])
@@ -93,6 +93,40 @@ def test_a_dead_broker_loses_its_leaders_and_leaves_every_isr(cluster: Cluster) 
     assert [broker.broker_id for broker in last.live_brokers] == [2, 3]
     assert cluster.term.live_racks.keys() == {2, 3}
     assert 1 not in cluster.channels.connected
+
+
+def roles_sent(cluster: Cluster, broker: int) -> list[dict[TopicPartition, tuple[int, list[int]]]]:
+    """Leader and ISR of each partition in each LeaderAndIsr that was sent to a broker."""
+    return [
+        {
+            TopicPartition(topic.topic_name, role.partition_index): (role.leader, role.isr)
+            for topic in request.topic_states
+            for role in topic.partition_states
+        }
+        for request in cluster.channels.requests(broker)
+        if isinstance(request, LeaderAndIsrRequest)
+    ]
+
+
+def test_new_leaders_are_sent_with_the_isrs_unless_these_are_many(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producers with acks=all wait for both, but the ISRs of many partitions take a while."""
+    cluster.channels.forget()
+    cluster.die(1)
+    assert roles_sent(cluster, 2) == [{T0: (2, [2, 3]), T1: (2, [2, 3])}]
+    cluster.zookeeper.unregister(2)
+    cluster.elect()
+    assert roles_sent(cluster, 3) == [{T0: (3, [3]), T1: (3, [3])}]
+    monkeypatch.setattr(term, "_FEW_REPLICAS", 1)
+    many = make_cluster()
+    many.channels.forget()
+    many.die(1)
+    assert roles_sent(many, 2) == [{T0: (2, [2, 3])}, {T1: (2, [2, 3])}]
+    many = make_cluster()
+    many.zookeeper.unregister(1)
+    many.elect()
+    assert roles_sent(many, 2) == [{T0: (2, [2, 3]), T1: (2, [2, 3, 1])}, {T1: (2, [2, 3])}]
 
 
 def test_the_last_member_of_an_isr_is_kept_and_leads_again_when_it_returns(cluster: Cluster) -> None:
