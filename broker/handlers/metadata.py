@@ -6,9 +6,12 @@ refuse that, so they always may.
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Container, Hashable, Mapping
 from typing import Any, Final
 
+from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataCache
 from barnabas.broker.handlers.api_request import ApiRequest
@@ -27,7 +30,12 @@ _NULL_NAME_SINCE: Final = 12
 _LEADERS_WAIT_MS: Final = 1_000
 """librdkafka asks again by itself after this time."""
 _NEWS_WAIT_MS: Final = 20
-"""A busy broker may take this long to notice that its own connection to a peer was reset."""
+"""The resets of a dead broker's connections reach its peers and its clients within this time."""
+_LONGEST_NEWS_WAIT_MS: Final = 200
+"""The fetchers' thread of a busy broker may take a while until it handles a reset."""
+_LOOK_AGAIN_MS: Final = 5
+_NEWS_LAST_MS: Final = 500
+"""For so long after a death was noticed, or leaders changed, requests are taken to ask for just that."""
 _SETTLED_AFTER_MS: Final = 1_000
 _NOTHING_HIDDEN: Final[frozenset[str]] = frozenset()
 _OF_PARTITIONS: Final = frozenset(
@@ -54,13 +62,7 @@ def handle_metadata(services: Services, request: ApiRequest) -> None:
 
 
 def _answer_soon(services: Services, request: ApiRequest) -> None:
-    """Answer; a Kafka client not before this broker can know what made the client ask.
-
-    A client asks once when a connection breaks, and at once: often before the brokers have noticed that their
-    own connections to that peer broke too. If the answer names no leader, or the dead one, librdkafka asks
-    again only by its timer, a second later. So a request on a connection of some age waits for a moment; if a
-    leader is dead or suspected, it also waits for the new leader. On a new connection it is answered at once.
-    """
+    """Answer; a Kafka client not before this broker can know what made the client ask."""
     body: wire.MetadataRequest = request.body
     if body.topics is not None:
         # As in Apache Kafka, each once: otherwise an answer could be many times as long as its request.
@@ -70,13 +72,43 @@ def _answer_soon(services: Services, request: ApiRequest) -> None:
     elif request.raw.connection_age_ms < _SETTLED_AFTER_MS:
         _answer_when_settled(services, request)
     else:
+        _answer_after_news(services, request)
+
+
+def _answer_after_news(services: Services, request: ApiRequest) -> None:
+    """Answer when this broker has noticed the death of a peer that may have made the client ask.
+
+    A client asks once when a connection breaks, and at once: often before the brokers have noticed that their
+    own connections to that peer broke too. If the answer names no leader, or the dead one, librdkafka asks
+    again only by its timer, a second later. So a request on a connection of some age waits for a moment, and
+    until the fetchers have looked at their connections; if a leader is dead or suspected, it also waits for
+    the new leader. On a new connection it is answered at once.
+    """
+    cache, have_looked = services.metadata, threading.Event()
+
+    def wait_left_ms() -> float:
+        now_ms = monotonic_ms()
+        waited_ms = now_ms - request.raw.received_ns / 1e6
+        if now_ms - cache.noticed_ms < _NEWS_LAST_MS or waited_ms >= _LONGEST_NEWS_WAIT_MS:
+            return 0.0
+        return max(_NEWS_WAIT_MS - waited_ms, 0.0 if have_looked.is_set() else _LOOK_AGAIN_MS)
+
+    def go_on() -> None:
+        left_ms = wait_left_ms()
+        if not left_ms:
+            _answer_when_settled(services, request)
+            return
         request.answer_when(
-            lambda: False,
-            lambda: _answer_when_settled(services, request),
+            lambda: not wait_left_ms(),
+            go_on,
             purgatory=services.topic_purgatory,
             keys=(),
-            wait_ms=_NEWS_WAIT_MS,
+            wait_ms=math.ceil(left_ms),
         )
+
+    if wait_left_ms():
+        services.replicas.fetchers.when_polled(have_looked.set)
+    go_on()
 
 
 def _key(topic: wire.MetadataRequestTopic) -> Hashable:

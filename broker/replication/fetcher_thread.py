@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 _MAX_FRAME_BYTES: Final = (1 << 31) - 1
 _MAX_FLUSHES: Final = 4
 """How many leaders' fetchers may flush at once; each of the others keeps at most one flush waiting."""
+_POLLS: Final = 5
+"""A loss takes some turns of the loop: the poll that finds it, the end of the fetch, and its failure."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 
@@ -177,6 +179,18 @@ class FetcherManager:
         listed = list(partitions)
         if listed:
             self.thread.call(self._table.unfollow, listed)
+
+    def when_polled(self, done: Callable[[], object]) -> None:
+        """Call ``done`` when all losses of connections are handled that this host knew before; any thread."""
+
+        def turn(left: int) -> None:
+            if left:
+                self.thread.loop.call_soon(turn, left - 1)
+            else:
+                done()
+
+        if not self.thread.call(turn, _POLLS):
+            done()
 
     async def flush(self, fetches: LeaderFetches) -> None:
         """Force logs to disk without blocking the other fetchers."""

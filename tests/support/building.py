@@ -196,6 +196,12 @@ class Fetchers:
     def __init__(self) -> None:
         self.followed: dict[TopicPartition, FollowedLeader] = {}
         self.is_running = False
+        self.is_busy = False
+        """Whether the thread does not look at its connections at present."""
+
+    def when_polled(self, done: Callable[[], object]) -> None:
+        if not self.is_busy:
+            done()
 
     def follow(self, leaders: Mapping[TopicPartition, FollowedLeader]) -> None:
         self.followed.update(leaders)

@@ -102,6 +102,7 @@ class Connection:
     """A connection with one request, and its answer: the bytes, or why the connection was closed."""
 
     opened_ns = 0
+    received_ns = 0
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Connection:
         peer = Peer("client-1", "127.0.0.1", listener, self.opened_ns, session or Session("127.0.0.1"))
         frame = Frame(memoryview(bytearray(payload)))
         self._is_running = False
-        self.request = Request(frame, peer, lane_of(frame.view), 0, self._answer, self._resume)
+        self.request = Request(frame, peer, lane_of(frame.view), self.received_ns, self._answer, self._resume)
 
     @classmethod
     def of(

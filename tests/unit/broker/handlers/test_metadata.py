@@ -1,13 +1,16 @@
 """Metadata in each version, topics created on demand, and DescribeCluster."""
 
+import math
 import uuid
+from collections.abc import Callable
 
 import pytest
 
+from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataAnswers, MetadataCache
 from barnabas.broker.handlers import metadata as handler
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerId
+from barnabas.protocol.ids import BrokerId, TopicPartition
 from barnabas.protocol.messages.metadata import (
     OPERATIONS_UNKNOWN,
     DescribeClusterRequest,
@@ -19,6 +22,7 @@ from barnabas.protocol.messages.metadata import (
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.building import TOPIC_ID, led_by, metadata
 from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving
+from tests.support.store_contract import leadership
 
 VERSIONS = [None, *range(13)]
 TOPIC = MetadataRequestTopic(name="topic")
@@ -256,23 +260,95 @@ def test_the_first_news_of_a_cluster_without_topics_are_an_answer(serving: Servi
     assert (waiting.response.controller_id, waiting.response.topics) == (2, [])
 
 
-def test_a_request_on_an_old_connection_waits_until_the_broker_may_notice_a_death(
-    hosting: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Connection, "opened_ns", -1_000_000_000)
-    waiting = hosting.send(named("topic"), version=9)
-    assert not waiting.is_answered
-    hosting.managed.metadata.suspect(BrokerId(1))
-    hosting.expire(after_ms=20)
-    assert not waiting.is_answered
-    hosting.managed.metadata.update(metadata({1: 10, 2: 20}, led_by(2, epoch=1)))
-    assert waiting.response.topics[0].partitions[0].leader_id == 2
+class Settled:
+    """A cluster that has been the same for a while, its clock, and requests on connections of some age."""
 
-    waiting = hosting.send(named("topic"), version=9)
+    def __init__(self, serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._serving, self._now_ms = serving, monotonic_ms()
+        self.metadata = serving.managed.metadata
+        self.metadata.noticed_ms = self._now_ms - 500
+        monkeypatch.setattr(handler, "monotonic_ms", lambda: self._now_ms)
+        monkeypatch.setattr(Connection, "received_ns", int(self._now_ms * 1e6))
+        monkeypatch.setattr(Connection, "opened_ns", int(self._now_ms * 1e6) - 1_000_000_000)
+
+    def ask(self) -> Connection:
+        return self._serving.send(named("topic"), version=9)
+
+    def wait(self, milliseconds: int) -> None:
+        self._now_ms += milliseconds
+        self._serving.expire(after_ms=milliseconds + 1)
+
+
+@pytest.fixture
+def settled(hosting: Serving, monkeypatch: pytest.MonkeyPatch) -> Settled:
+    return Settled(hosting, monkeypatch)
+
+
+def leader_in(waiting: Connection) -> int:
+    leader: int = waiting.response.topics[0].partitions[0].leader_id
+    return leader
+
+
+def test_a_request_on_an_old_connection_waits_until_the_broker_may_notice_a_death(settled: Settled) -> None:
+    waiting = settled.ask()
     assert not waiting.is_answered
-    hosting.expire(after_ms=20)
-    assert waiting.response.topics[0].partitions[0].leader_id == 2
-    assert hosting.call(named("topic")).topics, "our own client asks again by itself"
+    settled.metadata.suspect(BrokerId(1))
+    settled.wait(20)
+    assert not waiting.is_answered
+    settled.metadata.update(metadata({1: 10, 2: 20}, led_by(2, epoch=1)))
+    assert leader_in(waiting) == 2
+
+
+def test_a_request_that_no_death_caused_waits_for_a_moment(settled: Settled) -> None:
+    waiting = settled.ask()
+    settled.wait(19)
+    assert not waiting.is_answered
+    settled.wait(1)
+    assert leader_in(waiting) == 1
+    settled.wait(100)
+    assert settled.ask().is_answered, "it was received so long ago, and waited for earlier answers"
+
+
+def test_a_request_waits_until_the_fetchers_have_looked_at_their_connections(
+    settled: Settled, hosting: Serving
+) -> None:
+    """On a busy broker they notice a death after the moment, and the answer would name the dead leader."""
+    hosting.managed.fetchers.is_busy = True
+    waiting = settled.ask()
+    settled.wait(20)
+    assert not waiting.is_answered
+    settled.metadata.suspect(BrokerId(1))
+    settled.wait(5)
+    assert not waiting.is_answered, "from now on it waits for the new leader"
+    settled.metadata.trust(BrokerId(1))
+    assert leader_in(waiting) == 1
+
+    settled.metadata.noticed_ms = -math.inf
+    waiting = settled.ask()
+    settled.wait(150)
+    assert not waiting.is_answered
+    settled.wait(50)
+    assert leader_in(waiting) == 1, "the wait is bounded"
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        lambda cache: cache.update(metadata({1: 10}, led_by(1))),
+        lambda cache: cache.update(metadata({1: 10, 2: 20}, led_by(1, epoch=1))),
+        lambda cache: cache.learn_leader(
+            TopicPartition("topic", 0), leadership(BrokerId(1), (BrokerId(1),), epoch=1)
+        ),
+    ],
+)
+def test_a_request_just_after_a_death_or_new_leaders_is_answered_at_once(
+    settled: Settled, notice: Callable[[MetadataCache], None]
+) -> None:
+    """What made the client ask is known, and the answers to later requests wait for this one."""
+    settled.metadata.update(metadata({1: 10, 2: 20}, led_by(1)))
+    assert not settled.ask().is_answered, "nothing has changed"
+    notice(settled.metadata)
+    assert leader_in(settled.ask()) == 1
 
 
 MANY = 50

@@ -270,6 +270,24 @@ def test_a_leader_whose_connection_is_lost_is_suspected_at_once_and_for_a_while(
         wait_for(lambda: not follower.metadata.suspects, "the end of the suspicion, without an answer")
 
 
+def test_a_loss_from_before_a_poll_is_handled_when_the_fetchers_have_polled(
+    leader: Leader, follower: Follower
+) -> None:
+    """Metadata waits for it: the answer must not name a leader that the client has lost, too."""
+    follower.follow(leader, TP)
+    leader.append(b"a")
+    wait_for(lambda: follower.has_all_of(leader), "the first record")
+    may_go_on, polled = threading.Event(), threading.Event()
+    follower.fetchers.thread.call(may_go_on.wait, DEADLINE_S)
+    leader.stop()
+    seen: list[frozenset[BrokerId]] = []
+    follower.fetchers.when_polled(lambda: (seen.append(follower.metadata.suspects), polled.set()))
+    assert not polled.is_set()
+    may_go_on.set()
+    assert polled.wait(DEADLINE_S)
+    assert seen == [{ME}]
+
+
 def test_a_leader_that_does_not_know_the_epoch_yet_is_retried(leader: Leader, follower: Follower) -> None:
     leader.append(b"a")
     follower.follow(leader, TP, epoch=1)
