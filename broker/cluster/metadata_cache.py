@@ -128,8 +128,8 @@ class MetadataCache:
 
         Data built between two equal readings is consistent, and valid until the version rises.
         """
-        self.noticed_ms = -math.inf
-        """When this broker last noticed a death or learned of new leaders, by `monotonic_ms`."""
+        self.death_noticed_ms = -math.inf
+        """When this broker last noticed that a broker was gone, by `monotonic_ms`."""
         self._lock = threading.Lock()
         # The controller epoch of the last full update, if all updates since were applied.
         self._complete_epoch: int | None = None
@@ -171,8 +171,8 @@ class MetadataCache:
             )
             self._forget_suspicions(before, changed.trusted)
             self.version += 1
-            if changed.trusted or before.brokers.keys() - self.current.brokers.keys():
-                self.noticed_ms = monotonic_ms()
+            if before.brokers.keys() - self.current.brokers.keys():
+                self.death_noticed_ms = monotonic_ms()
             self._complete_epoch = request.controller_epoch if is_complete else None
         for listener in self._listeners:
             listener(changed.touched)
@@ -215,8 +215,6 @@ class MetadataCache:
                 self.suspects -= {BrokerId(partition.leader) for partition in partitions.values()}
             self.current = replace(self.current, topics=topics)
             self.version += 1
-            if newer:
-                self.noticed_ms = monotonic_ms()
         if newer:
             for listener in self._listeners:
                 listener(newer)
@@ -226,7 +224,7 @@ class MetadataCache:
         with self._lock:
             self.suspects |= {broker_id}
             self.version += 1
-            self.noticed_ms = monotonic_ms()
+            self.death_noticed_ms = monotonic_ms()
 
     def was_reached(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         """Whether a peer has answered this broker while registered with this epoch."""

@@ -35,8 +35,9 @@ _LONGEST_NEWS_WAIT_MS: Final = 200
 """The fetchers' thread of a busy broker may take a while until it handles a reset."""
 _LOOK_AGAIN_MS: Final = 5
 _NEWS_LAST_MS: Final = 500
-"""For so long after a death was noticed, or leaders changed, requests are taken to ask for just that."""
-_SETTLED_AFTER_MS: Final = 1_000
+"""For so long after a death was noticed, requests are taken to ask because of it."""
+_SETTLED_AFTER_MS: Final = 100
+"""A client that starts has asked its first questions by then."""
 _NOTHING_HIDDEN: Final[frozenset[str]] = frozenset()
 _OF_PARTITIONS: Final = frozenset(
     {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.LISTENER_NOT_FOUND, ErrorCode.REPLICA_NOT_AVAILABLE}
@@ -89,7 +90,7 @@ def _answer_after_news(services: Services, request: ApiRequest) -> None:
     def wait_left_ms() -> float:
         now_ms = monotonic_ms()
         waited_ms = now_ms - request.raw.received_ns / 1e6
-        if now_ms - cache.noticed_ms < _NEWS_LAST_MS or waited_ms >= _LONGEST_NEWS_WAIT_MS:
+        if now_ms - cache.death_noticed_ms < _NEWS_LAST_MS or waited_ms >= _LONGEST_NEWS_WAIT_MS:
             return 0.0
         return max(_NEWS_WAIT_MS - waited_ms, 0.0 if have_looked.is_set() else _LOOK_AGAIN_MS)
 

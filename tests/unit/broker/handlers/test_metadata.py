@@ -2,7 +2,6 @@
 
 import math
 import uuid
-from collections.abc import Callable
 
 import pytest
 
@@ -10,7 +9,7 @@ from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.cluster.metadata_cache import ClusterMetadata, MetadataAnswers, MetadataCache
 from barnabas.broker.handlers import metadata as handler
 from barnabas.protocol.errors import ErrorCode
-from barnabas.protocol.ids import BrokerId, TopicPartition
+from barnabas.protocol.ids import BrokerId
 from barnabas.protocol.messages.metadata import (
     OPERATIONS_UNKNOWN,
     DescribeClusterRequest,
@@ -22,7 +21,6 @@ from barnabas.protocol.messages.metadata import (
 from barnabas.protocol.topic_names import OFFSETS_TOPIC
 from tests.support.building import TOPIC_ID, led_by, metadata
 from tests.support.serving import EXTERNAL, INTERNAL, Connection, Serving
-from tests.support.store_contract import leadership
 
 VERSIONS = [None, *range(13)]
 TOPIC = MetadataRequestTopic(name="topic")
@@ -266,10 +264,10 @@ class Settled:
     def __init__(self, serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
         self._serving, self._now_ms = serving, monotonic_ms()
         self.metadata = serving.managed.metadata
-        self.metadata.noticed_ms = self._now_ms - 500
+        self.metadata.death_noticed_ms = self._now_ms - 500
         monkeypatch.setattr(handler, "monotonic_ms", lambda: self._now_ms)
         monkeypatch.setattr(Connection, "received_ns", int(self._now_ms * 1e6))
-        monkeypatch.setattr(Connection, "opened_ns", int(self._now_ms * 1e6) - 1_000_000_000)
+        monkeypatch.setattr(Connection, "opened_ns", int(self._now_ms * 1e6) - 100_000_000)
 
     def ask(self) -> Connection:
         return self._serving.send(named("topic"), version=9)
@@ -323,7 +321,7 @@ def test_a_request_waits_until_the_fetchers_have_looked_at_their_connections(
     settled.metadata.trust(BrokerId(1))
     assert leader_in(waiting) == 1
 
-    settled.metadata.noticed_ms = -math.inf
+    settled.metadata.death_noticed_ms = -math.inf
     waiting = settled.ask()
     settled.wait(150)
     assert not waiting.is_answered
@@ -331,24 +329,17 @@ def test_a_request_waits_until_the_fetchers_have_looked_at_their_connections(
     assert leader_in(waiting) == 1, "the wait is bounded"
 
 
-@pytest.mark.parametrize(
-    "notice",
-    [
-        lambda cache: cache.update(metadata({1: 10}, led_by(1))),
-        lambda cache: cache.update(metadata({1: 10, 2: 20}, led_by(1, epoch=1))),
-        lambda cache: cache.learn_leader(
-            TopicPartition("topic", 0), leadership(BrokerId(1), (BrokerId(1),), epoch=1)
-        ),
-    ],
-)
-def test_a_request_just_after_a_death_or_new_leaders_is_answered_at_once(
-    settled: Settled, notice: Callable[[MetadataCache], None]
-) -> None:
+def test_a_request_just_after_a_death_is_answered_as_soon_as_there_are_leaders(settled: Settled) -> None:
     """What made the client ask is known, and the answers to later requests wait for this one."""
-    settled.metadata.update(metadata({1: 10, 2: 20}, led_by(1)))
-    assert not settled.ask().is_answered, "nothing has changed"
-    notice(settled.metadata)
+    settled.metadata.update(metadata({1: 10, 2: 20}, led_by(1, epoch=1)))
+    assert not settled.ask().is_answered, "new leaders are no death"
+    settled.metadata.update(metadata({1: 10}, led_by(1)))
     assert leader_in(settled.ask()) == 1
+    settled.metadata.death_noticed_ms = -math.inf
+    settled.metadata.suspect(BrokerId(1))
+    waiting = settled.ask()
+    settled.metadata.update(metadata({1: 10, 2: 20}, led_by(2, epoch=2)))
+    assert leader_in(waiting) == 2
 
 
 MANY = 50
