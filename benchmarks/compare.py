@@ -7,9 +7,9 @@ Rounds alternate, and swap which cluster comes first, for the first of two write
 has taken back meanwhile and pays for them: so there should be an even number of rounds. A first round, thrown
 away, warms both up: the other one compiles its code while it runs.
 While one cluster is measured the other is up and idle. What is measured of clusters that run already:
-producing and consuming with one replica, with three where there are as many brokers, latency, CPU and
-anonymous memory of the brokers; the rest (start, idle memory, transactions, kill -9, compaction)
-needs clusters that are started here.
+producing and consuming (with a large prefetch, and with librdkafka's defaults) with one replica, with three
+where there are as many brokers, latency, CPU and anonymous memory of the brokers; the rest (start, idle
+memory, transactions, kill -9, compaction) needs clusters that are started here.
 A missed goal is marked and fails nothing, for figures depend on the machine.
 """
 
@@ -178,7 +178,10 @@ def _throughput(pair: Sequence[System], replicas: int, plan: Plan, figures: Figu
                 if plan.recycle_in is not None:
                     recycle_memory(plan.recycle_in, work.moved_bytes * replicas)
                 topics[system.name] = _write(system, work, into)
-            _read(systems_in_turn, topics, work, into)
+            if "throughput" in plan.only:
+                _read(systems_in_turn, topics, work, into)
+            if "defaults" in plan.only:
+                _read_by_default(systems_in_turn, topics, work, into)
             for system in systems_in_turn:
                 load.delete_topic(system.bootstrap, topics[system.name])
 
@@ -202,11 +205,31 @@ def _read(pair: Sequence[System], topics: dict[str, str], work: Work, figures: F
         for system in _in_turn(pair, number):
             pids, topic = system.pids().values(), topics[system.name]
             before = cpu_seconds(pids)
-            took = load.consume(system.bootstrap, topic, _PARTITIONS, work.size.value_bytes, work.count)
-            seconds[system.name].append(took)
+            found = load.consume(system.bootstrap, topic, _PARTITIONS, work.size.value_bytes, work.count)
+            seconds[system.name].append(found.seconds)
             cpu[system.name] += cpu_seconds(pids) - before
     for system in pair:
         _add(figures, system, "consume", work, seconds[system.name], cpu[system.name])
+
+
+def _read_by_default(pair: Sequence[System], topics: dict[str, str], work: Work, figures: Figures) -> None:
+    """Consume with librdkafka's defaults: how often its queue is full decides how long it takes."""
+    for system in pair:
+        pids, name = system.pids().values(), work.name("consume by default")
+        before = cpu_seconds(pids)
+        found = load.consume(
+            system.bootstrap,
+            topics[system.name],
+            _PARTITIONS,
+            work.size.value_bytes,
+            work.count,
+            with_prefetch=False,
+        )
+        moved = work.moved_bytes
+        figures.add(name, "MB/s", system.name, moved / found.seconds / MB, _GOALS["consume", 1, "speed"])
+        figures.add(f"{name}: pauses", "1/GB", system.name, found.pauses / moved * GB)
+        figures.add(f"{name}: brokers", "CPU s/GB", system.name, (cpu_seconds(pids) - before) / moved * GB)
+        tell(f"  {system.name}, {name}: {found.seconds:.2f} s, {found.pauses} pauses")
 
 
 def _add(
@@ -377,7 +400,7 @@ def _both(folder: Path, brokers: int, settings: Mapping[str, str], plan: Plan) -
 
 
 def _measure(pair: Sequence[System], replicas: int, plan: Plan, figures: Figures) -> None:
-    if "throughput" in plan.only:
+    if plan.only & {"throughput", "defaults"}:
         _throughput(pair, replicas, plan, figures)
     if "latency" in plan.only:
         _latency(pair, replicas, plan, figures)
@@ -389,7 +412,7 @@ def measure_started(folder: Path, plan: Plan, figures: Figures) -> None:
         _starts(folder, plan, figures)
     if 3 in plan.replicas and plan.only - {"start", "compaction"}:
         _three_brokers(folder, plan, figures)
-    if 1 in plan.replicas and plan.only & {"throughput", "latency"}:
+    if 1 in plan.replicas and plan.only & {"throughput", "defaults", "latency"}:
         with _both(folder / "one", 1, {}, plan) as pair:
             _measure(pair, 1, plan, figures)
     if "compaction" in plan.only:
@@ -424,7 +447,16 @@ def measure_given(pair: Sequence[Given], plan: Plan, figures: Figures) -> None:
         _memory_after_load(pair, figures)
 
 
-_PARTS: Final = ("start", "memory", "throughput", "latency", "transactions", "failover", "compaction")
+_PARTS: Final = (
+    "start",
+    "memory",
+    "throughput",
+    "defaults",
+    "latency",
+    "transactions",
+    "failover",
+    "compaction",
+)
 
 
 def _pids(text: str) -> list[int]:

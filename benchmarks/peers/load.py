@@ -1,9 +1,9 @@
 """One load for every system that speaks the Kafka protocol: confluent-kafka, as its users have it.
 
-All settings are librdkafka's defaults but those named here: they make the broker the limit rather than the
-client's own pauses, and are the same for every cluster. Each function opens a client, does its work, closes
-it, and returns seconds; an error, a missing acknowledgement or a missing record raises PeerError. All waits
-are bounded. One thread at a time.
+All settings are librdkafka's defaults but those named here, which are the same for every cluster: a large
+prefetch makes the broker the limit rather than the client's own pauses. Each function opens a client, does
+its work, closes it, and returns its figures; an error, a missing acknowledgement or a missing record raises
+PeerError. All waits are bounded. One thread at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -26,9 +26,10 @@ _QUIET: Final[Mapping[str, Any]] = {"log_level": 0, "client.id": "compare"}
 _SECURITY: Final[dict[str, Mapping[str, str]]] = {}
 _PRODUCE_AT_ONCE: Final = 1000
 _CONSUME_AT_ONCE: Final = 10_000
+_PAUSE_S: Final = 0.5
 _KEYED_BATCH_BYTES: Final = 16_384
 _PREFETCH: Final[Mapping[str, Any]] = {
-    # With the default of 100,000 records librdkafka pauses for a second whenever its queue is full.
+    # By default librdkafka pauses for a second whenever 100,000 records or 64 MB are in its queue.
     "queued.min.messages": 2_000_000,
     "queued.max.messages.kbytes": 1_048_576,
     "fetch.queue.backoff.ms": 0,
@@ -171,19 +172,28 @@ def _flush(producer: Producer, topic: str) -> None:
         raise PeerError(f"{topic}: {left} records were not acknowledged within {_TIMEOUT_S:g} s")
 
 
-def consume(bootstrap: str, topic: str, partitions: int, value_bytes: int, count: int) -> float:
-    """Read all records from the start by `assign`; seconds until the last one has come."""
+class Consumed(NamedTuple):
+    seconds: float
+    """Until the last record has come."""
+    pauses: int
+    """How often no record came for half a second."""
+
+
+def consume(
+    bootstrap: str, topic: str, partitions: int, value_bytes: int, count: int, *, with_prefetch: bool = True
+) -> Consumed:
+    """Read all records from the start by `assign`, with a large prefetch or with librdkafka's defaults."""
     consumer = Consumer(
         {
             **connection(bootstrap),
             "group.id": "compare",
             "enable.auto.commit": False,
-            **_PREFETCH,
+            **(_PREFETCH if with_prefetch else {}),
         }
     )
     try:
         consumer.list_topics(topic, timeout=10)
-        started = time.perf_counter()
+        pauses, started = 0, time.perf_counter()
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         left, silent_since = count, started
         while left:
@@ -194,11 +204,12 @@ def consume(bootstrap: str, topic: str, partitions: int, value_bytes: int, count
                     raise PeerError(f"{topic}: consuming failed: {error}")
             now = time.perf_counter()
             if found:
+                pauses += now - silent_since > _PAUSE_S
                 left, silent_since = left - len(found), now
                 check_value(topic, found[-1], value_bytes)
             elif now - silent_since > _TIMEOUT_S:
                 raise PeerError(f"{topic}: {left} of {count} records did not come within {_TIMEOUT_S:g} s")
-        return time.perf_counter() - started
+        return Consumed(time.perf_counter() - started, pauses)
     finally:
         consumer.close()
 
