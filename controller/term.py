@@ -282,8 +282,8 @@ class ControllerTerm:
         led = [tp for tp in movable if self.context.leadership[tp].leader == broker]
         outcomes = self.partitions.move(led, PartitionState.ONLINE, ElectionKind.CONTROLLED_SHUTDOWN)
         self.flush()
-        remaining = [tp for tp, code in outcomes.items() if code != ErrorCode.NONE]
-        followed = [Replica(tp, broker) for tp in movable if tp not in set(remaining)]
+        remaining = dict.fromkeys(tp for tp, code in outcomes.items() if code != ErrorCode.NONE)
+        followed = [Replica(tp, broker) for tp in movable if tp not in remaining]
         self.replicas.move(followed, ReplicaState.OFFLINE)
         self.flush()
         if remaining:

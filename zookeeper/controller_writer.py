@@ -77,8 +77,8 @@ class ControllerWriter:
         existing = [tp for tp, outcome in zip(order, outcomes, strict=True) if outcome.error is not None]
         # The partition's node may be there without its state, from an attempt that was cut short.
         again = self._fenced_all([_create_state(tp, states[tp], with_parent=False) for tp in existing])
-        refused = [tp for tp, outcome in zip(existing, again, strict=True) if outcome.error is not None]
-        written = {tp: replace(states[tp], partition_epoch=0) for tp in order if tp not in set(refused)}
+        refused = {tp: None for tp, outcome in zip(existing, again, strict=True) if outcome.error is not None}
+        written = {tp: replace(states[tp], partition_epoch=0) for tp in order if tp not in refused}
         conflicts: dict[TopicPartition, LeadershipState] = {}
         for tp, stored in read_leadership(self._session, refused).items():
             (written if stored == replace(states[tp], partition_epoch=0) else conflicts)[tp] = stored
