@@ -290,7 +290,7 @@ class Log:
                     active.fsync()
                     self.files.fsync(self.folder)
             fresh = Segment.create(self.folder, self.bounds.end, now_ms, self.config, self.files)
-            self.log_segments = LogSegments((*self.log_segments.all, fresh))
+            self.log_segments = self.log_segments.rolled(fresh)
             return fresh
 
     # Reading: any thread, no lock
@@ -495,7 +495,7 @@ class Log:
                 return 0
             if count == len(segments):
                 self.roll(now_ms)
-            self.log_segments = LogSegments(self.log_segments.all[count:])
+            self.log_segments = self.log_segments.without_oldest(count)
             try:
                 self.increment_log_start_offset(self.log_segments.bases[0])
             finally:

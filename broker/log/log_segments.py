@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
@@ -34,14 +35,31 @@ class LogSegments:
     __slots__ = ("_aborting", "_largest", "all", "bases")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
-        self.all: Final = tuple(segments)
-        self.bases: Final = tuple(segment.base_offset for segment in segments)
-        self._aborting: tuple[int, ...] | None = None
-        """The positions of the sealed segments with an index of aborted transactions; made by a lookup."""
+        self.all: tuple[Segment, ...] = tuple(segments)
+        self.bases: tuple[int, ...] = tuple(segment.base_offset for segment in segments)
+        self._aborting: tuple[int, tuple[int, ...]] = (0, ())
+        """How many of the sealed segments were looked at, and the positions of those with an index of aborted
+        transactions."""
         self._largest: tuple[int, list[int], list[int]] = (-1, [], [])
-        """For each sealed segment its largest timestamp, and that from the log's start to its end: the latter
-        rise even if timestamps do not. With the rebuild of indexes for which they hold; read at the first
-        lookup."""
+        """For each sealed segment that was looked at its largest timestamp, and the largest one from the
+        log's start to its end, which rises even if timestamps do not; for this rebuild of indexes."""
+
+    def rolled(self, fresh: Segment) -> LogSegments:
+        """These segments, which are all sealed now, and a fresh one.
+
+        Lookups do not look at the sealed ones again: there may be thousands, and as many rolls.
+        """
+        longer = copy.copy(self)
+        longer.all = (*self.all, fresh)
+        longer.bases = (*self.bases, fresh.base_offset)
+        return longer
+
+    def without_oldest(self, count: int) -> LogSegments:
+        """All but so many segments; lookups do not look at the others again."""
+        later = LogSegments(self.all[count:])
+        rebuilds, largest, _ = self._largest
+        later._largest = rebuilds, largest[count:], list(accumulate(largest[count:], max))
+        return later
 
     @property
     def active(self) -> Segment:
@@ -123,9 +141,12 @@ class LogSegments:
     def _largest_timestamps(self) -> tuple[list[int], list[int]]:
         rebuilds, largest, rising = self._largest
         if rebuilds != Segment.rebuilds:
-            rebuilds = Segment.rebuilds
-            largest = [segment.largest.timestamp_ms for segment in self.all[:-1]]
-            rising = list(accumulate(largest, max))
+            rebuilds, largest, rising = Segment.rebuilds, [], []
+        if len(largest) < len(self.all) - 1:
+            later = [segment.largest.timestamp_ms for segment in self.all[len(largest) : -1]]
+            rises = accumulate(later, max, initial=rising[-1] if rising else NO_TIMESTAMP)
+            # Other threads may have these lists, so they stay as they are.
+            largest, rising = largest + later, rising + list(rises)[1:]
             self._largest = rebuilds, largest, rising
         return largest, rising
 
@@ -136,11 +157,11 @@ class LogSegments:
 
         Their markers are not before the range. Raises as `TransactionIndex.overlapping`.
         """
-        aborting = self._aborting
-        if aborting is None:
-            sealed = enumerate(self.all[:-1])
-            aborting = tuple(at for at, segment in sealed if segment.transaction_index is not None)
-            self._aborting = aborting
+        looked_at, aborting = self._aborting
+        if looked_at < len(self.all) - 1:
+            later = enumerate(self.all[looked_at:-1], looked_at)
+            aborting += tuple(at for at, segment in later if segment.transaction_index is not None)
+            self._aborting = len(self.all) - 1, aborting
         first = bisect_right(self.bases, start_offset) - 1
         result: list[AbortedTransaction] = []
         for searched, position in enumerate((*aborting[bisect_left(aborting, first) :], -1)):

@@ -80,6 +80,28 @@ def test_a_lookup_after_the_first_reads_the_index_of_one_segment(
     log.abandon()
 
 
+def test_a_lookup_after_a_roll_or_a_deletion_reads_nothing_of_the_segments_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _open(tmp_path)
+    _fill(log, *range(100))
+    log.close(0)
+    log = _open(tmp_path)
+    assert log.offset_for_timestamp(200) is None
+    lasts = spy(monkeypatch, TimeIndex, "_read")
+    for start, timestamp_ms in enumerate((300, 250, 400), 1):
+        _fill(log, timestamp_ms)
+        log.increment_log_start_offset(10 * start)
+        assert log.delete_old_segments(0, log.log_end_offset) == 10
+        lasts.clear()
+        for time_ms, offset in ((260, 100), (50, 50), (0, 10 * start)):
+            assert (found := log.offset_for_timestamp(time_ms))
+            assert found.offset == offset
+            assert len(lasts) <= 1
+            lasts.clear()
+    log.abandon()
+
+
 def test_a_rebuilt_index_takes_part_in_lookups(tmp_path: Path) -> None:
     log = _open(tmp_path)
     _fill(log, 100, 200, 300)
