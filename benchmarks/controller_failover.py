@@ -69,10 +69,11 @@ async def _partitions(admin: Admin) -> list[PartitionInfo]:
     return [one for topic in (await admin.describe_topics()).values() for one in topic.partitions]
 
 
-async def _wait(admin: Admin, count: int, is_done: Callable[[PartitionInfo], bool]) -> None:
-    """Wait until so many partitions are shown, and each is done."""
+async def wait_for_partitions(admin: Admin, count: int, is_done: Callable[[PartitionInfo], bool]) -> None:
+    """Wait until so many partitions are shown, and each is done; looks take at most a third of the time."""
     async with asyncio.timeout(_TIMEOUT_S):
         while True:
+            began = time.perf_counter()
             try:
                 found = await _partitions(admin)
             except ApiError as error:
@@ -81,7 +82,7 @@ async def _wait(admin: Admin, count: int, is_done: Callable[[PartitionInfo], boo
                 found = []
             if len(found) == count and all(map(is_done, found)):
                 return
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(max(_PAUSE_S, 2 * (time.perf_counter() - began)))
 
 
 async def _fail_over(cluster: LocalCluster, count: int) -> float:
@@ -93,11 +94,11 @@ async def _fail_over(cluster: LocalCluster, count: int) -> float:
     await asyncio.to_thread(cluster.kill, victim)
     for endpoint in others:
         async with Admin(bootstrap_servers=str(endpoint)) as admin:
-            await _wait(admin, count, lambda one: one.leader not in (-1, victim))
+            await wait_for_partitions(admin, count, lambda one: one.leader not in (-1, victim))
     seconds = time.perf_counter() - began
     await asyncio.to_thread(cluster.start_broker, victim, _TIMEOUT_S)
     async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        await _wait(admin, count, lambda one: len(one.isr) == len(cluster.brokers))
+        await wait_for_partitions(admin, count, lambda one: len(one.isr) == len(cluster.brokers))
     tell(f"failover from broker {victim}: {seconds:.2f} s")
     return seconds
 
@@ -138,7 +139,7 @@ async def _create(cluster: LocalCluster, count: int) -> None:
             ],
             timeout_ms=int(_TIMEOUT_S * 1000),
         )
-        await _wait(admin, count, lambda one: len(one.isr) == len(cluster.brokers))
+        await wait_for_partitions(admin, count, lambda one: len(one.isr) == len(cluster.brokers))
 
 
 def measure(options: Options) -> list[Figure]:

@@ -8,7 +8,6 @@ shown: the time until all partitions have a leader again, and the broker's CPU t
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +19,16 @@ from barnabas.deploy.local import LocalCluster
 from barnabas.protocol import codec_msgpack
 from barnabas.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from benchmarks.load import Target, create_topic, encoded_batch, load
-from benchmarks.support import Figure, Options, broker_pids, cpu_seconds, run, running_cluster, tell
+from benchmarks.support import (
+    Figure,
+    Options,
+    broker_pids,
+    cpu_of_ended_processes,
+    cpu_seconds,
+    run,
+    running_cluster,
+    tell,
+)
 
 _PARTITIONS_PER_TOPIC: Final = 200
 _BATCH_BYTES: Final = 4_000
@@ -44,17 +52,12 @@ def _write_to_all(cluster: LocalCluster, topics: Sequence[str]) -> None:
 def _stop(cluster: LocalCluster) -> tuple[float, float]:
     """Seconds, and CPU seconds, from SIGTERM to the end of the process."""
     (pid,) = broker_pids(cluster)
-    before, of_children = cpu_seconds(pid), _cpu_of_ended_children()
+    before, of_children = cpu_seconds(pid), cpu_of_ended_processes()
     started = time.perf_counter()
     if not cluster.stop_broker(1, _TIMEOUT_S):
         raise TimeoutError(f"the broker did not stop within {_TIMEOUT_S:.0f} s")
     took = time.perf_counter() - started
-    return took, _cpu_of_ended_children() - of_children - before
-
-
-def _cpu_of_ended_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return took, cpu_of_ended_processes() - of_children - before
 
 
 def _start(cluster: LocalCluster, topics: Sequence[str]) -> tuple[float, float, float]:
