@@ -222,9 +222,12 @@ class MetadataCache:
     def suspect(self, broker_id: BrokerId) -> None:
         """A peer has reset a connection and refused another one."""
         with self._lock:
-            self.suspects |= {broker_id}
-            self.version += 1
             self.death_noticed_ms = monotonic_ms()
+            if broker_id not in self.suspects:
+                # Not again with each attempt to connect: kept answers, of thousands of partitions, would
+                # become invalid a hundred times a second.
+                self.suspects |= {broker_id}
+                self.version += 1
 
     def was_reached(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         """Whether a peer has answered this broker while registered with this epoch."""

@@ -280,12 +280,15 @@ class ReplicaFetcher:
 
     async def _fetch_once(self) -> None:
         loop = asyncio.get_running_loop()
-        self._changed.clear()
-        request, pause_s = self.fetches.next_request(loop.time())
-        if request is None:
-            await self._pause(pause_s)
-            return
         try:
+            # First: a request may name thousands of partitions, and a dead leader is tried a hundred times a
+            # second, while this broker may be the next controller.
+            await self._channel.connect()
+            self._changed.clear()
+            request, pause_s = self.fetches.next_request(loop.time())
+            if request is None:
+                await self._pause(pause_s)
+                return
             self._is_waiting = True
             answer = await self._channel.request_frame(request)
         except LocalError as error:

@@ -225,6 +225,14 @@ def test_the_version_rises_with_each_change(cache: MetadataCache) -> None:
     assert cache.current.updates == 2
 
 
+def test_a_suspicion_that_is_repeated_changes_nothing(cache: MetadataCache) -> None:
+    """A fetcher repeats it with each attempt to connect, and kept answers are valid for one version."""
+    cache.suspect(TWO)
+    version = cache.version
+    cache.suspect(TWO)
+    assert cache.version == version
+
+
 def test_an_answer_is_kept_for_its_version_and_sixteen_at_most() -> None:
     answers = MetadataAnswers()
     assert answers.find(3, "a") is None

@@ -27,7 +27,7 @@ from barnabas.broker.replication.fetcher_state import LeaderFetches
 from barnabas.broker.replication.fetcher_thread import FetcherManager, FollowedLeader
 from barnabas.broker.replication.partition import Partition
 from barnabas.common.channel import Channel
-from barnabas.protocol.errors import ErrorCode
+from barnabas.protocol.errors import ErrorCode, LocalError
 from barnabas.protocol.ids import BrokerEpoch, BrokerId, Endpoint, LeaderEpoch, TopicPartition
 from barnabas.protocol.messages.fetch import FetchResponse
 from barnabas.protocol.schema import ApiKey
@@ -268,6 +268,28 @@ def test_a_leader_whose_connection_is_lost_is_suspected_at_once_and_for_a_while(
         wait_for(lambda: bool(seen), "the suspicion")
         assert seen == [False], "it must not wait until the port refuses"
         wait_for(lambda: not follower.metadata.suspects, "the end of the suspicion, without an answer")
+
+
+def test_no_fetch_is_made_for_a_leader_whose_port_refuses(
+    leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would name every partition, a hundred times a second."""
+    failures: list[LocalError] = []
+    made: list[float] = []
+    failed, next_request = LeaderFetches.failed, LeaderFetches.next_request
+    monkeypatch.setattr(
+        LeaderFetches, "failed", lambda self, error: (failures.append(error), failed(self, error))[1]
+    )
+    monkeypatch.setattr(
+        LeaderFetches, "next_request", lambda self, now: (made.append(now), next_request(self, now))[1]
+    )
+    leader.stop()
+    follower.follow(leader, TP)
+    wait_for(lambda: len(failures) > 3, "some attempts to connect")
+    assert made == []
+    leader.start()
+    leader.append(b"a")
+    wait_for(lambda: follower.has_all_of(leader), "the record")
 
 
 def test_a_loss_from_before_a_poll_is_handled_when_the_fetchers_have_polled(
