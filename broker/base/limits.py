@@ -42,6 +42,11 @@ HANDSHAKES_RUN_NS: Final = 200_000
 """How long a network thread may take new connections over, and continue TLS handshakes and logins, in a turn
 of its loop: a request of a known peer waits for about two turns. More costs latency and gains nothing."""
 
+SLICE_OPERATIONS: Final = 16
+SLICE_PARTITIONS: Final = 100
+"""Waiting requests that are checked or expired in a turn of a loop, and their partitions: about a millisecond
+for fetches."""
+
 # Requests that wait for an event
 MAX_WAITING: Final = 100_000
 """In each purgatory."""

@@ -1,16 +1,17 @@
 """The purgatory: operations that wait for an event or for their deadline, and complete at most once.
 
 A `DelayedOperation` watches some keys (a partition). The code that changes the awaited state calls
-`check_and_complete(key)`; a reaper thread, shared by several purgatories, expires late operations. If an
-event and the deadline race, one of them wins and runs `on_complete`; the deadline runs `on_expiration` first.
-An operation whose answer nobody waits for is cancelled, and runs neither.
+`check_and_complete(key)`. Late operations are expired by a reaper thread, shared by several purgatories, or
+by other `Timers`, those of an event loop for example. If an event and the deadline race, one of them wins and
+runs `on_complete`; the deadline runs `on_expiration` first. An operation whose answer nobody waits for is
+cancelled, and runs neither.
 
 Guarantees: no event is lost, because an operation tries once more after it has begun to watch its keys.
 Checking an unwatched key costs one dict lookup and no lock. Completed operations leave the watch lists at
-once, and never fill more than half of the heap of deadlines. The numbers of waiting operations and of their
+once, and never fill more than half of the reaper's heap. The numbers of waiting operations and of their
 keys are bounded: an operation beyond them expires at once.
 
-`try_complete`, `on_complete` and `on_expiration` run on the thread of a caller, or of the reaper. No lock is
+`try_complete`, `on_complete` and `on_expiration` run on the thread of a caller, or of the timers. No lock is
 held while the latter two run. `try_complete` never runs at the same time or later. No caller waits for a try
 that runs on another thread: that thread does what the caller asked for when its try returns, a check or the
 end. A caller may hold a lock of its own if these three methods do not take it.
@@ -24,7 +25,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from barnabas.broker.base.clocks import monotonic_ms
 from barnabas.broker.base.limited_log import LimitedLog
@@ -47,12 +48,16 @@ class DelayedOperation(ABC):
     `deadline_ms` is a time of the reaper's clock.
     """
 
+    deadline_group: dict[DelayedOperation, None] | None = None
+    """For the timers: the operations that expire with this one."""
+
     def __init__(self, deadline_ms: float) -> None:
         self.deadline_ms = deadline_ms
         # Held during a try, and while the two fields below change.
         self._lock = threading.Lock()
         self.is_completed = False
         self._purgatory: Purgatory | None = None
+        self._timers: Timers | None = None
         # Set by callers without the lock, before they try to take it; the thread that holds it reads them.
         self._try_again = False
         self._must_end = False
@@ -130,8 +135,9 @@ class DelayedOperation(ABC):
         return False
 
     def _ended(self, *, is_late: bool) -> None:
-        if self._purgatory is not None:
+        if self._purgatory is not None and self._timers is not None:
             self._purgatory._leave(self)
+            self._timers.completed(self)
         if self._is_cancelled:
             return
         try:
@@ -140,10 +146,25 @@ class DelayedOperation(ABC):
         finally:
             self.on_complete()
 
-    def _enter(self, purgatory: Purgatory) -> bool:
+    def _enter(self, purgatory: Purgatory, timers: Timers) -> bool:
         with self._lock:
-            self._purgatory = purgatory
-            return not self.is_completed
+            if self.is_completed:
+                return False
+            self._purgatory, self._timers = purgatory, timers
+            return True
+
+
+class Timers(Protocol):
+    """They expire operations at their deadlines."""
+
+    def schedule(self, operation: DelayedOperation) -> None:
+        """Expire the operation at its deadline unless it completes before."""
+
+    def completed(self, operation: DelayedOperation) -> None:
+        """An operation that is scheduled, or is being scheduled by another thread, has completed.
+
+        Any thread.
+        """
 
 
 class DelayedCall(DelayedOperation):
@@ -203,20 +224,18 @@ class Reaper:
 
     def call_at(self, deadline_ms: float, call: Callable[[], None]) -> DelayedCall:
         """Make a call at a time, unless the returned operation is completed before."""
-        timer = DelayedCall(deadline_ms, lambda: False, self.completed, call)
+        timer = DelayedCall(deadline_ms, lambda: False, lambda: self.completed(timer), call)
         self.schedule(timer)
         return timer
 
     def schedule(self, operation: DelayedOperation) -> None:
-        """Expire the operation at its deadline unless it completes before."""
         with self._condition:
             entry = (operation.deadline_ms, next(self._numbers), operation)
             heapq.heappush(self._heap, entry)
             if self._heap[0] is entry:
                 self._condition.notify()
 
-    def completed(self) -> None:
-        """An operation that is scheduled, or is being scheduled by another thread, has completed."""
+    def completed(self, operation: DelayedOperation) -> None:
         with self._condition:
             self._dead += 1
             if self._dead * 2 > len(self._heap) >= _SWEEP_FROM:
@@ -232,7 +251,7 @@ class Reaper:
             while self._heap and self._heap[0][0] <= now_ms:
                 due.append(heapq.heappop(self._heap)[2])
                 self._dead -= 1
-        return sum(_guarded(operation, operation.expire) for operation in due)
+        return sum(guarded(operation, operation.expire) for operation in due)
 
     def _run(self) -> None:
         while True:
@@ -278,14 +297,16 @@ class Purgatory:
         """The number of waiting operations."""
         return len(self._waiting)
 
-    def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
+    def try_complete_else_watch(
+        self, operation: DelayedOperation, keys: Iterable[Hashable], timers: Timers | None = None
+    ) -> None:
         """Complete the operation if its condition holds, else let it wait for an event or its deadline.
 
-        Raises the errors of the operation's own code.
+        Without ``timers`` the reaper expires it. Raises the errors of the operation's own code.
         """
         if operation.check() or operation.is_completed:
             return
-        if self._watch(operation, tuple(keys)):
+        if self._watch(operation, tuple(keys), timers or self._reaper):
             # An event may have come after the first try and before the operation watched its keys.
             operation.check()
         else:
@@ -308,7 +329,7 @@ class Purgatory:
 
     def check(self, operation: DelayedOperation) -> bool:
         """Try one operation; returns whether this call completed it. Its failure is logged."""
-        return _guarded(operation, operation.check)
+        return guarded(operation, operation.check)
 
     def shut_down(self) -> None:
         """Expire all waiting operations; later ones are refused."""
@@ -316,21 +337,21 @@ class Purgatory:
             self._is_shut_down = True
             waiting = tuple(self._waiting)
         for operation in waiting:
-            _guarded(operation, operation.expire)
+            guarded(operation, operation.expire)
 
-    def _watch(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> bool:
+    def _watch(self, operation: DelayedOperation, keys: tuple[Hashable, ...], timers: Timers) -> bool:
         with self._lock:
             refusal = self._refusal(len(keys))
             if refusal:
                 self._report("purgatory %s refuses an operation: %s", self.name, refusal)
                 return False
-            if not operation._enter(self):
+            if not operation._enter(self, timers):
                 return True
             self._waiting[operation] = keys
             self._keys += len(keys)
             for key in keys:
                 self._watchers.setdefault(key, {})[operation] = None
-        self._reaper.schedule(operation)
+        timers.schedule(operation)
         return True
 
     def _refusal(self, keys: int) -> str:
@@ -354,10 +375,9 @@ class Purgatory:
                     watchers.pop(operation, None)
                     if not watchers:
                         del self._watchers[key]
-        self._reaper.completed()
 
 
-def _guarded(operation: DelayedOperation, work: Callable[[], bool]) -> bool:
+def guarded(operation: DelayedOperation, work: Callable[[], bool]) -> bool:
     """Run one operation's code; log its failure, so that the other operations continue."""
     try:
         return work()

@@ -50,6 +50,7 @@ _OF_SESSION: Final = (
 _HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _OF_FOLLOWER: Final = (ApiKey.FETCH, None, True)
 # Looking up a member of an Enum takes 0.3 µs in Python 3.11.
+_NETWORK: Final = Lane.NETWORK
 _FOLLOWER: Final = Isolation.FOLLOWER
 _ISOLATIONS: Final = (Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)
 _PARTITION_BYTES: Final = 40
@@ -232,9 +233,11 @@ class _Fetch:
             _refuse(self._request, error.code)
             return
         source = FetchSource(self._session_request.items) if session is None else session
-        cancel = self._replicas.fetch(self._params, source, self._request.answering(self.send))
+        raw = self._request.raw
+        timers = raw.deadlines if raw.lane is _NETWORK else None
+        cancel = self._replicas.fetch(self._params, source, self._request.answering(self.send), timers)
         if cancel is not None:
-            self._request.raw.park(cancel)
+            raw.park(cancel)
 
     def send(self, result: FetchResult) -> None:
         outcomes = result.outcomes

@@ -139,8 +139,10 @@ class Connection(asyncio.BufferedProtocol):
         peer, answer, resume, give_back = self.peer, self.answer, self.resume, memory.give_back
         # Unknown peers take turns and fill no worker's queue: they are refused, or log in.
         lane_of = self._handlers.lane_of if authentication is None else _network_lane
+        deadlines = self._thread.deadlines
         requests = [
-            Request(frame, peer, lane_of(frame.view), now_ns, answer, resume, give_back) for frame in frames
+            Request(frame, peer, lane_of(frame.view), now_ns, answer, resume, give_back, deadlines)
+            for frame in frames
         ]
         first, waits_for_turn = None, False
         with self._lock:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import uvloop
 
+from barnabas.broker.base.deadlines import LoopDeadlines
 from barnabas.broker.base.limits import ADOPTIONS_RUN_NS, HANDSHAKES_RUN_NS
 from barnabas.broker.network.connection import DISPLACED, STOPPING, Connection
 from barnabas.broker.network.handshakes import Handshakes
@@ -57,6 +58,8 @@ class NetworkThread:
         self._max_idle_ns = max_idle_ms * 1_000_000
         self._loop = uvloop.new_event_loop()
         self._handshakes = Handshakes(self._loop.call_soon, self._loop.call_later, HANDSHAKES_RUN_NS)
+        self.deadlines = LoopDeadlines(self._work_later, self.call_soon)
+        """Of the requests of its connections that wait for an event."""
         self.memory = RequestMemory(max_request_bytes, self._loop.call_later, self._close_overdue)
         self._thread = make_thread(name, self._run, handlers.on_fatal)
         self._connections: set[Connection] = set()
@@ -118,6 +121,9 @@ class NetworkThread:
         Its own answers are sent when it returns. An exception is fatal.
         """
         self._call(self._work, work)
+
+    def _work_later(self, delay_s: float, work: Callable[[], None]) -> None:
+        self._loop.call_later(delay_s, self._work, work)
 
     def call_after_turns(self, work: Callable[[], None], turns: int = _TURNS_BEFORE_AFTER_RUN) -> None:
         """Call a function a few turns of the loop later, after what its sockets have now was received."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from barnabas.broker.base.purgatory import Timers
 from barnabas.broker.security.session import Session
 from barnabas.protocol.frames import Frame
 from barnabas.protocol.schema import ApiKey
@@ -73,6 +74,7 @@ class Request:
         "cancel",
         "charge_sent",
         "close_reason",
+        "deadlines",
         "errors",
         "failed",
         "frame",
@@ -103,6 +105,7 @@ class Request:
         answer: Callable[[Request, Buffers, str], None],
         resume: Callable[[Request], None],
         give_back: Callable[[int], None] | None = None,
+        deadlines: Timers | None = None,
     ) -> None:
         self.frame = frame
         self.peer = peer
@@ -139,6 +142,8 @@ class Request:
         self._answer = answer
         self._resume = resume
         self._give_back = give_back
+        self.deadlines = deadlines
+        """Those of the network thread that received it. Only there: in no other lane."""
         # These belong to the connection's pipeline.
         self.answered = False
         self.is_next = True

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from barnabas.broker.base.clocks import monotonic_ms, wall_clock_ms
-from barnabas.broker.base.purgatory import Cancel, Purgatory, Reaper
+from barnabas.broker.base.purgatory import Cancel, Purgatory, Reaper, Timers
 from barnabas.broker.base.topic_metrics import Traffic
 from barnabas.broker.cluster.metadata_cache import MetadataCache
 from barnabas.broker.config.topic_configs import TopicConfigs
@@ -366,13 +366,17 @@ class ReplicaManager:
     # Fetch
 
     def fetch(
-        self, params: FetchParams, source: FetchSource, answer: Callable[[FetchResult], None]
+        self,
+        params: FetchParams,
+        source: FetchSource,
+        answer: Callable[[FetchResult], None],
+        timers: Timers | None = None,
     ) -> Cancel | None:
         """Read, and call ``answer`` once: now if there is enough or something is wrong, else later.
 
-        The result, if any, ends the wait without an answer. A follower has one long poll at a time: a newer
-        fetch, even an empty one, answers the older at once. So a follower of additional partitions need not
-        wait until its poll expires.
+        The result, if any, ends the wait without an answer. At its deadline ``timers`` end it, or the reaper.
+        A follower has one long poll at a time: a newer fetch, even an empty one, answers the older at once.
+        So a follower of additional partitions need not wait until its poll expires.
         """
 
         reader = self._reader
@@ -394,7 +398,7 @@ class ReplicaManager:
             # Only for brokers that exist, since ids could be made up.
             if params.replica_id in self._metadata.current.brokers:
                 self._parked[params.replica_id] = delayed
-        purgatory.try_complete_else_watch(delayed, watched)
+        purgatory.try_complete_else_watch(delayed, watched, timers)
         return delayed.cancel
 
     def send_consumers_near(self) -> None:

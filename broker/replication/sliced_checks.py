@@ -5,15 +5,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Final
 
-from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD
+from barnabas.broker.base.limits import MAX_ON_NETWORK_THREAD, SLICE_OPERATIONS, SLICE_PARTITIONS
 from barnabas.broker.base.purgatory import DelayedOperation, Purgatory
 from barnabas.common.workers import Task
-
-_SLICE: Final = 16
-_SLICE_PARTITIONS: Final = 100
-"""A slice ends after so many operations or partitions: about a millisecond for fetches."""
 
 
 class SlicedChecks:
@@ -93,7 +88,7 @@ class SlicedChecks:
 
     def _run_slice(self) -> None:
         partitions = 0
-        for _ in range(_SLICE):
+        for _ in range(SLICE_OPERATIONS):
             operation = self._next()
             if operation is None:
                 return
@@ -101,7 +96,7 @@ class SlicedChecks:
                 continue
             self._purgatory.check(operation)
             partitions += operation.size
-            if partitions >= _SLICE_PARTITIONS:
+            if partitions >= SLICE_PARTITIONS:
                 break
         self.call_soon(self._run_slice)
 

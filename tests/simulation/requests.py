@@ -19,6 +19,7 @@ class RawRequest:
 
     lane = Lane.GENERAL
     peer = Peer("1", "h", LISTENER, 0)
+    deadlines = None
 
     def __init__(self) -> None:
         self._rest: Callable[[], None] = lambda: None

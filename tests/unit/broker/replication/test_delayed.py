@@ -218,7 +218,7 @@ def test_acknowledgements_and_followers_wait_for_no_consumer(led: Managed) -> No
 def test_no_network_thread_checks_many_partitions_in_a_row(
     led: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sliced_checks, "_SLICE_PARTITIONS", 6)
+    monkeypatch.setattr(sliced_checks, "SLICE_PARTITIONS", 6)
     monkeypatch.setattr(sliced_checks, "MAX_ON_NETWORK_THREAD", 3)
     names = [TopicPartition("topic", index) for index in range(4)]
     led.tell(*(state(isr=(1,), epoch=1, index=name.partition) for name in names[1:]))
